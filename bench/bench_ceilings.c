@@ -80,24 +80,24 @@ static void tell(const char *what, uint32_t n_threads, figure f, const char *uni
 /* ---- samples ---- */
 
 typedef struct task {
-    pool_fn *f;
+    tpool_fn *f;
     void (*next)(void *ctx, uint32_t sample); // before each sample; NULL: nothing
     void *ctx;
     bool alone;
 } task;
 
-static double sample_us(pool *p, const task *t, uint32_t sample) {
+static double sample_us(tpool *p, const task *t, uint32_t sample) {
     if (t->next != NULL) t->next(t->ctx, sample);
     double begin_us = now_us();
     if (t->alone)
-        pool_run_alone(p, t->f, t->ctx);
+        tpool_run_alone(p, t->f, t->ctx);
     else
-        pool_run(p, t->f, t->ctx);
+        tpool_run(p, t->f, t->ctx);
     return now_us() - begin_us;
 }
 
 /* Microseconds of one sample. */
-static figure time_of(pool *p, const task *t) {
+static figure time_of(tpool *p, const task *t) {
     static double us[SAMPLES_MAX];
     uint32_t n = 0;
     for (double end_us = now_us() + ROW_US; n < SAMPLES_MAX && (n < 5 || now_us() < end_us); n++)
@@ -211,7 +211,7 @@ static void write_share(void *ctx, uint32_t rank, uint32_t n_ranks) {
 }
 
 /* The best of several prefetch distances: the best distance differs between CPUs. */
-static figure read_rate(pool *p, reading *r, const task *t, double n_ranks) {
+static figure read_rate(tpool *p, reading *r, const task *t, double n_ranks) {
     static const size_t distances[] = {0, 2048, 8192, 16384};
     figure best = {0, 0};
     for (size_t i = 0; i < INFERD_COUNT(distances); i++) {
@@ -245,11 +245,11 @@ static size_t cache_bytes(unsigned level) {
     return 0;
 }
 
-static void bench_reads(pool *p, unsigned char *memory, size_t n_bytes, size_t l2, size_t l3) {
-    uint32_t n = pool_n_threads(p);
+static void bench_reads(tpool *p, unsigned char *memory, size_t n_bytes, size_t l2, size_t l3) {
+    uint32_t n = tpool_n_threads(p);
     size_t share = n_bytes / n / DRAM_PIECE * DRAM_PIECE;
     reading r = {reader(), memory, share, 0, DRAM_PIECE, 0, 1};
-    pool_run(p, write_share, &r);
+    tpool_run(p, write_share, &r);
     for (int all = 0; all < (n > 1 ? 2 : 1); all++) {
         uint32_t n_ranks = all ? n : 1;
         r.share = all ? share : share * n;
@@ -374,7 +374,7 @@ static void turn(void *ctx, uint32_t rank, uint32_t n_ranks) {
     t->f(t->n);
 }
 
-static void bench_peaks(pool *p) {
+static void bench_peaks(tpool *p) {
     bool avx2 = __builtin_cpu_supports("avx2"), avx512 = __builtin_cpu_supports("avx512bw");
     bool vnni = avx512 && __builtin_cpu_supports("avx512vnni"), avx_vnni = has_avx_vnni();
     bool fma = avx2 && __builtin_cpu_supports("fma");
@@ -392,7 +392,7 @@ static void bench_peaks(pool *p) {
         {"vpmaddwd+vpaddd ymm", "GOP/s", peak_maddwd_ymm, 10 * 32, avx2},
         {"vpmaddubsw+.. ymm", "GOP/s", peak_maddubsw_ymm, 10 * 64, avx2},
     };
-    uint32_t n = pool_n_threads(p);
+    uint32_t n = tpool_n_threads(p);
     for (size_t i = 0; i < INFERD_COUNT(peaks); i++) {
         if (!peaks[i].is_there) continue;
         turns t = {peaks[i].f, 1000};
@@ -407,7 +407,7 @@ static void bench_peaks(pool *p) {
 }
 
 #else
-static void bench_peaks(pool *p) {
+static void bench_peaks(tpool *p) {
     (void)p;
 }
 #endif
@@ -477,16 +477,16 @@ static void wake_often(void *ctx, uint32_t rank, uint32_t n_ranks) {
     }
 }
 
-static void bench_threads(pool *p) {
+static void bench_threads(tpool *p) {
     static meeting m;
     static waking w;
-    uint32_t n = pool_n_threads(p);
+    uint32_t n = tpool_n_threads(p);
     if (n < 2) return;
     figure us = time_of(p, &(task){meet_often, NULL, &m, false});
     tell("barrier", n, (figure){us.best * 1e3 / BARRIERS, us.median * 1e3 / BARRIERS}, "ns");
     us = time_of(p, &(task){nothing, NULL, NULL, false});
     tell("fork, join", n, (figure){us.best * 1e3, us.median * 1e3}, "ns");
-    pool_run(p, wake_often, &w);
+    tpool_run(p, wake_often, &w);
     for (unsigned i = 0; i < WAKES; i++) {
         w.awake_us[i] -= w.called_us[i];
         w.returned_us[i] -= w.called_us[i];
@@ -526,20 +526,20 @@ int main(int argc, char **argv) {
         } else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc) {
             char *end;
             unsigned long n = strtoul(argv[++i], &end, 10);
-            if (*end != '\0' || n == 0 || n > POOL_THREADS_MAX) return usage();
+            if (*end != '\0' || n == 0 || n > TPOOL_THREADS_MAX) return usage();
             n_threads = (uint32_t)n;
         } else {
             return usage();
         }
     }
     inferd_err err;
-    pool *p;
-    if (pool_open(n_threads, &p, &err) != INFERD_OK) {
+    tpool *p;
+    if (tpool_open(n_threads, &p, &err) != INFERD_OK) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
-    pool_pin_caller(p);
-    n_threads = pool_n_threads(p);
+    tpool_pin_caller(p);
+    n_threads = tpool_n_threads(p);
 
     size_t l2 = cache_bytes(2), l3 = cache_bytes(3);
     size_t n_bytes = size_max(DRAM_BYTES, l3 * 8);
@@ -548,7 +548,7 @@ int main(int argc, char **argv) {
         mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
         fprintf(stderr, "no memory for a buffer of %zu MiB: %s\n", n_bytes >> 20, strerror(errno));
-        pool_close(p);
+        tpool_close(p);
         return 1;
     }
     bool huge = madvise(memory, n_bytes, MADV_HUGEPAGE) == 0;
@@ -567,6 +567,6 @@ int main(int argc, char **argv) {
     munmap(memory, n_bytes);
     bench_peaks(p);
     bench_threads(p);
-    pool_close(p);
+    tpool_close(p);
     return 0;
 }

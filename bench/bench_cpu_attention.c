@@ -39,7 +39,7 @@ static const type_name types[] = {
     {"bf16", KV_BF16}, {"f16", KV_F16}, {"f32", KV_F32}, {"int8", KV_I8}, {"int16", KV_I16}};
 
 static const cpu_level *level;
-static pool *threads;
+static tpool *threads;
 static unsigned char *arena;
 static float *q, *k, *v, *out;
 
@@ -101,7 +101,7 @@ static bool work_init(work *w, const shape *s, kv_type type, uint32_t n_layers, 
                    .positions = w->positions,
                    .row_seq = w->row_seq,
                    .seqs = w->seqs};
-    INFERD_CHECK(attn_plan_make(w->plan, &w->b, &w->l, &w->spec, pool_n_threads(threads)));
+    INFERD_CHECK(attn_plan_make(w->plan, &w->b, &w->l, &w->spec, tpool_n_threads(threads)));
     return true;
 }
 
@@ -112,9 +112,9 @@ static void work_deinit(work *w) {
 
 static void attend(const work *w, uint32_t layer) {
     attn_job job = {out, q, k, v, &w->b, &w->l, &w->spec, w->plan, arena, PAGE_BYTES, layer};
-    pool_share(threads, level->attend, &job, attn_plan_n_units(w->plan));
+    tpool_share(threads, level->attend, &job, attn_plan_n_units(w->plan));
     if (attn_plan_n_merges(w->plan) > 0)
-        pool_share(threads, level->attend_merge, &job, attn_plan_n_merges(w->plan));
+        tpool_share(threads, level->attend_merge, &job, attn_plan_n_merges(w->plan));
 }
 
 /* Seconds of one step. */
@@ -169,7 +169,7 @@ static void bench_prompt(const shape *s, type_name t) {
         double seconds = measure(&w), store = 1e9;
         for (int round = 0; round < 20; round++) {
             double at = now_s();
-            pool_split(threads, level->kv_store, &job, lens[i]);
+            tpool_split(threads, level->kv_store, &job, lens[i]);
             double took = now_s() - at;
             if (took < store) store = took;
         }
@@ -185,11 +185,11 @@ int main(int argc, char **argv) {
     uint32_t n_threads = argc > 1 ? (uint32_t)atoi(argv[1]) : 0;
     const char *type = argc > 2 ? argv[2] : NULL, *part = argc > 3 ? argv[3] : NULL;
     level = level_choose(getenv("INFERD_CPU"), &err);
-    if (level == NULL || pool_open(n_threads, &threads, &err) != INFERD_OK) {
+    if (level == NULL || tpool_open(n_threads, &threads, &err) != INFERD_OK) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
-    pool_pin_caller(threads);
+    tpool_pin_caller(threads);
     size_t n = (size_t)ROWS_MAX * 32 * 128;
     float **const all[] = {&q, &k, &v, &out};
     for (size_t i = 0; i < INFERD_COUNT(all); i++) {
@@ -201,7 +201,7 @@ int main(int argc, char **argv) {
     INFERD_CHECK(arena != MAP_FAILED);
     madvise(arena, ARENA_BYTES, MADV_HUGEPAGE);
     memset(arena, 0, ARENA_BYTES); // zero in every type; speed does not depend on the values
-    printf("%s, %u threads\n", level->name, pool_n_threads(threads));
+    printf("%s, %u threads\n", level->name, tpool_n_threads(threads));
     for (size_t s = 0; s < INFERD_COUNT(shapes); s++) {
         for (size_t t = 0; t < INFERD_COUNT(types); t++) {
             if (type != NULL && strcmp(type, "all") != 0 && strcmp(type, types[t].name) != 0)
@@ -215,6 +215,6 @@ int main(int argc, char **argv) {
     }
     for (size_t i = 0; i < INFERD_COUNT(all); i++) free(*all[i]);
     munmap(arena, ARENA_BYTES);
-    pool_close(threads);
+    tpool_close(threads);
     return 0;
 }

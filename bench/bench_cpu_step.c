@@ -20,10 +20,10 @@ enum { ROWS_MAX = 512, SEQS_MAX = 64, RUNS_MAX = 400, RUN_US = 700000, DRAM_BYTE
 typedef struct rig {
     backend *be;
     model *m;
-    placed_model *p;
+    bound_model *p;
     uint32_t *pages, n_pages;
     tok_id tokens[ROWS_MAX];
-    uint32_t promised[ROWS_MAX], positions[ROWS_MAX], row_seq[ROWS_MAX], logit_rows[SEQS_MAX];
+    uint32_t pending[ROWS_MAX], positions[ROWS_MAX], row_seq[ROWS_MAX], logit_rows[SEQS_MAX];
     batch_seq seqs[SEQS_MAX];
 } rig;
 
@@ -44,16 +44,16 @@ static void rig_open(rig *r, const char *path, bool exact, bool profile) {
              &r->be, &err),
          &err);
     model_limits limits = {.rows_max = ROWS_MAX, .logits_max = SEQS_MAX, .kv = KV_AUTO};
-    need(placed_open(r->m, r->be, &limits, &r->p, &err), &err);
-    r->n_pages = placed_weight_pages(r->p);
+    need(bound_open(r->m, r->be, &limits, &r->p, &err), &err);
+    r->n_pages = bound_weight_pages(r->p);
     r->pages = malloc(r->n_pages * sizeof *r->pages);
     INFERD_CHECK(r->pages != NULL);
     for (uint32_t i = 0; i < r->n_pages; i++) r->pages[i] = i;
-    need(placed_bring_up(r->p, r->pages, r->n_pages, &err), &err);
+    need(bound_bring_up(r->p, r->pages, r->n_pages, &err), &err);
 }
 
 static void rig_close(rig *r) {
-    placed_close(r->p);
+    bound_close(r->p);
     model_close(r->m);
     backend_close(r->be);
     free(r->pages);
@@ -67,7 +67,7 @@ static int ascending(const void *a, const void *b) {
 /* Median microseconds of a step in which n_seqs sequences with `stored` positions compute n_rows
  * more each; also the mean. */
 static double step_us(rig *r, uint32_t n_seqs, uint32_t n_rows, uint32_t stored, double *mean_us) {
-    const kv_layout *kv = placed_kv(r->p);
+    const kv_layout *kv = bound_kv(r->p);
     uint32_t n_blocks = kv_blocks_of(kv, stored + n_rows);
     size_t n_slots = (size_t)n_seqs * n_blocks * kv->n_groups;
     int32_t *slots = malloc(n_slots * sizeof *slots);
@@ -81,7 +81,7 @@ static double step_us(rig *r, uint32_t n_seqs, uint32_t n_rows, uint32_t stored,
                .n_seqs = n_seqs,
                .n_logits = n_seqs,
                .tokens = r->tokens,
-               .promised = r->promised,
+               .pending = r->pending,
                .positions = r->positions,
                .row_seq = r->row_seq,
                .seqs = r->seqs,
@@ -104,7 +104,7 @@ static double step_us(rig *r, uint32_t n_seqs, uint32_t n_rows, uint32_t stored,
         inferd_err err = {0};
         be_step_result result;
         uint64_t began = clock_now_us();
-        placed_launch(r->p, &b, NULL, model_about(r->m)->n_vocab);
+        bound_launch(r->p, &b, NULL, model_about(r->m)->n_vocab);
         need(be_step_finish(r->be, &result, &err), &err);
         uint64_t took = clock_now_us() - began;
         if (i < 0) continue;
@@ -119,14 +119,14 @@ static double step_us(rig *r, uint32_t n_seqs, uint32_t n_rows, uint32_t stored,
 
 static double dram_bytes_per_us(void) {
     inferd_err err = {0};
-    pool *threads;
+    tpool *threads;
     unsigned char *memory = aligned_alloc(2 << 20, DRAM_BYTES);
     INFERD_CHECK(memory != NULL);
     madvise(memory, DRAM_BYTES, MADV_HUGEPAGE);
     memset(memory, 1, DRAM_BYTES);
-    need(pool_open(0, &threads, &err), &err);
+    need(tpool_open(0, &threads, &err), &err);
     double rate = roof_read(threads, memory, DRAM_BYTES);
-    pool_close(threads);
+    tpool_close(threads);
     free(memory);
     return rate * 1e-6;
 }
@@ -154,9 +154,9 @@ int main(int argc, char **argv) {
     rig_open(&plain, argv[1], exact, false);
     rig_open(&profiled, argv[1], exact, true);
     char math[256];
-    placed_describe_math(plain.p, math, sizeof math);
+    bound_describe_math(plain.p, math, sizeof math);
     double dram = dram_bytes_per_us();
-    double step_bytes = (double)placed_step_bytes(plain.p);
+    double step_bytes = (double)bound_step_bytes(plain.p);
     printf("%s: %s, %u threads; %s\n", argv[1], be_name(plain.be), be_n_threads(plain.be), math);
     printf("weights %.1f MB, DRAM %.1f GB/s: at most %.0f steps/s of few rows\n\n",
            step_bytes * 1e-6, dram * 1e-3, dram * 1e6 / step_bytes);

@@ -18,7 +18,7 @@
 enum {
     MODELS = 64,
     SEQUENCES = 1024,
-    TURNS = 20000,
+    ITERATIONS = 20000,
     WARM_UP = 2000,    // iterations that are not counted
     HOT_PARTS = 4,     // one of this many models fits
     WEIGHT_PAGES = 40, // of one model
@@ -83,7 +83,7 @@ static inferd_status attach_model(void *self, uint32_t idx, struct model *m, uin
     return INFERD_OK;
 }
 
-static void leave_model(void *self, uint32_t idx) {
+static void drop_model(void *self, uint32_t idx) {
     (void)self, (void)idx;
 }
 
@@ -133,13 +133,13 @@ static void no_stats(void *self, backend_stats *out) {
 static const device_ops OPS = {.open = open_device,
                                .close = close_device,
                                .attach = attach_model,
-                               .detach = leave_model,
+                               .detach = drop_model,
                                .stage_begin = begin_stage,
                                .stage_step = bring,
-                               .unstage = leave_model,
+                               .unstage = drop_model,
                                .load_begin = begin_load,
                                .load_step = bring,
-                               .unload = leave_model,
+                               .unload = drop_model,
                                .launch = launch,
                                .finish = finish,
                                .get_stats = no_stats};
@@ -191,7 +191,7 @@ static void open_world(world *w) {
                                  .pace_us = 40000,
                                  .starvation_us = 2000000,
                                  .starvation_percent = 2},
-                      .residency = {.turn_us = 500000,
+                      .residency = {.slice_us = 500000,
                                     .retry_us = 1000000,
                                     .retry_max_us = 60000000,
                                     .eager = true},
@@ -254,17 +254,17 @@ int main(int argc, char **argv) {
     static const char *const NAMES[KINDS] = {"decide", "plan", "both", "both, by the clock"};
     w.n_models = u32_max(number(argc, argv, 1, MODELS), 1);
     w.n_seqs = u32_max(number(argc, argv, 2, SEQUENCES), 1);
-    uint32_t n_turns = u32_max(number(argc, argv, 3, TURNS), 1), *ns[KINDS], n = 0;
+    uint32_t n_iterations = u32_max(number(argc, argv, 3, ITERATIONS), 1), *ns[KINDS], n = 0;
     uint64_t n_waiting = 0, n_running = 0, n_steps = 0;
     for (int k = 0; k < KINDS; k++) {
-        ns[k] = calloc(n_turns, sizeof *ns[k]);
+        ns[k] = calloc(n_iterations, sizeof *ns[k]);
         INFERD_CHECK(ns[k] != NULL);
     }
     open_world(&w);
     core *c = &w.core;
-    for (uint32_t turn = 0; n < n_turns; turn++) {
+    for (uint32_t iteration = 0; n < n_iterations; iteration++) {
         while (w.n_alive < w.n_seqs) submit(&w);
-        /* The same calls as in core_turn, with the times taken. */
+        /* The same calls as in core_iterate, with the times taken. */
         uint64_t wall = ns_of(CLOCK_MONOTONIC), cpu = ns_of(CLOCK_THREAD_CPUTIME_ID);
         sched_reserve(c->sched);
         residency_decide(&c->models, w.clock_us);
@@ -292,7 +292,7 @@ int main(int argc, char **argv) {
         else if (!any)
             w.clock_us += 1000;
         sched_flush(c->sched, UINT32_MAX);
-        if (turn < WARM_UP) continue;
+        if (iteration < WARM_UP) continue;
         sched_counters k;
         sched_count(c->sched, &k);
         n_waiting += k.n_waiting;
@@ -309,7 +309,7 @@ int main(int argc, char **argv) {
            "iterations, %llu loads, %llu time slices\n",
            w.n_models, w.n_seqs, (unsigned long long)(n_running / n),
            (unsigned long long)(n_waiting / n), (unsigned long long)n_steps, n,
-           (unsigned long long)n_loads, (unsigned long long)w.core.models.n_turns);
+           (unsigned long long)n_loads, (unsigned long long)w.core.models.n_slices);
     printf("%-22s %10s %10s %10s\n", "us of processor time", "p50", "p99", "max");
     for (int k = 0; k < KINDS; k++) print(NAMES[k], ns[k], n);
     core_end(c);

@@ -64,8 +64,7 @@ static void *make_plan(gpu *g, const mode *m, uint32_t n, uint32_t n_vocab) {
                                .n_tokens = m->n_history,
                                .forced = -1,
                                .n_top = m->n_top};
-    batch b = {
-        .n_rows = n, .n_logits = n, .tokens = tokens, .promised = zeros, .logit_rows = zeros};
+    batch b = {.n_rows = n, .n_logits = n, .tokens = tokens, .pending = zeros, .logit_rows = zeros};
     draw_plan plan = {.host = host, .bytes_max = n_bytes};
     gpu_need_status(draw_plan_build(&plan, rows, &b, n_vocab, scratch, &err), &err);
     void *p = gpu_put(g, host, plan.bytes);

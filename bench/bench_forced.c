@@ -284,9 +284,9 @@ static void tell(run *r, const char *name, uint32_t rows, const forced_gap *gap,
     row_end();
 }
 
-static void run_prompt(run *r, const char *name, forced_place place, uint32_t chunk) {
+static void run_prompt(run *r, const char *name, forced_cut cut, uint32_t chunk) {
     comparing c = {.ref = r->ref, .rows = r->ref->rows};
-    forced_prompt(r->rig, place, chunk, compare_row, &c);
+    forced_prompt(r->rig, cut, chunk, compare_row, &c);
     tell(r, name, r->ref->n_prompt, &c.gap, &(forced_gap){0}, NULL);
 }
 

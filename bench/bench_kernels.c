@@ -38,7 +38,7 @@ enum { TABLE_COLS = 1536, TABLE_ROWS_MAX = 128, MEMORY_ROWS = 4 };
 static const uint32_t row_counts[] = {1, 2, 4, 8, 16, 32, 128};
 
 typedef struct bench_table {
-    pool *threads;
+    tpool *threads;
     const cpu_level *level;
     unsigned char *weights; // TABLE_BYTES
     float *x, *out;         // [TABLE_ROWS_MAX, TABLE_COLS], [TABLE_ROWS_MAX, any rows of a sample]
@@ -65,10 +65,10 @@ static double best_seconds(const bench_table *t, dtype type, cpu_math math, uint
         double begin = roof_now();
         if (math == MATH_F32) {
             matmul_job job = {t->out, t->x, &w, NULL, n};
-            pool_split(t->threads, t->level->matmul, &job, n_units);
+            tpool_split(t->threads, t->level->matmul, &job, n_units);
         } else {
             qmatmul_job job = {t->q, &w, NULL, NULL, t->out, n, math};
-            pool_split(t->threads, t->level->qmatmul, &job, n_units);
+            tpool_split(t->threads, t->level->qmatmul, &job, n_units);
         }
         double seconds = roof_now() - begin;
         if (seconds < best) best = seconds;
@@ -85,10 +85,10 @@ static void bench_type(const bench_table *t, dtype type, bool exact, uint32_t ro
         uint32_t n = row_counts[i];
         if (math != MATH_F32) {
             qact_job job = {t->q, t->x, NULL, NULL, n, TABLE_COLS, 0, math};
-            pool_split(t->threads, t->level->quantize, &job, qact_tiles(n));
+            tpool_split(t->threads, t->level->quantize, &job, qact_tiles(n));
         }
         /* First an estimate, then a sample of half a millisecond. */
-        uint32_t n_panels = 2 * pool_n_threads(t->threads);
+        uint32_t n_panels = 2 * tpool_n_threads(t->threads);
         double seconds = best_seconds(t, type, math, n, n_panels);
         double wanted = 0.0005 / seconds * n_panels, most = (double)TABLE_BYTES / n_bytes / 4;
         if (wanted > n_panels) n_panels = (uint32_t)(wanted < most ? wanted : most);
@@ -108,8 +108,8 @@ static void bench_products(const cpu_level *level, const char *only, uint32_t ro
                                   DTYPE_F16,  DTYPE_BF16, DTYPE_F32};
     bench_table t = {.level = level};
     inferd_err err;
-    INFERD_CHECK(pool_open(0, &t.threads, &err) == INFERD_OK);
-    pool_pin_caller(t.threads);
+    INFERD_CHECK(tpool_open(0, &t.threads, &err) == INFERD_OK);
+    tpool_pin_caller(t.threads);
     t.weights = take_memory(TABLE_BYTES);
     /* Bytes below 0x30: every half among them is a small positive number. */
     for (size_t i = 0; i < TABLE_BYTES; i++) t.weights[i] = (unsigned char)(random_u32() % 0x30);
@@ -127,7 +127,7 @@ static void bench_products(const cpu_level *level, const char *only, uint32_t ro
     for (cpu_math math = MATH_F32; math <= (level->has_bf16 ? MATH_BF16 : MATH_I16); math++)
         t.rates[math] = roof_multiply(t.threads, level, math);
     printf("%s, %u threads: reads %.1f GB/s, multiplies f32 %.0f, i16 %.0f, bf16 %.0f GOP/s\n",
-           level->name, pool_n_threads(t.threads), t.read_rate * 1e-9, t.rates[MATH_F32] * 1e-9,
+           level->name, tpool_n_threads(t.threads), t.read_rate * 1e-9, t.rates[MATH_F32] * 1e-9,
            t.rates[MATH_I16] * 1e-9, t.rates[MATH_BF16] * 1e-9);
     printf("GOP/s, GB/s, share of the bound; rows of x");
     for (size_t i = 0; i < INFERD_COUNT(row_counts); i++) printf(" %u", row_counts[i]);
@@ -137,7 +137,7 @@ static void bench_products(const cpu_level *level, const char *only, uint32_t ro
         bench_type(&t, types[i], true, rows_max);
         bench_type(&t, types[i], false, rows_max);
     }
-    pool_close(t.threads);
+    tpool_close(t.threads);
     free(t.weights);
     free(t.x);
     free(t.out);
@@ -255,12 +255,12 @@ static void model_make(void) {
 static void bench_forward(const char *what, uint32_t n_seqs, uint32_t n_rows, uint32_t stored,
                           uint32_t first_page) {
     static tok_id tokens[ROWS_MAX];
-    static uint32_t promised[ROWS_MAX], positions[ROWS_MAX], row_seq[ROWS_MAX], logit_rows[64];
+    static uint32_t pending[ROWS_MAX], positions[ROWS_MAX], row_seq[ROWS_MAX], logit_rows[64];
     static batch_seq seqs[64];
     uint32_t n_blocks = (stored + n_rows + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
     int32_t *slots = malloc((size_t)n_seqs * n_blocks * sizeof *slots);
     INFERD_CHECK(slots != NULL && n_seqs * n_rows <= ROWS_MAX && n_seqs <= 64);
-    batch b = {n_seqs * n_rows, n_seqs,  n_seqs, tokens,    promised,
+    batch b = {n_seqs * n_rows, n_seqs,  n_seqs, tokens,    pending,
                positions,       row_seq, seqs,   logit_rows};
     for (uint32_t s = 0; s < n_seqs; s++) {
         for (uint32_t i = 0; i < n_blocks; i++)

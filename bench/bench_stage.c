@@ -78,7 +78,7 @@ static double now_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void bench_type(pool *p, job *j, dtype type) {
+static void bench_type(tpool *p, job *j, dtype type) {
     static double seconds[HOWS][SAMPLES];
     double rate[HOWS];
     dtype_info info = dtype_about(type);
@@ -89,18 +89,18 @@ static void bench_type(pool *p, job *j, dtype type) {
     for (j->sample = 0; j->sample < SAMPLES; j->sample++) {
         for (j->how = 0; j->how < HOWS; j->how++) {
             double began = now_s();
-            pool_run(p, work, j);
+            tpool_run(p, work, j);
             seconds[j->how][j->sample] = now_s() - began;
         }
     }
     for (int h = 0; h < HOWS; h++) {
-        double file = (double)PANELS * (double)j->rows_bytes * pool_n_threads(p);
-        double panels = (double)PANELS * (double)j->panel_bytes * pool_n_threads(p);
+        double file = (double)PANELS * (double)j->rows_bytes * tpool_n_threads(p);
+        double panels = (double)PANELS * (double)j->panel_bytes * tpool_n_threads(p);
         double n_bytes = h == COPY ? 2 * file : h == PREAD || h == BOTH ? file : file + panels;
         qsort(seconds[h], SAMPLES, sizeof seconds[h][0], by_value);
         rate[h] = n_bytes * 1e-9 / seconds[h][SAMPLES / 2];
     }
-    printf("%-6s %8u %8.2f %8.2f %8.2f %8.2f %8.2f %7.0f%%\n", info.name, pool_n_threads(p),
+    printf("%-6s %8u %8.2f %8.2f %8.2f %8.2f %8.2f %7.0f%%\n", info.name, tpool_n_threads(p),
            rate[COPY], rate[COLD], rate[PREAD], rate[CACHED], rate[BOTH],
            100 * rate[COLD] / rate[COPY]);
     fflush(stdout);
@@ -139,19 +139,19 @@ static bool is_type(const char *name) {
 }
 
 static bool bench_threads(job *j, uint32_t n_threads, const char *wanted) {
-    pool *p;
+    tpool *p;
     inferd_err err = {0};
-    if (pool_open(n_threads, &p, &err) != INFERD_OK) {
+    if (tpool_open(n_threads, &p, &err) != INFERD_OK) {
         fprintf(stderr, "%s\n", err.text);
         return false;
     }
-    pool_pin_caller(p);
-    j->piece = take_memory((size_t)PANELS * PANEL_ROWS * COLS * sizeof(float) * pool_n_threads(p));
+    tpool_pin_caller(p);
+    j->piece = take_memory((size_t)PANELS * PANEL_ROWS * COLS * sizeof(float) * tpool_n_threads(p));
     for (size_t i = 0; i < INFERD_COUNT(types); i++)
         if (wanted == NULL || strcmp(wanted, dtype_about(types[i]).name) == 0)
             bench_type(p, j, types[i]);
     free(j->piece);
-    pool_close(p);
+    tpool_close(p);
     return true;
 }
 

@@ -200,11 +200,11 @@ static double kernels(gpu *g, const char *name, uint32_t rows) {
 typedef struct rig {
     backend *be;
     model *m;
-    placed_model *p;
+    bound_model *p;
     uint32_t *pages, n_pages, context;
     batch b;
     tok_id tokens[BATCH_MAX], history[CONTEXT + STEPS];
-    uint32_t promised[BATCH_MAX], positions[BATCH_MAX], row_seq[BATCH_MAX], logit_rows[BATCH_MAX];
+    uint32_t pending[BATCH_MAX], positions[BATCH_MAX], row_seq[BATCH_MAX], logit_rows[BATCH_MAX];
     batch_seq seqs[BATCH_MAX];
     sample_row draws[BATCH_MAX];
     int32_t *slots; // [batch, blocks, groups] owned
@@ -231,9 +231,9 @@ static void rig_open(rig *r, gpu *g, const gpu_options *o, const char *path) {
     model_limits limits = {
         .rows_max = BATCH_MAX, .logits_max = o->tiny ? 8 : BATCH_MAX, .kv = KV_F16};
     limits.rows_max = limits.logits_max;
-    gpu_need_status(placed_open(r->m, r->be, &limits, &r->p, &err), &err);
+    gpu_need_status(bound_open(r->m, r->be, &limits, &r->p, &err), &err);
     uint64_t began = clock_now_us();
-    r->n_pages = placed_weight_pages(r->p);
+    r->n_pages = bound_weight_pages(r->p);
     r->pages = malloc(r->n_pages * sizeof *r->pages);
     if (r->pages == NULL) gpu_die("no memory for %u pages", r->n_pages);
     for (uint32_t i = 0; i < r->n_pages; i++) r->pages[i] = i;
@@ -241,14 +241,14 @@ static void rig_open(rig *r, gpu *g, const gpu_options *o, const char *path) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     if (be_n_pages(r->be) < r->n_pages)
         gpu_die("%s needs %u pages, the device has %u", path, r->n_pages, be_n_pages(r->be));
-    gpu_need_status(placed_bring_up(r->p, r->pages, r->n_pages, &err), &err);
+    gpu_need_status(bound_bring_up(r->p, r->pages, r->n_pages, &err), &err);
     gpu_need_status(be_sync(r->be, &err), &err);
     r->memory_bytes = (uint64_t)be_n_pages(r->be) * be_page_bytes(r->be);
     r->load_us = clock_now_us() - began;
 }
 
 static void rig_close(rig *r) {
-    placed_close(r->p);
+    bound_close(r->p);
     model_close(r->m);
     backend_close(r->be);
     free(r->pages);
@@ -258,7 +258,7 @@ static void rig_close(rig *r) {
 
 /* n sequences, each with r->context tokens.  False: their keys and values do not fit. */
 static bool make_batch(rig *r, uint32_t n) {
-    const kv_layout *kv = placed_kv(r->p);
+    const kv_layout *kv = bound_kv(r->p);
     uint32_t n_blocks = kv_blocks_of(kv, r->context + STEPS);
     uint64_t n_slots = (uint64_t)n * n_blocks * kv->n_groups,
              first = (uint64_t)r->n_pages * kv->slots_per_page;
@@ -270,7 +270,7 @@ static bool make_batch(rig *r, uint32_t n) {
     for (uint32_t i = 0; i < r->context + STEPS; i++) r->history[i] = (tok_id)(i % 100);
     for (uint32_t i = 0; i < n; i++) {
         r->tokens[i] = (tok_id)(1 + i % 100);
-        r->promised[i] = 0;
+        r->pending[i] = 0;
         r->row_seq[i] = r->logit_rows[i] = i;
         r->seqs[i] = (batch_seq){i, 1, 0, n_blocks, r->slots + (size_t)i * n_blocks * kv->n_groups};
         r->draws[i] = (sample_row){
@@ -280,7 +280,7 @@ static bool make_batch(rig *r, uint32_t n) {
                    .n_seqs = n,
                    .n_logits = n,
                    .tokens = r->tokens,
-                   .promised = r->promised,
+                   .pending = r->pending,
                    .positions = r->positions,
                    .row_seq = r->row_seq,
                    .seqs = r->seqs,
@@ -293,7 +293,7 @@ static void send(rig *r, uint32_t position) {
         r->positions[i] = r->seqs[i].pos_begin = position;
         r->draws[i].n_tokens = position + 1;
     }
-    placed_launch(r->p, &r->b, r->draws, model_about(r->m)->n_vocab);
+    bound_launch(r->p, &r->b, r->draws, model_about(r->m)->n_vocab);
 }
 
 static double finish(rig *r) {

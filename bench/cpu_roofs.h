@@ -38,13 +38,13 @@ static inline void roof_read_piece(void *ctx, uint32_t rank, uint32_t n_ranks) {
 }
 
 /* Bytes per second of all threads, from memory of n_bytes that no cache holds. */
-static inline double roof_read(pool *p, const unsigned char *memory, size_t n_bytes) {
-    size_t step = pool_n_threads(p) * ROOF_PIECE;
+static inline double roof_read(tpool *p, const unsigned char *memory, size_t n_bytes) {
+    size_t step = tpool_n_threads(p) * ROOF_PIECE;
     double best = 0;
     for (size_t s = 0; s < ROOF_SAMPLES; s++) {
         roof_reading r = {memory + s % (n_bytes / step) * step};
         double begin = roof_now();
-        pool_run(p, roof_read_piece, &r);
+        tpool_run(p, roof_read_piece, &r);
         double rate = (double)step / (roof_now() - begin);
         if (rate > best) best = rate;
     }
@@ -92,7 +92,7 @@ ROOF_LOOP(f32_avx512, ROOF_F32_AVX512)
 
 typedef struct roof_level {
     const char *name;
-    pool_fn *f32, *pairs;
+    tpool_fn *f32, *pairs;
     uint32_t lanes;
 } roof_level;
 
@@ -108,17 +108,17 @@ static const roof_level roof_levels[] = {
 };
 
 /* Operations per second of all threads (a product and its addition are two); 0: not known. */
-static inline double roof_multiply(pool *p, const cpu_level *level, cpu_math math) {
+static inline double roof_multiply(tpool *p, const cpu_level *level, cpu_math math) {
     double best = 0;
     for (size_t i = 0; i < INFERD_COUNT(roof_levels); i++) {
         const roof_level *l = &roof_levels[i];
         if (strcmp(l->name, level->name) != 0) continue;
-        pool_fn *f = math == MATH_F32 ? l->f32 : math == MATH_I16 ? l->pairs : roof_bf16;
+        tpool_fn *f = math == MATH_F32 ? l->f32 : math == MATH_I16 ? l->pairs : roof_bf16;
         double n_ops = (double)ROOF_TURNS * ROOF_CHAINS * l->lanes * (math == MATH_F32 ? 2 : 4) *
-                       pool_n_threads(p);
+                       tpool_n_threads(p);
         for (int s = 0; s < ROOF_SAMPLES; s++) {
             double begin = roof_now();
-            pool_run(p, f, NULL);
+            tpool_run(p, f, NULL);
             double rate = n_ops / (roof_now() - begin);
             if (rate > best) best = rate;
         }
@@ -127,7 +127,7 @@ static inline double roof_multiply(pool *p, const cpu_level *level, cpu_math mat
 }
 
 #else
-static inline double roof_multiply(pool *p, const cpu_level *level, cpu_math math) {
+static inline double roof_multiply(tpool *p, const cpu_level *level, cpu_math math) {
     (void)p, (void)level, (void)math;
     return 0;
 }

@@ -111,8 +111,8 @@ void forced_stats(const forced_rig *r, backend_stats *out);
 typedef void forced_row_fn(void *ctx, uint32_t row, const float *logits);
 
 /* Two sets of blocks for the keys and values of the prompt; the steps of `chunk` rows write one. */
-typedef enum forced_place { FORCED_WHOLE, FORCED_CHUNKS, FORCED_PLACES } forced_place;
-void forced_prompt(forced_rig *r, forced_place place, uint32_t chunk, forced_row_fn *f, void *ctx);
+typedef enum forced_cut { FORCED_WHOLE, FORCED_CHUNKS, FORCED_CUTS } forced_cut;
+void forced_prompt(forced_rig *r, forced_cut cut, uint32_t chunk, forced_row_fn *f, void *ctx);
 /* Computes the part of each decode row's context that does not fill a whole block of the prompt.
  * The prompt must be in `whole` and, if `chunks` is true, also in the other set of blocks. */
 void forced_tails(forced_rig *r, bool chunks);

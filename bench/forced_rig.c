@@ -22,15 +22,15 @@ typedef struct table {
 struct forced_rig {
     backend *be;
     model *m;
-    placed_model *p;
+    bound_model *p;
     const forced_reference *text; // borrowed
     uint32_t *pages, n_pages;     // of the weights
     uint32_t block_tokens, n_groups, rows_max;
     int32_t next_slot;
-    table prompt[FORCED_PLACES], beside, decode[FORCED_DECODE_MAX];
+    table prompt[FORCED_CUTS], beside, decode[FORCED_DECODE_MAX];
     /* The step being built: [rows_max] each, owned. */
     tok_id *tokens;
-    uint32_t *promised, *positions, *row_seq, *logit_rows, *asked;
+    uint32_t *pending, *positions, *row_seq, *logit_rows, *asked;
     batch_seq *seqs;
     batch b;
 };
@@ -66,7 +66,7 @@ static void open_backend(forced_rig *r, const forced_device *d) {
     gpu_need_status(backend_open(&o, &r->be, &err), &err);
 }
 
-static void place_model(forced_rig *r, const forced_device *d) {
+static void bind_model(forced_rig *r, const forced_device *d) {
     inferd_err err = {0};
     const forced_reference *t = r->text;
     bool cpu = strcmp(d->kind, "cpu") == 0;
@@ -76,8 +76,8 @@ static void place_model(forced_rig *r, const forced_device *d) {
                            .kv = !cpu       ? KV_F16
                                  : d->exact ? KV_F32
                                             : KV_AUTO};
-    gpu_need_status(placed_open(r->m, r->be, &limits, &r->p, &err), &err);
-    r->n_pages = placed_weight_pages(r->p);
+    gpu_need_status(bound_open(r->m, r->be, &limits, &r->p, &err), &err);
+    r->n_pages = bound_weight_pages(r->p);
     r->pages = take(r->n_pages, sizeof *r->pages);
     for (uint32_t i = 0; i < r->n_pages; i++) r->pages[i] = i;
     while (be_n_pages_ready(r->be) < be_n_pages(r->be))
@@ -85,14 +85,14 @@ static void place_model(forced_rig *r, const forced_device *d) {
     if (be_n_pages(r->be) < r->n_pages)
         gpu_die("%s needs %u pages, the device has %u", model_about(r->m)->path, r->n_pages,
                 be_n_pages(r->be));
-    gpu_need_status(placed_bring_up(r->p, r->pages, r->n_pages, &err), &err);
+    gpu_need_status(bound_bring_up(r->p, r->pages, r->n_pages, &err), &err);
     gpu_need_status(be_sync(r->be, &err), &err);
 }
 
 /* `n_shared` blocks of another table, then new blocks. */
 static table make_table(forced_rig *r, const table *shared, uint32_t n_shared, uint32_t n_blocks) {
     table t = {take((size_t)n_blocks * r->n_groups, sizeof(int32_t)), n_blocks};
-    const kv_layout *kv = placed_kv(r->p);
+    const kv_layout *kv = bound_kv(r->p);
     for (uint32_t i = 0; i < n_blocks * r->n_groups; i++)
         t.slots[i] = i < n_shared * r->n_groups ? shared->slots[i] : r->next_slot++;
     if ((uint64_t)r->next_slot > (uint64_t)be_n_pages(r->be) * kv->slots_per_page)
@@ -113,16 +113,16 @@ forced_rig *forced_open(const forced_device *d, const char *path, const forced_r
         gpu_die("%s has %u positions, the text %u and one", path, model_about(r->m)->context,
                 text->n_prompt);
     open_backend(r, d);
-    place_model(r, d);
-    const kv_layout *kv = placed_kv(r->p);
+    bind_model(r, d);
+    const kv_layout *kv = bound_kv(r->p);
     r->block_tokens = kv->block_tokens;
     r->n_groups = kv->n_groups;
     r->next_slot = (int32_t)(r->n_pages * kv->slots_per_page);
     uint32_t n_blocks = kv_blocks_of(kv, text->n_prompt);
-    for (int i = 0; i < FORCED_PLACES; i++) r->prompt[i] = make_table(r, NULL, 0, n_blocks);
+    for (int i = 0; i < FORCED_CUTS; i++) r->prompt[i] = make_table(r, NULL, 0, n_blocks);
     r->beside = make_table(r, NULL, 0, n_blocks);
     r->tokens = take(r->rows_max, sizeof *r->tokens);
-    r->promised = take(r->rows_max, sizeof *r->promised);
+    r->pending = take(r->rows_max, sizeof *r->pending);
     r->positions = take(r->rows_max, sizeof *r->positions);
     r->row_seq = take(r->rows_max, sizeof *r->row_seq);
     r->logit_rows = take(r->rows_max, sizeof *r->logit_rows);
@@ -132,14 +132,14 @@ forced_rig *forced_open(const forced_device *d, const char *path, const forced_r
 }
 
 void forced_close(forced_rig *r) {
-    placed_close(r->p);
+    bound_close(r->p);
     model_close(r->m);
     backend_close(r->be);
-    for (int i = 0; i < FORCED_PLACES; i++) free(r->prompt[i].slots);
+    for (int i = 0; i < FORCED_CUTS; i++) free(r->prompt[i].slots);
     for (uint32_t i = 0; i < FORCED_DECODE_MAX; i++) free(r->decode[i].slots);
     free(r->beside.slots);
-    void *owned[] = {r->pages,   r->tokens,     r->promised, r->positions,
-                     r->row_seq, r->logit_rows, r->asked,    r->seqs};
+    void *owned[] = {r->pages,   r->tokens,     r->pending, r->positions,
+                     r->row_seq, r->logit_rows, r->asked,   r->seqs};
     for (size_t i = 0; i < INFERD_COUNT(owned); i++) free(owned[i]);
     free(r);
 }
@@ -156,7 +156,7 @@ void forced_stats(const forced_rig *r, backend_stats *out) {
 
 static void begin_step(forced_rig *r) {
     r->b = (batch){.tokens = r->tokens,
-                   .promised = r->promised,
+                   .pending = r->pending,
                    .positions = r->positions,
                    .row_seq = r->row_seq,
                    .seqs = r->seqs,
@@ -174,7 +174,7 @@ static void add_rows(forced_rig *r, const tok_id *tokens, uint32_t n, uint32_t p
         b->tokens[b->n_rows] = tokens[i];
         b->positions[b->n_rows] = position + i;
         b->row_seq[b->n_rows] = b->n_seqs;
-        b->promised[b->n_rows] = 0;
+        b->pending[b->n_rows] = 0;
     }
     b->n_seqs++;
 }
@@ -186,7 +186,7 @@ static void ask_for(forced_rig *r, uint32_t row, uint32_t number) {
 
 static void finish_step(forced_rig *r, const sample_row *draws, be_step_result *result) {
     inferd_err err = {0};
-    placed_launch(r->p, &r->b, draws, r->text->n_vocab);
+    bound_launch(r->p, &r->b, draws, r->text->n_vocab);
     gpu_need_status(be_step_finish(r->be, result, &err), &err);
 }
 
@@ -201,12 +201,12 @@ static void run_step(forced_rig *r, forced_row_fn *f, void *ctx) {
 
 /* ---- the text ---- */
 
-void forced_prompt(forced_rig *r, forced_place place, uint32_t chunk, forced_row_fn *f, void *ctx) {
+void forced_prompt(forced_rig *r, forced_cut cut, uint32_t chunk, forced_row_fn *f, void *ctx) {
     const forced_reference *t = r->text;
     for (uint32_t begin = 0, k = 0; begin < t->n_prompt; begin += chunk) {
         uint32_t n = u32_min(chunk, t->n_prompt - begin);
         begin_step(r);
-        add_rows(r, t->prompt + begin, n, begin, &r->prompt[place]);
+        add_rows(r, t->prompt + begin, n, begin, &r->prompt[cut]);
         for (; k < t->n_rows && t->positions[k] < begin + n; k++)
             ask_for(r, t->positions[k] - begin, k);
         run_step(r, f, ctx);

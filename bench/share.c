@@ -115,27 +115,27 @@ inferd_status share_first_token(share *s, const char *model, const char *tier, u
 
 typedef struct copier {
     pthread_t thread;
-    pthread_barrier_t *gate;
+    pthread_barrier_t *barrier;
     char *from, *to;
 } copier;
 
 static void *copier_main(void *ctx) {
     copier *c = ctx;
     for (int i = 0; i < COPY_ROUNDS + 1; i++) { // the first round touches the memory
-        pthread_barrier_wait(c->gate);
+        pthread_barrier_wait(c->barrier);
         memcpy(c->to, c->from, COPY_BYTES);
-        pthread_barrier_wait(c->gate);
+        pthread_barrier_wait(c->barrier);
     }
     return NULL;
 }
 
 /* Runs the copy threads; all of `n` have their memory. */
-static double copy_all(copier *copiers, uint32_t n, pthread_barrier_t *gate) {
+static double copy_all(copier *copiers, uint32_t n, pthread_barrier_t *barrier) {
     samples rates = {0};
     for (int i = 0; i < COPY_ROUNDS + 1; i++) {
-        pthread_barrier_wait(gate);
+        pthread_barrier_wait(barrier);
         uint64_t from_ns = bench_now_ns();
-        pthread_barrier_wait(gate);
+        pthread_barrier_wait(barrier);
         if (i > 0)
             samples_add(&rates, 2e9 * COPY_BYTES * n / (double)since_ns(from_ns, bench_now_ns()));
     }
@@ -148,22 +148,23 @@ static double copy_all(copier *copiers, uint32_t n, pthread_barrier_t *gate) {
 inferd_status share_copy_rate(uint32_t threads, double *out_bytes_per_s, inferd_err *err) {
     copier copiers[COPY_THREADS_MAX] = {0};
     uint32_t n = u32_min(threads, COPY_THREADS_MAX);
-    pthread_barrier_t gate;
-    pthread_barrier_init(&gate, NULL, n + 1);
+    pthread_barrier_t barrier;
+    pthread_barrier_init(&barrier, NULL, n + 1);
     bool good = true;
     for (uint32_t i = 0; i < n; i++) {
-        copiers[i] = (copier){.gate = &gate, .from = malloc(COPY_BYTES), .to = malloc(COPY_BYTES)};
+        copiers[i] =
+            (copier){.barrier = &barrier, .from = malloc(COPY_BYTES), .to = malloc(COPY_BYTES)};
         good = good && copiers[i].from != NULL && copiers[i].to != NULL;
         if (good) memset(copiers[i].from, (int)i + 1, COPY_BYTES);
     }
     for (uint32_t i = 0; good && i < n; i++) // with a missing thread the others would wait forever
         INFERD_CHECK(pthread_create(&copiers[i].thread, NULL, copier_main, &copiers[i]) == 0);
-    if (good) *out_bytes_per_s = copy_all(copiers, n, &gate);
+    if (good) *out_bytes_per_s = copy_all(copiers, n, &barrier);
     for (uint32_t i = 0; i < n; i++) {
         free(copiers[i].from);
         free(copiers[i].to);
     }
-    pthread_barrier_destroy(&gate);
+    pthread_barrier_destroy(&barrier);
     return good ? INFERD_OK : inferd_fail(err, INFERD_ENOMEM, "no memory to copy");
 }
 

@@ -62,14 +62,14 @@ typedef struct meter {
 } meter;
 
 /* Device seconds charged for a model, to all tenants; its share is measured with them. */
-static inferd_status charged_s(json_t *account, const char *model, double *out, inferd_err *err) {
-    json_t *principals = json_object_get(account, "principals");
+static inferd_status charged_s(json_t *usage, const char *model, double *out, inferd_err *err) {
+    json_t *flows = json_object_get(usage, "principals");
     inferd_status status = INFERD_OK;
     *out = 0;
-    if (!json_is_array(principals))
+    if (!json_is_array(flows))
         return inferd_fail(err, INFERD_EFORMAT, "the state has no account.principals");
-    for (size_t i = 0; status == INFERD_OK && i < json_array_size(principals); i++) {
-        json_t *p = json_array_get(principals, i);
+    for (size_t i = 0; status == INFERD_OK && i < json_array_size(flows); i++) {
+        json_t *p = json_array_get(flows, i);
         const char *name = json_string_value(json_object_get(p, "model"));
         double seconds = 0;
         if (name == NULL || strcmp(name, model) != 0) continue;
@@ -82,14 +82,14 @@ static inferd_status charged_s(json_t *account, const char *model, double *out, 
 static inferd_status meter_read(share *s, meter *out, inferd_err *err) {
     json_t *state = NULL;
     inferd_status status = share_state(s, &state, err);
-    json_t *account = status == INFERD_OK ? json_object_get(state, "account") : NULL;
-    json_t *device = json_array_get(json_object_get(account, "devices"), 0);
+    json_t *usage = status == INFERD_OK ? json_object_get(state, "account") : NULL;
+    json_t *device = json_array_get(json_object_get(usage, "devices"), 0);
     if (status == INFERD_OK) status = share_number(device, "wall_s", &out->wall_s, err);
     if (status == INFERD_OK) status = share_number(device, "idle_s", &out->idle_s, err);
     if (status == INFERD_OK) status = share_number(device, "principals_s", &out->step_s, err);
     if (status == INFERD_OK) status = share_number(device, "load_s", &out->load_s, err);
     for (uint32_t i = 0; status == INFERD_OK && i < SHARED_MODELS; i++)
-        status = charged_s(account, s->models[i], &out->device_s[i], err);
+        status = charged_s(usage, s->models[i], &out->device_s[i], err);
     json_decref(state);
     return status;
 }

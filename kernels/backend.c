@@ -182,14 +182,14 @@ void be_kv_move(backend *be, const kv_layout *kv, uint32_t n, const int32_t *fro
 unsigned char *be_kv_slot(backend *be, const kv_layout *kv, int32_t slot) {
     return be->ops->kv_slot(be, kv, slot);
 }
-uint32_t be_n_park_pages(const backend *be) {
-    return be->ops->n_park_pages != NULL ? be->ops->n_park_pages(be) : 0;
+uint32_t be_n_swap_pages(const backend *be) {
+    return be->ops->n_swap_pages != NULL ? be->ops->n_swap_pages(be) : 0;
 }
-uint32_t be_park_extent_pages(const backend *be) {
-    return be->ops->park_extent_pages != NULL ? be->ops->park_extent_pages(be) : 1;
+uint32_t be_swap_extent_pages(const backend *be) {
+    return be->ops->swap_extent_pages != NULL ? be->ops->swap_extent_pages(be) : 1;
 }
-void be_park_empty(backend *be, uint32_t first_page) {
-    if (be->ops->park_empty != NULL) be->ops->park_empty(be, first_page);
+void be_swap_empty(backend *be, uint32_t first_page) {
+    if (be->ops->swap_empty != NULL) be->ops->swap_empty(be, first_page);
 }
 void be_page_zero(backend *be, uint32_t page, size_t begin, size_t n_bytes) {
     be->ops->page_zero(be, page, begin, n_bytes);

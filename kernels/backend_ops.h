@@ -47,9 +47,9 @@ typedef struct backend_ops {
     void (*kv_move)(backend *be, const kv_layout *kv, uint32_t n, const int32_t *from,
                     const int32_t *to, bool to_host);
     unsigned char *(*kv_slot)(backend *be, const kv_layout *kv, int32_t slot);
-    uint32_t (*n_park_pages)(const backend *be);          // NULL: one memory, likewise the next
-    uint32_t (*park_extent_pages)(const backend *be);     //
-    void (*park_empty)(backend *be, uint32_t first_page); //
+    uint32_t (*n_swap_pages)(const backend *be);          // NULL: one memory, likewise the next
+    uint32_t (*swap_extent_pages)(const backend *be);     //
+    void (*swap_empty)(backend *be, uint32_t first_page); //
     void (*page_zero)(backend *be, uint32_t page, size_t begin, size_t n_bytes);
     size_t (*kv_layer_bytes)(const backend *be, kv_type type, uint32_t n_kv_heads,
                              uint32_t head_dim, uint32_t block_tokens);

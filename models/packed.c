@@ -295,24 +295,24 @@ static inferd_status write_file(int fd, const char *path, const packed_header *a
     return st;
 }
 
-static inferd_status write_aside(const packed_header *h, const weight_plan *plan,
-                                 const unsigned char *window, const char *path, inferd_err *err) {
+static inferd_status write_partial(const packed_header *h, const weight_plan *plan,
+                                   const unsigned char *window, const char *path, inferd_err *err) {
     size_t n = strlen(path) + sizeof ".partial";
-    char *aside = malloc(n);
-    if (aside == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a path");
-    snprintf(aside, n, "%s.partial", path);
+    char *partial = malloc(n);
+    if (partial == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a path");
+    snprintf(partial, n, "%s.partial", path);
     inferd_status st = INFERD_OK;
-    int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+    int fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (fd < 0) {
-        st = inferd_fail(err, INFERD_EIO, "%s: %s", aside, strerror(errno));
+        st = inferd_fail(err, INFERD_EIO, "%s: %s", partial, strerror(errno));
     } else {
-        st = write_file(fd, aside, h, plan, window, err);
+        st = write_file(fd, partial, h, plan, window, err);
         close(fd);
-        if (st == INFERD_OK && rename(aside, path) != 0)
+        if (st == INFERD_OK && rename(partial, path) != 0)
             st = inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
-        if (st != INFERD_OK) unlink(aside);
+        if (st != INFERD_OK) unlink(partial);
     }
-    free(aside);
+    free(partial);
     return st;
 }
 
@@ -326,7 +326,7 @@ inferd_status packed_write(const model *m, const backend *be, const weight_plan 
     if (path == NULL) path = usual;
     if (path == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a path");
     clear_gaps(be, plan, window);
-    inferd_status st = write_aside(&h, plan, window, path, err);
+    inferd_status st = write_partial(&h, plan, window, path, err);
     free(usual);
     return st;
 }

@@ -71,9 +71,9 @@ typedef struct buffer {
 } buffer;
 
 /* A position: row `row` of the at-th entry, in the order of the walk. */
-typedef struct place {
+typedef struct position {
     uint32_t at, row;
-} place;
+} position;
 
 typedef enum source { BUFFERED, CACHED, MADE_UP } source;
 typedef enum reading { UNDECIDED, FROM_CACHE, FROM_READER, ALL_READ } reading;
@@ -83,7 +83,7 @@ typedef struct cached_piece {
     uint32_t n_parts, n_vectors;
     size_t n_bytes, largest; // of the file: all, of the largest part
     size_t end;              // in the window
-    place after;             // its end, or the position reached in time
+    position after;          // its end, or the position reached in time
 } cached_piece;
 
 struct stage {
@@ -101,7 +101,7 @@ struct stage {
     bool ended;                   // under lock: the reader has ended, with success or not
     bool wanted;                  // under lock: the engine waits for a wake
     reading reading;              // under lock
-    place first;                  // under lock: FROM_READER begins here, in `order`
+    position first;               // under lock: FROM_READER begins here, in `order`
     int cached_fd;                // under lock until FROM_CACHE: see cached_open; -1: none
     uint32_t n_to_move, n_ready;  // under lock: pages to move, and pages moved, for a packed file
     uint64_t packed_done;         // under lock: bytes of the window read from a packed file
@@ -114,14 +114,14 @@ struct stage {
     uint32_t n_touched; // pages of `from`; of the engine while it is CACHED, else the reader's
 
     source source;
-    place entry;                         // CACHED, MADE_UP: in `order`
+    position entry;                      // CACHED, MADE_UP: in `order`
     uint64_t waited_us;                  // CACHED: by all threads, for data not in the page cache
     uint64_t cached_ns_per_kib;          // CACHED: of the last pieces; 0: none yet
     cached_part parts[CACHED_PARTS_MAX]; // of one piece
-    place begins[CACHED_PARTS_MAX];      // of these parts
+    position begins[CACHED_PARTS_MAX];   // of these parts
     const weight_entry *vectors[CACHED_PARTS_MAX];
     buffer *now;                 // BUFFERED: being prepared; NULL: none
-    place segment;               // of `now`
+    position segment;            // of `now`
     uint32_t n_moved;            // pages that are in the window
     uint64_t done, packed_share; // bytes of the model; of those from a packed file, which may fail
     uint64_t ns_per_kib[DTYPE_LIMIT]; // of the last pieces; 0: none yet
@@ -379,7 +379,7 @@ static void *read_all(void *arg) {
 
 /* ---- opening and closing ---- */
 
-static int by_place(const void *a, const void *b) {
+static int by_position(const void *a, const void *b) {
     const weight_entry *x = *(const weight_entry *const *)a, *y = *(const weight_entry *const *)b;
     return x->tensor->file_offset < y->tensor->file_offset
                ? -1
@@ -407,7 +407,7 @@ static inferd_status list_entries(stage *s, inferd_err *err) {
     if (s->order == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for a list of %zu tensors", plan->n);
     for (size_t i = 0; i < plan->n; i++) s->order[i] = &plan->entries[i];
-    if (s->source != MADE_UP) qsort(s->order, plan->n, sizeof(*s->order), by_place);
+    if (s->source != MADE_UP) qsort(s->order, plan->n, sizeof(*s->order), by_position);
     return INFERD_OK;
 }
 
@@ -556,7 +556,7 @@ static void count(stage *s, const weight_entry *e, uint32_t n, uint64_t began_ns
 }
 
 /* Advance by n rows in an entry or segment of n_rows. */
-static void walk(place *p, uint32_t n, uint32_t n_rows) {
+static void walk(position *p, uint32_t n, uint32_t n_rows) {
     p->row += n;
     if (p->row < n_rows) return;
     p->row = 0;
@@ -636,12 +636,12 @@ static inferd_status cached_vectors(stage *s, uint32_t n, bool *there, inferd_er
 }
 
 /* Bytes of the file from one position to another. */
-static size_t bytes_between(const stage *s, place from, place to) {
+static size_t bytes_between(const stage *s, position from, position to) {
     size_t n = 0;
     while (from.at < to.at) {
         const weight_entry *e = s->order[from.at];
         n += (e->rows - from.row) * weight_entry_row_bytes(e);
-        from = (place){from.at + 1, 0};
+        from = (position){from.at + 1, 0};
     }
     if (to.row > from.row) n += (to.row - from.row) * weight_entry_row_bytes(s->order[to.at]);
     return n;
@@ -712,7 +712,7 @@ static inferd_status look(stage *s, found *out, uint32_t *n_pages, inferd_err *e
     } else if (s->n_filled != s->n_emptied) {
         *out = FOUND_ROWS;
         s->now = &s->buffers[s->n_emptied % BUFFERS];
-        s->segment = (place){0};
+        s->segment = (position){0};
     } else if (s->ended) {
         *out = FOUND_END;
     } else if (s->reading == FROM_CACHE) {
@@ -787,10 +787,10 @@ const char *stage_note(const stage *s) {
     return s->note;
 }
 
-inferd_status stage_step(stage *s, uint64_t budget_us, placed_progress *out, inferd_err *err) {
+inferd_status stage_step(stage *s, uint64_t budget_us, bound_progress *out, inferd_err *err) {
     uint64_t began_us = clock_now_us(), passed_us = 0;
     inferd_status st;
-    *out = (placed_progress){.total = s->from.plan->file_bytes};
+    *out = (bound_progress){.total = s->from.plan->file_bytes};
     do {
         uint64_t left_us = budget_us - passed_us;
         uint64_t us = size_max(size_min(left_us, PIECE_US), PIECE_US_MIN);

@@ -43,14 +43,14 @@ typedef struct stage_source {
     const uint32_t *pages; // [n_pages] to move into the window; one memory only
     uint32_t n_pages;
     bool no_packed; // read the model itself
-    placed_wake *wake;
+    bound_wake *wake;
     void *wake_ctx;
 } stage_source;
 
 /* Starts reading. */
 inferd_status stage_open(const stage_source *from, stage **out, inferd_err *err);
 /* finished: everything is prepared and the reader has ended.  After a failure only stage_close. */
-inferd_status stage_step(stage *s, uint64_t budget_us, placed_progress *out, inferd_err *err);
+inferd_status stage_step(stage *s, uint64_t budget_us, bound_progress *out, inferd_err *err);
 /* How the weights were read, or why a faster way failed; or "".  When it has finished. */
 const char *stage_note(const stage *s);
 void stage_close(stage *s); // complete or not; waits for the reader's last read; accepts NULL

@@ -58,19 +58,19 @@ static void wake_stages(yard *y) {
 }
 
 /* Like the engine's sleep; see world.c. */
-static void park(yard *y) {
+static void wait_for_work(yard *y) {
     core *k = &y->core;
     uint64_t from_us = now(y), until_us = core_next_us(k);
     sched_counters c;
-    if (until_us <= y->turn_began_us && y->room == UINT32_MAX && !k->lost)
+    if (until_us <= y->iteration_began_us && y->room == UINT32_MAX && !k->lost)
         yard_violated(y, CHECK_STATES,
                       "an iteration found no work, and the next one is due at once");
     sched_count(k->sched, &c);
     if (c.n_running + c.n_waiting > c.n_paused) {
         uint64_t again_us = from_us + k->options.limits.starvation_us;
-        uint64_t turn_us = from_us + k->options.residency.turn_us / 4;
+        uint64_t slice_us = from_us + k->options.residency.slice_us / 4;
         if (again_us < until_us) until_us = again_us;
-        if (turn_us < until_us) until_us = turn_us;
+        if (slice_us < until_us) until_us = slice_us;
     }
     for (uint32_t i = 0; i < y->n_models; i++)
         if (y->slots[i].wake_us != 0 && y->slots[i].wake_us < until_us)
@@ -86,11 +86,11 @@ static void park(yard *y) {
     core_idle(k, from_us, now(y));
 }
 
-static bool turn(yard *y) {
+static bool iterate(yard *y) {
     wake_stages(y);
     yard_note_models(y);
-    y->turn_began_us = now(y);
-    bool any = core_turn(&y->core);
+    y->iteration_began_us = now(y);
+    bool any = core_iterate(&y->core);
     sched_flush(y->core.sched, y->room);
     if (is_sound(y) && !y->core.lost) yard_check_models(y);
     if (is_sound(y)) yard_look(y, true);
@@ -126,8 +126,8 @@ static void drain(yard *y) {
     }
     uint64_t from_us = now(y), n = 0;
     while (is_sound(y) && (y->n_alive > 0 || sched_n_unsent(y->core.sched) > 0)) {
-        if (!turn(y)) park(y);
-        if (now(y) > from_us + DRAIN_US_MAX || ++n > TURNS_MAX)
+        if (!iterate(y)) wait_for_work(y);
+        if (now(y) > from_us + DRAIN_US_MAX || ++n > ITERATIONS_MAX)
             tell_states(y, CHECK_DEADLOCK, "no request ends any more");
     }
     y->out->drain_us = now(y) - from_us;
@@ -149,7 +149,7 @@ static void leave(yard *y) {
     }
     uint64_t until_us = now(y) + LEAVE_US;
     while (is_sound(y) && now(y) < until_us && is_any_used(y))
-        if (!turn(y)) park(y);
+        if (!iterate(y)) wait_for_work(y);
     if (!is_sound(y)) return;
     const pool *p = &y->core.pool;
     for (uint32_t i = 0; i < y->n_models; i++)
@@ -164,7 +164,7 @@ static void run(yard *y) {
     for (uint32_t i = 0; i < n_events && is_sound(y) && !y->core.lost; i++) {
         yard_next_event(y);
         if (is_sound(y)) yard_look(y, false);
-        if (is_sound(y) && !turn(y)) park(y);
+        if (is_sound(y) && !iterate(y)) wait_for_work(y);
         if (is_sound(y) && y->room != UINT32_MAX && chance(y, 30)) y->room = UINT32_MAX;
     }
     if (is_sound(y)) drain(y);
@@ -175,7 +175,7 @@ static void sum_up(yard *y) {
     check_result *out = y->out;
     out->n_steps = y->n_steps;
     out->n_requests = y->n_requests;
-    out->n_turns = y->core.models.n_turns;
+    out->n_slices = y->core.models.n_slices;
     out->n_drafts_right = y->counters.n_drafts_right;
     out->n_hits = y->counters.prefix_hits_tokens;
     out->n_stored = y->counters.n_stored;

@@ -27,7 +27,7 @@ typedef enum check_invariant {
     CHECK_DEVICE,   // the device was used wrongly
     CHECK_WEIGHTS,  // weights were overwritten
     CHECK_PAGES,    // budgets of device and host, guarantees and ceilings
-    CHECK_ACCOUNT,  // time was counted twice, or a counter is wrong
+    CHECK_USAGE,    // time was counted twice, or a counter is wrong
     CHECK_DEADLINE, // a request outlived its deadline
     CHECK_STARVED,  // a request could be served, and only others are
     CHECK_EVICTION, // the wrong model was evicted, or too early
@@ -48,11 +48,11 @@ typedef struct check_result {
     char text[CHECK_TEXT_BYTES];
     uint64_t at_us;
     /* Counts of events, as evidence that they occurred. */
-    uint64_t n_events, n_steps, n_requests, n_tokens, n_preempted, n_loads, n_evicted, n_turns;
+    uint64_t n_events, n_steps, n_requests, n_tokens, n_preempted, n_loads, n_evicted, n_slices;
     uint64_t n_failed_loads, n_drafts_right, n_hits, n_moves;
     uint64_t n_stored, n_fetched, n_copied_ahead, n_zeroed;
     /* The longest waits in worlds that bound them: steps of others, and times. */
-    uint64_t flood_steps, turn_us, urgent_us, guaranteed_us, drain_us;
+    uint64_t flood_steps, slice_us, urgent_us, guaranteed_us, drain_us;
 } check_result;
 
 /* `check` of the command line: --seeds N, --seed0 N, --trace SEED, --quiet, --keep-going.  Returns

@@ -210,7 +210,7 @@ void yard_next_event(yard *y) {
         keep_busy(y, 0, 4, GEN_HIGH, 8);
         keep_busy(y, 1, 1, GEN_BATCH, 20);
         return;
-    case THEME_TURNS:
+    case THEME_SLICES:
         for (uint32_t i = 0; i < y->n_models; i++) keep_busy(y, i, 2, GEN_NORMAL, 60);
         return;
     case THEME_URGENT:

@@ -195,20 +195,20 @@ static void check_pages(yard *y) {
     }
 }
 
-static void check_account(yard *y) {
-    const core_account *a = &y->core.account, *b = &y->account;
+static void check_usage(yard *y) {
+    const core_usage *a = &y->core.usage, *b = &y->usage;
     uint64_t elapsed_us = now(y) - a->opened_us;
     if (a->step_us + a->load_us + a->idle_us > elapsed_us)
-        yard_violated(y, CHECK_ACCOUNT, "%llu us of steps, %llu of loads, %llu idle in %llu us",
+        yard_violated(y, CHECK_USAGE, "%llu us of steps, %llu of loads, %llu idle in %llu us",
                       (unsigned long long)a->step_us, (unsigned long long)a->load_us,
                       (unsigned long long)a->idle_us, (unsigned long long)elapsed_us);
     if (a->step_us < b->step_us || a->load_us < b->load_us || a->idle_us < b->idle_us)
-        yard_violated(y, CHECK_ACCOUNT, "a measured time decreased");
-    y->account = *a;
+        yard_violated(y, CHECK_USAGE, "a measured time decreased");
+    y->usage = *a;
     sched_counters c;
     sched_count(y->core.sched, &c);
     if (c.charged_us + c.waste_us != a->step_us)
-        yard_violated(y, CHECK_ACCOUNT, "%llu us of steps, %llu were charged and %llu wasted",
+        yard_violated(y, CHECK_USAGE, "%llu us of steps, %llu were charged and %llu wasted",
                       (unsigned long long)a->step_us, (unsigned long long)c.charged_us,
                       (unsigned long long)c.waste_us);
     uint64_t n_finished = 0;
@@ -216,7 +216,7 @@ static void check_account(yard *y) {
     uint64_t n_unsent = sched_n_unsent(y->core.sched);
     if (c.n_submitted != y->n_requests || n_finished + c.n_running + c.n_waiting != y->n_requests ||
         y->n_done + n_unsent != n_finished)
-        yard_violated(y, CHECK_ACCOUNT,
+        yard_violated(y, CHECK_USAGE,
                       "%u submitted; counted are %llu, %llu finished (%llu not reported), %u "
                       "alive; %llu last events received",
                       y->n_requests, (unsigned long long)c.n_submitted,
@@ -225,7 +225,7 @@ static void check_account(yard *y) {
     if (c.prefix_hits_tokens < y->counters.prefix_hits_tokens ||
         c.n_preemptions < y->counters.n_preemptions ||
         c.prefix_hits_tokens > c.prefix_queries_tokens)
-        yard_violated(y, CHECK_ACCOUNT, "a counter decreased, or hits exceed queries");
+        yard_violated(y, CHECK_USAGE, "a counter decreased, or hits exceed queries");
     bool steps_went_well = true;
     for (uint32_t i = 1; i <= y->n_requests; i++)
         steps_went_well &= !y->requests[i].has_failed_step && !y->requests[i].is_cancelled;
@@ -233,7 +233,7 @@ static void check_account(yard *y) {
         (c.n_drafted != y->n_drafted || c.n_drafts_right < y->n_right_min ||
          c.n_drafts_right > y->n_right_max))
         yard_violated(
-            y, CHECK_ACCOUNT,
+            y, CHECK_USAGE,
             "%llu of %llu draft tokens were right; observed were %llu, and %llu to %llu right",
             (unsigned long long)c.n_drafts_right, (unsigned long long)c.n_drafted,
             (unsigned long long)y->n_drafted, (unsigned long long)y->n_right_min,
@@ -244,7 +244,7 @@ static void check_account(yard *y) {
         if (!y->slots[i].used || m->state == MODEL_NONE || m->weights_of != i) continue;
         if (m->n_stages != y->slots[i].n_stages || m->n_loads != y->slots[i].n_loads)
             yard_violated(
-                y, CHECK_ACCOUNT, "model %u: %llu stages and %llu loads, counted %llu, %llu", i,
+                y, CHECK_USAGE, "model %u: %llu stages and %llu loads, counted %llu, %llu", i,
                 (unsigned long long)y->slots[i].n_stages, (unsigned long long)y->slots[i].n_loads,
                 (unsigned long long)m->n_stages, (unsigned long long)m->n_loads);
     }
@@ -259,10 +259,11 @@ static void check_gone(yard *y, const request *q) {
     if (state_of(y, r->model_idx) == MODEL_FAILED)
         yard_violated(y, CHECK_STATES, "request %llu waits for model %u, which has failed", id,
                       r->model_idx);
-    if (r->deadline_us != 0 && r->deadline_us <= y->turn_began_us)
+    if (r->deadline_us != 0 && r->deadline_us <= y->iteration_began_us)
         yard_violated(y, CHECK_DEADLINE, "request %llu is alive %llu us after its deadline", id,
                       (unsigned long long)(now(y) - r->deadline_us));
-    if (r->queue_deadline_us != 0 && r->queue_deadline_us <= y->turn_began_us && q->served_us == 0)
+    if (r->queue_deadline_us != 0 && r->queue_deadline_us <= y->iteration_began_us &&
+        q->served_us == 0)
         yard_violated(y, CHECK_DEADLINE, "request %llu waits %llu us after its deadline", id,
                       (unsigned long long)(now(y) - r->queue_deadline_us));
 }
@@ -286,7 +287,7 @@ static void check_wait(yard *y, request *q) {
     if (y->theme == THEME_FLOOD)
         note_wait(y, q, &out->flood_steps, y->n_steps - q->steps_then, FLOOD_STEPS_MAX,
                   "steps of others");
-    if (y->theme == THEME_TURNS) note_wait(y, q, &out->turn_us, us, TURN_WAIT_US_MAX, "us");
+    if (y->theme == THEME_SLICES) note_wait(y, q, &out->slice_us, us, SLICE_WAIT_US_MAX, "us");
     if (y->theme == THEME_URGENT && idx == 1)
         note_wait(y, q, &out->urgent_us, us, URGENT_US_MAX, "us");
     if (y->theme == THEME_GUARANTEED && idx == 1)
@@ -361,19 +362,21 @@ static void check_eviction(yard *y, uint32_t v) {
         if (m->n_evictions[c] == s->n_evicted[c]) continue;
         y->out->n_evicted++;
         yard_say(y, "model %u is evicted, cause %d", v, c);
-        if (c == ENGINE_EVICT_IDLE && y->turn_began_us < s->active_us + s->policy.keep_alive_us &&
+        if (c == ENGINE_EVICT_IDLE &&
+            y->iteration_began_us < s->active_us + s->policy.keep_alive_us &&
             now(y) < s->active_us + s->policy.keep_alive_us && !yard_is_shared(y, v))
             yard_violated(y, CHECK_EVICTION,
                           "model %u was evicted %llu us after its last use, before keep_alive", v,
                           (unsigned long long)(now(y) - s->active_us));
-        if (c > ENGINE_EVICT_TURN) continue;
+        if (c > ENGINE_EVICT_SLICE) continue;
         pushed = c == ENGINE_EVICT_PRESSURE;
-        uint64_t urgent_us = most_urgent_since_us(y, v), turn_us = y->core.models.limits.turn_us;
-        if (c == ENGINE_EVICT_TURN && urgent_us != 0 && now(y) < urgent_us + turn_us)
+        uint64_t urgent_us = most_urgent_since_us(y, v), slice_us = y->core.models.limits.slice_us;
+        if (c == ENGINE_EVICT_SLICE && urgent_us != 0 && now(y) < urgent_us + slice_us)
             yard_violated(y, CHECK_EVICTION,
                           "model %u was evicted %llu us after its most urgent work arrived, its "
                           "time slice is %llu",
-                          v, (unsigned long long)(now(y) - urgent_us), (unsigned long long)turn_us);
+                          v, (unsigned long long)(now(y) - urgent_us),
+                          (unsigned long long)slice_us);
         if (s->was_pinned)
             yard_violated(y, CHECK_EVICTION, "model %u was evicted while it was pinned", v);
         if (s->state == MODEL_HOT && now(y) < s->hot_since_us + min_us)
@@ -396,8 +399,8 @@ static void check_eviction(yard *y, uint32_t v) {
         uint64_t stay_us = min_us != 0 ? min_us : 2 * x->bring_us;
         if (w == v || !t->used || yard_is_shared(y, w) || t->state != MODEL_HOT ||
             x->state != MODEL_HOT || t->was_pinned || t->was_wanted || t->had_steps || x->wanted ||
-            !is_idle(y, w) || t->active_us == y->turn_began_us ||
-            y->turn_began_us < t->hot_since_us + stay_us || yard_n_alive_of(y, w) > 0 ||
+            !is_idle(y, w) || t->active_us == y->iteration_began_us ||
+            y->iteration_began_us < t->hot_since_us + stay_us || yard_n_alive_of(y, w) > 0 ||
             sched_model_n_steps(y->core.sched, w) > 0)
             continue;
         if (is_worth_less(y, w, v))
@@ -425,7 +428,7 @@ void yard_check_models(yard *y) {
         check_eviction(y, i);
         if (m->state == MODEL_FAILED) s->failed_us = now(y);
         if (m->state == MODEL_FAILED && m->retry_at_us != 0 && s->state == MODEL_FAILED &&
-            m->weights_of == i && m->retry_at_us <= y->turn_began_us)
+            m->weights_of == i && m->retry_at_us <= y->iteration_began_us)
             yard_violated(y, CHECK_STATES, "model %u is FAILED %llu us after its retry", i,
                           (unsigned long long)(now(y) - m->retry_at_us));
         if (m->state == MODEL_FAILED && s->state != MODEL_FAILED) {
@@ -445,8 +448,8 @@ void yard_check_models(yard *y) {
         if (keep_us != POLICY_NEVER && m->state == MODEL_HOT && !yard_is_shared(y, i) &&
             !m->wanted && s->state == MODEL_HOT && s->policy.pin != PIN_HOT &&
             yard_n_alive_of(y, i) == 0 && sched_model_n_steps(y->core.sched, i) == 0 &&
-            m->active_us != 0 && y->turn_began_us >= m->active_us + keep_us &&
-            y->turn_began_us >= s->active_us + keep_us)
+            m->active_us != 0 && y->iteration_began_us >= m->active_us + keep_us &&
+            y->iteration_began_us >= s->active_us + keep_us)
             yard_violated(y, CHECK_STATES, "model %u is idle for %llu us, keep_alive is %llu", i,
                           (unsigned long long)(now(y) - m->active_us), (unsigned long long)keep_us);
     }
@@ -460,7 +463,7 @@ void yard_look(yard *y, bool planned) {
     if (y->core.lost) return; // then only the ends of requests are guaranteed
     check_books(y);
     if (is_sound(y)) check_pages(y);
-    if (is_sound(y)) check_account(y);
+    if (is_sound(y)) check_usage(y);
     if (is_sound(y)) check_requests(y, planned);
     yard_look_for_faults(y, "an event");
 }

@@ -51,7 +51,7 @@ static void add(check_result *sum, const check_result *r) {
     sum->n_preempted += r->n_preempted;
     sum->n_loads += r->n_loads;
     sum->n_evicted += r->n_evicted;
-    sum->n_turns += r->n_turns;
+    sum->n_slices += r->n_slices;
     sum->n_failed_loads += r->n_failed_loads;
     sum->n_drafts_right += r->n_drafts_right;
     sum->n_hits += r->n_hits;
@@ -61,7 +61,7 @@ static void add(check_result *sum, const check_result *r) {
     sum->n_copied_ahead += r->n_copied_ahead;
     sum->n_zeroed += r->n_zeroed;
     sum->flood_steps = u64_max(sum->flood_steps, r->flood_steps);
-    sum->turn_us = u64_max(sum->turn_us, r->turn_us);
+    sum->slice_us = u64_max(sum->slice_us, r->slice_us);
     sum->urgent_us = u64_max(sum->urgent_us, r->urgent_us);
     sum->guaranteed_us = u64_max(sum->guaranteed_us, r->guaranteed_us);
     sum->drain_us = u64_max(sum->drain_us, r->drain_us);
@@ -74,12 +74,12 @@ static void print_sum(const check_result *s, uint64_t n_seeds, uint64_t n_failed
            "moves %llu\n",
            (ull)s->n_events, (ull)s->n_steps, (ull)s->n_requests, (ull)s->n_tokens,
            (ull)s->n_preempted, (ull)s->n_loads, (ull)s->n_failed_loads, (ull)s->n_evicted,
-           (ull)s->n_turns, (ull)s->n_drafts_right, (ull)s->n_hits, (ull)s->n_moves);
+           (ull)s->n_slices, (ull)s->n_drafts_right, (ull)s->n_hits, (ull)s->n_moves);
     printf("copied ahead %llu, to the disk %llu, and back %llu, zeroed %llu\n",
            (ull)s->n_copied_ahead, (ull)s->n_stored, (ull)s->n_fetched, (ull)s->n_zeroed);
     printf("longest waits: %llu steps in a flood, %llu us for a time slice, %llu us of urgent "
            "work, %llu us with a guarantee, %llu us until all had ended\n",
-           (ull)s->flood_steps, (ull)s->turn_us, (ull)s->urgent_us, (ull)s->guaranteed_us,
+           (ull)s->flood_steps, (ull)s->slice_us, (ull)s->urgent_us, (ull)s->guaranteed_us,
            (ull)s->drain_us);
 }
 

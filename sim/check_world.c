@@ -127,7 +127,7 @@ static void make_limits(yard *y, sched_limits *l, residency_limits *m) {
     if (y->fake.depth == 1 && chance(y, 60)) l->draft_tokens = below(y, 7);
     if (y->theme != THEME_STORM) l->running_max = 6, l->logits_max = 8, l->no_prefix_cache = false;
     *m = (residency_limits){.min_residency_us = chance(y, 50) ? below(y, 20000) : 0,
-                            .turn_us = 20000 + below(y, 40000),
+                            .slice_us = 20000 + below(y, 40000),
                             .retry_us = RETRY_US,
                             .retry_max_us = RETRY_US_MAX,
                             .eager = chance(y, 50)};
@@ -164,7 +164,7 @@ bool yard_make(yard *y) {
     if (y->theme != THEME_STORM) y->fake.n_host_pages = 4 * y->fake.n_pages;
     y->n_models = 3 + below(y, 8);
     if (y->theme != THEME_STORM && y->theme != THEME_IDLE) y->n_models = 2;
-    if (y->theme == THEME_TURNS) y->n_models = 2 + below(y, 2);
+    if (y->theme == THEME_SLICES) y->n_models = 2 + below(y, 2);
     y->requests_max = y->theme == THEME_STORM ? 150 : REQUESTS_MAX;
     y->trouble_percent = y->theme == THEME_STORM && chance(y, 60) ? 5 + below(y, 15) : 0;
     y->step_trouble_permille = y->theme == THEME_STORM && chance(y, 30) ? 1 + below(y, 10) : 0;

@@ -35,7 +35,7 @@ enum {
 
     EVENTS_MIN = 500,
     EVENTS_MORE = 700,
-    TURNS_MAX = 300000, // iterations of a world; more: no progress
+    ITERATIONS_MAX = 300000, // iterations of a world; more: no progress
     DRAIN_US_MAX = 60 * 1000 * 1000,
 
     STARVATION_US = 20000,
@@ -44,7 +44,7 @@ enum {
 
     /* Longest waits without a violation, about twice those of a few thousand correct worlds. */
     FLOOD_STEPS_MAX = 150,
-    TURN_WAIT_US_MAX = 4500000,
+    SLICE_WAIT_US_MAX = 4500000,
     URGENT_US_MAX = 60000,
     GUARANTEED_US_MAX = 260000
 };
@@ -53,7 +53,7 @@ enum {
 typedef enum theme {
     THEME_STORM,      // everything
     THEME_FLOOD,      // one model's urgent requests never stop; another model's wait
-    THEME_TURNS,      // endless work for models that do not fit together
+    THEME_SLICES,     // endless work for models that do not fit together
     THEME_URGENT,     // one model is always busy; another wakes, of a higher class
     THEME_GUARANTEED, // the same, with a guarantee, and all of one class
     THEME_IDLE,       // few requests for many models: which are evicted, which come back
@@ -149,10 +149,10 @@ typedef struct yard {
     uint32_t trouble_percent, step_trouble_permille;
     bool may_lose, is_lost;
     bool ranks, guesses;
-    uint64_t turn_began_us;
+    uint64_t iteration_began_us;
     uint64_t n_drafted, n_right_min, n_right_max, n_done;
     uint64_t tokens_before;
-    core_account account;
+    core_usage usage;
     sched_counters counters;
     uint64_t next_urgent_us;
     uint64_t model_served_us[MODELS_MAX];

@@ -85,12 +85,12 @@ typedef struct event {
     bool is_begin;
 } event;
 
-typedef struct place {
+typedef struct model_past {
     bool is_there, was_loaded, was_active, is_active;
     uint64_t ended_us; // was_active
     worth_pauses pauses;
     uint32_t next_span; // its next served span; UINT32_MAX: none
-} place;
+} model_past;
 
 typedef struct replay {
     const evict_run *run;
@@ -98,7 +98,7 @@ typedef struct replay {
     event *events;               // [2 n_spans] owned
     bool *is_served;             // [n_spans] owned
     uint32_t *next_span;         // [n_spans] owned; the next served one of the same model
-    place *places;               // [n_models] owned
+    model_past *pasts;           // [n_models] owned
     evict_candidate *candidates; // [n_models] owned
     uint64_t used_bytes;         // weights in memory, and what active models need besides
     evict_result *result;
@@ -139,7 +139,7 @@ static void replay_destroy(replay *r) {
     free(r->events);
     free(r->is_served);
     free(r->next_span);
-    free(r->places);
+    free(r->pasts);
     free(r->candidates);
 }
 
@@ -152,11 +152,11 @@ static inferd_status replay_create(replay *r, const evict_run *run, const evict_
         .events = calloc(2 * n, sizeof *r->events),
         .is_served = calloc(n, sizeof *r->is_served),
         .next_span = calloc(n, sizeof *r->next_span),
-        .places = calloc(run->n_models, sizeof *r->places),
+        .pasts = calloc(run->n_models, sizeof *r->pasts),
         .candidates = calloc(run->n_models, sizeof *r->candidates),
         .result = result,
     };
-    if (r->events == NULL || r->is_served == NULL || r->next_span == NULL || r->places == NULL ||
+    if (r->events == NULL || r->is_served == NULL || r->next_span == NULL || r->pasts == NULL ||
         r->candidates == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory to replay %zu activations", run->n_spans);
     for (uint32_t i = 0; i < run->n_spans; i++) {
@@ -180,7 +180,7 @@ static inferd_status settle(replay *r, inferd_err *err) {
         const event *e = &r->events[i];
         const evict_span *s = &run->spans[e->span_idx];
         uint64_t wanted = active_bytes(&run->models[s->model_idx]);
-        place *p = &r->places[s->model_idx];
+        model_past *p = &r->pasts[s->model_idx];
         if (!e->is_begin) {
             p->is_active = false;
             if (r->is_served[e->span_idx]) active -= wanted;
@@ -193,9 +193,9 @@ static inferd_status settle(replay *r, inferd_err *err) {
         r->is_served[e->span_idx] = wanted <= run->memory_bytes - active;
         if (r->is_served[e->span_idx]) active += wanted;
     }
-    for (uint32_t i = 0; i < run->n_models; i++) r->places[i].next_span = UINT32_MAX;
+    for (uint32_t i = 0; i < run->n_models; i++) r->pasts[i].next_span = UINT32_MAX;
     for (size_t i = run->n_spans; i-- > 0;) {
-        place *p = &r->places[run->spans[i].model_idx];
+        model_past *p = &r->pasts[run->spans[i].model_idx];
         r->next_span[i] = p->next_span;
         if (r->is_served[i]) p->next_span = (uint32_t)i;
     }
@@ -222,7 +222,7 @@ static uint32_t list_candidates(replay *r, uint64_t now_us, uint32_t except) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < r->run->n_models; i++) {
         const evict_model *m = &r->run->models[i];
-        const place *p = &r->places[i];
+        const model_past *p = &r->pasts[i];
         if (!p->is_there || p->is_active || i == except) continue;
         uint64_t next_us = EVICT_NEVER;
         if (r->policy->sees_future && p->next_span != UINT32_MAX)
@@ -278,21 +278,21 @@ static inferd_status make_room(replay *r, uint64_t now_us, uint32_t model_idx, u
             sum -= c->bytes;
             continue;
         }
-        r->places[c->model_idx].is_there = false;
+        r->pasts[c->model_idx].is_there = false;
         r->used_bytes -= c->bytes;
         r->result->n_evicted++;
     }
     return INFERD_OK;
 }
 
-static void learn_pause(place *p, uint64_t now_us, uint64_t reload_us) {
+static void learn_pause(model_past *p, uint64_t now_us, uint64_t reload_us) {
     if (p->was_active) worth_note_pause(&p->pauses, now_us - p->ended_us, reload_us);
 }
 
 static inferd_status begin(replay *r, const event *e, inferd_err *err) {
     uint32_t model_idx = r->run->spans[e->span_idx].model_idx;
     const evict_model *m = &r->run->models[model_idx];
-    place *p = &r->places[model_idx];
+    model_past *p = &r->pasts[model_idx];
     learn_pause(p, e->at_us, m->reload_us);
     if (!r->is_served[e->span_idx]) {
         r->result->n_refused++;
@@ -316,7 +316,7 @@ static inferd_status begin(replay *r, const event *e, inferd_err *err) {
 }
 
 static void end(replay *r, const event *e) {
-    place *p = &r->places[r->run->spans[e->span_idx].model_idx];
+    model_past *p = &r->pasts[r->run->spans[e->span_idx].model_idx];
     p->was_active = true;
     p->ended_us = e->at_us;
     if (!r->is_served[e->span_idx]) return;

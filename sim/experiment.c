@@ -40,7 +40,7 @@ void experiment_init(experiment *e) {
                       .host_gb = -1,
                       .n_requests = 200000,
                       .models_max = 128,
-                      .verify_turns = WORLD_VERIFY_TURNS,
+                      .verify_iterations = WORLD_VERIFY_ITERATIONS,
                       .attacks = ATTACK_ALL};
 }
 
@@ -172,10 +172,9 @@ static inferd_status sum_up(const world *w, double seconds, run_figures *out, in
     out->goodput_tokens = stats_goodput_tokens(&out->attained, seconds) / w->options.n_devices;
     out->offered_per_s = (double)w->n_records / seconds;
     out->seconds = (double)(w->end_us - w->begin_us) / 1e6;
-    world_sum(w, &out->account);
-    out->used = out->account.wall_us > 0
-                    ? (double)out->account.step_us / (double)out->account.wall_us
-                    : NAN;
+    world_sum(w, &out->usage);
+    out->used =
+        out->usage.wall_us > 0 ? (double)out->usage.step_us / (double)out->usage.wall_us : NAN;
     free(r);
     free(ttft);
     free(tpot);
@@ -206,7 +205,7 @@ static inferd_status add_watched(const experiment *e, world *w, double seconds, 
                 out->share_points[k] = fmax(out->share_points[k], f.errors[k].points);
         out->jain_weighted = fmin(out->jain_weighted, f.jain_weighted);
         out->jain_due = fmin(out->jain_due, f.jain_due);
-        for (uint32_t i = 0; i < of->n_principals; i++) used_us += f.used_us[i];
+        for (uint32_t i = 0; i < of->n_flows; i++) used_us += f.used_us[i];
         watch_figures_deinit(&f);
     }
     if (e->watched) out->busy = used_us / (seconds * 1e6 * w->options.n_devices);
@@ -264,7 +263,7 @@ static inferd_status run(const experiment *e, const workload_spec *load, run_fig
     o.n_models = load->n_models;
     o.seed = load->seed;
     o.cache_all = e->cache_all;
-    o.verify_turns = e->verify_turns;
+    o.verify_iterations = e->verify_iterations;
     o.told = e->told;
     o.obeys = e->obeys;
     o.watched = e->watched;
@@ -583,7 +582,7 @@ static double per(double a, double b) {
 
 inferd_status experiment_set(figures *f, const char *group, uint32_t seed_idx, const run_figures *r,
                              inferd_err *err) {
-    const world_account *a = &r->account;
+    const world_usage *a = &r->usage;
     const experiment_row rows[] = {
         {"offered", "1/s", 3, r->offered_per_s},
         {"attainment", "%", 2, 100 * r->attainment},
@@ -607,7 +606,7 @@ inferd_status experiment_set(figures *f, const char *group, uint32_t seed_idx, c
         {"evicted, lower class", "1/min", 2,
          60 * per((double)a->n_evictions[ENGINE_EVICT_CLASS], r->seconds)},
         {"evicted, turns", "1/min", 2,
-         60 * per((double)a->n_evictions[ENGINE_EVICT_TURN], r->seconds)},
+         60 * per((double)a->n_evictions[ENGINE_EVICT_SLICE], r->seconds)},
         {"a load waits, queue", "ms", 1, per((double)a->waited.queue_us, (double)a->n_loads) / 1e3},
         {"a load waits, stage", "ms", 1, per((double)a->waited.stage_us, (double)a->n_loads) / 1e3},
         {"a load waits, copy", "ms", 1, per((double)a->waited.load_us, (double)a->n_loads) / 1e3},

@@ -57,7 +57,7 @@ typedef struct experiment {
     double host_gb;                    // < 0: the preset's
     uint32_t n_requests;               // speed
     uint32_t models_max;               // models: the most that are tried
-    uint32_t verify_turns;             // of world_options
+    uint32_t verify_iterations;        // of world_options
     bool cache_all;
     bool told;          // requests pass their targets to the scheduler
     bool obeys;         // clients come back after their Retry-After
@@ -103,7 +103,7 @@ typedef struct run_figures {
     double output_per_s;           // tokens of all finished requests, per device
     uint64_t n_told, n_taken; // refused with a Retry-After; of those, admitted when they came back
     double told_ms;           // mean
-    world_account account;
+    world_usage usage;
     double offered_s; // length of the arrivals
     double seconds;   // until all requests had ended
     double used;      // part of that in which devices computed

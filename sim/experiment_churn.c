@@ -1,10 +1,10 @@
 /* experiment_churn.c - see experiment.h: is there still room for a large model after an hour?
  *
- * Models come and go on several devices, placed by place.h: Poisson arrivals, exponential lives,
- * sizes log-uniform between two parts of a device.  A new model is refused while it would fill the
- * devices above a target occupancy; the arrivals are frequent enough to reach it.  Each policy sees
- * the same arrivals.  If a new model fits no device, the policy asks for moves (place_plan_moves),
- * except with `no moves`.
+ * Models come and go on several devices, placed by placement.h: Poisson arrivals, exponential
+ * lives, sizes log-uniform between two parts of a device.  A new model is refused while it would
+ * fill the devices above a target occupancy; the arrivals are frequent enough to reach it.  Each
+ * policy sees the same arrivals.  If a new model fits no device, the policy asks for moves
+ * (placement_plan_moves), except with `no moves`.
  *
  * Every minute of the hour, and at its end: the largest model that can be placed, with moves where
  * they are allowed, against the largest possible one.  The latter is at most all free pages of all
@@ -16,7 +16,7 @@
 
 #include "../bench/rng.h"
 #include "experiment.h"
-#include "scheduler/place.h"
+#include "scheduler/placement.h"
 
 enum {
     HOUR_S = 3600,
@@ -31,7 +31,7 @@ enum {
     TPOT_US = 50000,
     KV_PARTS = 16 // of its weights: least keys and values of a model
 };
-_Static_assert((int)CHURN_DEVICES_MAX <= (int)PLACE_DEVICES_MAX, "as placement knows them");
+_Static_assert((int)CHURN_DEVICES_MAX <= (int)PLACEMENT_DEVICES_MAX, "as placement knows them");
 static const double PART_MIN = 1.0 / 64, PART_MAX = 0.4; // of a device
 static const uint32_t OCCUPANCY_PERCENT[] = {70, 80, 90};
 static const char *const POLICY_NAMES[] = {"balanced", "binpack",
@@ -42,23 +42,23 @@ typedef struct fleet {
     policy_placement policy;
     bool moves;
     uint32_t n_devices, device_pages;
-    place_device empty[PLACE_DEVICES_MAX];
-    place_wanted models[CHURN_MODELS_MAX + 1];
-    place_copy copies[CHURN_MODELS_MAX + 1]; // copy i is of model i
+    placement_device empty[PLACEMENT_DEVICES_MAX];
+    placement_wanted models[CHURN_MODELS_MAX + 1];
+    placement_copy copies[CHURN_MODELS_MAX + 1]; // copy i is of model i
     double ends_s[CHURN_MODELS_MAX + 1];
     uint32_t n;
     uint64_t used_pages;
     uint32_t n_refused, n_placed, n_moves;
 } fleet;
 
-static uint64_t pages_of(const place_wanted *w) {
+static uint64_t pages_of(const placement_wanted *w) {
     return (uint64_t)w->need[0].weight_pages + w->need[0].kv_pages;
 }
 
-static place_wanted model_of(uint32_t n_pages, uint64_t pressure) {
+static placement_wanted model_of(uint32_t n_pages, uint64_t pressure) {
     uint32_t kv_pages = n_pages / KV_PARTS + 1;
-    place_wanted w = {.n_replicas = 1, .distinct = true, .pressure = pressure};
-    w.need[0] = (place_need){.weight_pages = n_pages - kv_pages, .kv_pages = kv_pages};
+    placement_wanted w = {.n_replicas = 1, .distinct = true, .pressure = pressure};
+    w.need[0] = (placement_need){.weight_pages = n_pages - kv_pages, .kv_pages = kv_pages};
     return w;
 }
 
@@ -68,26 +68,26 @@ static void fleet_init(fleet *f, const experiment *e, policy_placement policy, b
     f->n_devices = e->n_devices > 1 ? e->n_devices : DEVICES;
     f->device_pages = (uint32_t)((p->memory_bytes - p->reserve_bytes) / p->page_bytes);
     for (uint32_t i = 0; i < f->n_devices; i++)
-        f->empty[i] = (place_device){.page_bytes = p->page_bytes,
-                                     .capacity_pages = f->device_pages,
-                                     .free_pages = f->device_pages};
+        f->empty[i] = (placement_device){.page_bytes = p->page_bytes,
+                                         .capacity_pages = f->device_pages,
+                                         .free_pages = f->device_pages};
 }
 
-static void fill(const fleet *f, place_device *out) {
-    place_fill(f->empty, f->n_devices, f->models, f->copies, f->n, out);
+static void fill(const fleet *f, placement_device *out) {
+    placement_fill(f->empty, f->n_devices, f->models, f->copies, f->n, out);
 }
 
-/* The device for model f->n after the moves of the plan, or PLACE_NOWHERE. */
-static uint32_t find_place(const fleet *f, place_plan *plan) {
-    place_device d[PLACE_DEVICES_MAX];
+/* The device for model f->n after the moves of the plan, or PLACEMENT_NOWHERE. */
+static uint32_t find_placement(const fleet *f, placement_plan *plan) {
+    placement_device d[PLACEMENT_DEVICES_MAX];
     uint32_t chosen;
     fill(f, d);
     plan->n_moves = 0;
-    if (place_choose(d, f->n_devices, &f->models[f->n], f->policy, &chosen, NULL) > 0)
+    if (placement_choose(d, f->n_devices, &f->models[f->n], f->policy, &chosen, NULL) > 0)
         return chosen;
-    if (!f->moves || !place_plan_moves(f->empty, f->n_devices, f->models, f->copies, f->n, f->n,
-                                       PLACE_TRIES_MAX, plan))
-        return PLACE_NOWHERE;
+    if (!f->moves || !placement_plan_moves(f->empty, f->n_devices, f->models, f->copies, f->n, f->n,
+                                           PLACEMENT_TRIES_MAX, plan))
+        return PLACEMENT_NOWHERE;
     return plan->device_idx;
 }
 
@@ -96,10 +96,10 @@ static void arrive(fleet *f, uint32_t n_pages, uint64_t pressure, double end_s,
     uint64_t all = (uint64_t)f->n_devices * f->device_pages;
     if (f->n == CHURN_MODELS_MAX || (f->used_pages + n_pages) * 100 > all * occupancy_percent)
         return; // not offered to the devices
-    place_plan plan;
+    placement_plan plan;
     f->models[f->n] = model_of(n_pages, pressure);
-    uint32_t device_idx = find_place(f, &plan);
-    if (device_idx == PLACE_NOWHERE) {
+    uint32_t device_idx = find_placement(f, &plan);
+    if (device_idx == PLACEMENT_NOWHERE) {
         f->n_refused++;
         return;
     }
@@ -107,7 +107,7 @@ static void arrive(fleet *f, uint32_t n_pages, uint64_t pressure, double end_s,
         f->copies[plan.moves[i].copy_idx].device_idx = plan.moves[i].to;
     f->n_moves += plan.n_moves;
     f->n_placed++;
-    f->copies[f->n] = (place_copy){.model_idx = f->n, .device_idx = device_idx};
+    f->copies[f->n] = (placement_copy){.model_idx = f->n, .device_idx = device_idx};
     f->ends_s[f->n] = end_s;
     f->used_pages += pages_of(&f->models[f->n]);
     f->n++;
@@ -120,7 +120,7 @@ static void leave(fleet *f, double now_s) {
         f->n--;
         f->models[i] = f->models[f->n];
         f->ends_s[i] = f->ends_s[f->n];
-        f->copies[i] = (place_copy){.model_idx = i, .device_idx = f->copies[f->n].device_idx};
+        f->copies[i] = (placement_copy){.model_idx = i, .device_idx = f->copies[f->n].device_idx};
     }
 }
 
@@ -128,7 +128,7 @@ static void leave(fleet *f, double now_s) {
 
 typedef struct packing {
     uint32_t pages[CHURN_MODELS_MAX + 1], n; // descending
-    uint32_t left[PLACE_DEVICES_MAX], n_devices, n_steps;
+    uint32_t left[PLACEMENT_DEVICES_MAX], n_devices, n_steps;
 } packing;
 
 static bool pack_from(packing *p, uint32_t i) {
@@ -160,9 +160,9 @@ static bool could_be_packed(const fleet *f, uint32_t n_pages) {
 }
 
 static bool can_be_placed(fleet *f, uint32_t n_pages) {
-    place_plan plan;
+    placement_plan plan;
     f->models[f->n] = model_of(n_pages, 0);
-    return find_place(f, &plan) != PLACE_NOWHERE;
+    return find_placement(f, &plan) != PLACEMENT_NOWHERE;
 }
 
 /* The largest size in [0, high] that fits, to the resolution of a grain; assumes that smaller ones
@@ -216,8 +216,8 @@ static hour run_hour(const experiment *e, uint64_t seed, policy_placement policy
         double size = PART_MIN * pow(PART_MAX / PART_MIN, rng_unit(&random));
         double life_s = LIFE_MEAN_S * rng_exp(&random);
         uint64_t rate = 1 + rng_below(&random, TOKENS_PER_1000S_MAX);
-        arrive(&f, (uint32_t)(size * f.device_pages), place_pressure(rate, TOKEN_BYTES, TPOT_US),
-               now_s + life_s, occupancy_percent);
+        arrive(&f, (uint32_t)(size * f.device_pages),
+               placement_pressure(rate, TOKEN_BYTES, TPOT_US), now_s + life_s, occupancy_percent);
         next_s += gap_s * rng_exp(&random);
     }
     h.occupancy = 100 * (double)f.used_pages / ((double)f.n_devices * (double)f.device_pages);

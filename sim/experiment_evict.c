@@ -46,10 +46,10 @@ static inferd_status real_seed(const experiment *e, figures *f, const real_case 
         st = experiment_run(&one, e->seed0 + seed_idx, c->n_models, e->rate_factor, 0, 0, &r[k],
                             err);
     }
-    double best = (double)r[WORLD_WORTH_FUTURE].account.copied_us;
+    double best = (double)r[WORLD_WORTH_FUTURE].usage.copied_us;
     for (int k = 0; k < N_WORTHS && st == INFERD_OK; k++) {
         char group[FIGURES_TEXT_BYTES];
-        const world_account *a = &r[k].account;
+        const world_usage *a = &r[k].usage;
         snprintf(group, sizeof group, "%s, %s", c->name, WORTH_NAMES[k]);
         const experiment_row rows[] = {
             {"reload time per request", "s", 4,

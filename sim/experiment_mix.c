@@ -322,10 +322,10 @@ inferd_status experiment_mix(const experiment *e, inferd_err *err) {
     tenant_policy tenants[ADV_TENANTS];
     bool many = e->mix == WORKLOAD_ADV || e->mix == WORKLOAD_PRE;
     uint32_t n = experiment_n_models(e) * (many ? ADV_TENANTS : 1);
-    one.watched = n <= STATS_PRINCIPALS_MAX;
+    one.watched = n <= STATS_FLOWS_MAX;
     if ((e->load_percent > 0 || e->svg_path != NULL) && !one.watched)
         return inferd_fail(err, INFERD_EINVAL, "--load, --svg: %u models, at most %d are watched",
-                           experiment_n_models(e), STATS_PRINCIPALS_MAX);
+                           experiment_n_models(e), STATS_FLOWS_MAX);
     experiment_print_constants(e);
     inferd_status st = experiment_targets(e, false, &t, err);
     if (st != INFERD_OK) return st;

@@ -27,7 +27,7 @@ static inferd_status set(figures *f, const char *group, uint32_t seed_idx, const
         {"TPOT median", "ms", 1, r->tpot_us[0] / 1e3},
         {"TPOT P95", "ms", 1, r->tpot_us[1] / 1e3},
         {"until all had ended", "s", 0, r->seconds},
-        {"rows per step", "", 1, (double)r->account.n_rows / (double)r->account.n_steps},
+        {"rows per step", "", 1, (double)r->usage.n_rows / (double)r->usage.n_steps},
     };
     return experiment_set_rows(f, group, seed_idx, rows, INFERD_COUNT(rows), err);
 }

@@ -2,7 +2,7 @@
  *
  * Requests come in bursts (MIX-B: models that are ON and OFF) at more than the device can do during
  * a burst, the queue is short, and the front refuses as the daemon's does, with the reservations of
- * scheduler/queue_places.h.  Every client comes back once, exactly after its Retry-After. */
+ * scheduler/queue_slots.h.  Every client comes back once, exactly after its Retry-After. */
 #include <math.h>
 #include <string.h>
 

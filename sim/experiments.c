@@ -229,7 +229,7 @@ static inferd_status offered_rate(const experiment *e, double *out, inferd_err *
 
 static inferd_status set_speed(figures *f, const char *group, uint32_t seed_idx,
                                const run_figures *r, inferd_err *err) {
-    const world_account *a = &r->account;
+    const world_usage *a = &r->usage;
     double n = (double)r->attained.n_offered, n_steps = (double)a->n_steps;
     if (n == 0) return inferd_fail(err, INFERD_EINVAL, "no requests in %g s", r->offered_s);
     const experiment_row rows[] = {
@@ -262,7 +262,8 @@ inferd_status experiment_speed(const experiment *e, inferd_err *err) {
     one.lambda = e->n_traces > 0 ? -1 : rate;
     if (e->n_traces == 0) rate *= one.n_models;
     one.seconds = e->n_requests / (rate * e->rate_factor);
-    if (e->verify_turns != 1) one.verify_turns = 0; // it would count as the simulator's time
+    if (e->verify_iterations != 1)
+        one.verify_iterations = 0; // it would count as the simulator's time
     experiment_print_constants(e);
     snprintf(title, sizeof title, "speed of the simulator, %s",
              e->n_traces > 0 ? "traces, again and again" : "Poisson");

@@ -258,7 +258,7 @@ static inferd_status read_one(experiment *e, uint32_t taken, int argc, char **ar
         return inferd_fail(err, INFERD_EINVAL, "%s changes nothing here", o->name);
     *given |= o->bit;
     if (o->bit == OPTION_CACHE_ALL) e->cache_all = true;
-    if (o->bit == OPTION_VERIFY) e->verify_turns = 1;
+    if (o->bit == OPTION_VERIFY) e->verify_iterations = 1;
     if (o->kind != IS_SWITCH && *i + 1 == argc)
         return inferd_fail(err, INFERD_EINVAL, "%s without a value", o->name);
     const char *value = o->kind == IS_SWITCH ? NULL : argv[++*i];

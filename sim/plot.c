@@ -223,10 +223,10 @@ static void add_y_axis(buf *out, const plot *p, const axis *y, double right_px) 
         if (p->levels[i] >= y->min && p->levels[i] <= y->max)
             add_line(out, LEFT, px, right_px, px, "level", "#6e7781");
     }
-    char turn[64];
-    snprintf(turn, sizeof turn, " transform=\"rotate(-90 16 %d)\"",
+    char rotate[64];
+    snprintf(rotate, sizeof rotate, " transform=\"rotate(-90 16 %d)\"",
              TOP + (HEIGHT - TOP - BOTTOM) / 2);
-    add_text(out, 16, TOP + (HEIGHT - TOP - BOTTOM) / 2, "middle", "label", turn, p->y_label);
+    add_text(out, 16, TOP + (HEIGHT - TOP - BOTTOM) / 2, "middle", "label", rotate, p->y_label);
 }
 
 static void add_x_axis(buf *out, const plot *p, const axis *x, double right_px) {

@@ -79,11 +79,11 @@ uint64_t stats_quantile(const uint64_t *sorted, size_t n, double q) {
 
 /* ---- entitlement ---- */
 
-static double ceiling_of(const stats_run *run, const stats_principal *p) {
+static double ceiling_of(const stats_run *run, const stats_flow *p) {
     return p->ceiling > 0 ? fmin(p->ceiling, run->capacity) : run->capacity;
 }
 
-static bool takes_surplus(const stats_principal *p) {
+static bool takes_surplus(const stats_flow *p) {
     return p->policy != SHARE_FIXED && p->weight > 0;
 }
 
@@ -95,8 +95,8 @@ static double pour(const stats_run *run, const bool *backlogged, uint32_t from, 
     const double nothing = 1e-9; // percent: rounding error of the sums
     while (amount > nothing) {
         double weights = 0, level = INFINITY;
-        for (uint32_t i = 0; i < run->n_principals; i++) {
-            const stats_principal *p = &run->principals[i];
+        for (uint32_t i = 0; i < run->n_flows; i++) {
+            const stats_flow *p = &run->flows[i];
             double room = ceiling_of(run, p) - percent[i];
             if (!backlogged[i] || !takes_surplus(p) || p->prio < from || p->prio >= to ||
                 room <= nothing)
@@ -106,8 +106,8 @@ static double pour(const stats_run *run, const bool *backlogged, uint32_t from, 
         }
         if (weights == 0) break;
         level = fmin(level, amount / weights);
-        for (uint32_t i = 0; i < run->n_principals; i++) {
-            const stats_principal *p = &run->principals[i];
+        for (uint32_t i = 0; i < run->n_flows; i++) {
+            const stats_flow *p = &run->flows[i];
             if (!backlogged[i] || !takes_surplus(p) || p->prio < from || p->prio >= to ||
                 ceiling_of(run, p) - percent[i] <= nothing)
                 continue;
@@ -122,8 +122,8 @@ inferd_status stats_entitle(const stats_run *run, const bool *backlogged, double
                             inferd_err *err) {
     double left = run->capacity;
     uint32_t first = GEN_CLASSES; // the most urgent class that takes surplus
-    for (uint32_t i = 0; i < run->n_principals; i++) {
-        const stats_principal *p = &run->principals[i];
+    for (uint32_t i = 0; i < run->n_flows; i++) {
+        const stats_flow *p = &run->flows[i];
         out_percent[i] = 0;
         if (!backlogged[i]) continue;
         if (p->policy != SHARE_BESTEFFORT) out_percent[i] = p->percent;
@@ -187,7 +187,7 @@ static double line_at(const line *l, double t, size_t *at) {
 /* A slope changes: a span begins or ends. */
 typedef struct change {
     uint64_t at_us;
-    uint32_t principal_idx;
+    uint32_t flow_idx;
     int32_t backlog; // +1, -1, 0
     double rate;     // of service, device us per us
 } change;
@@ -195,7 +195,7 @@ typedef struct change {
 static int by_time(const void *a, const void *b) {
     const change *x = a, *y = b;
     if (x->at_us != y->at_us) return x->at_us < y->at_us ? -1 : 1;
-    if (x->principal_idx != y->principal_idx) return x->principal_idx < y->principal_idx ? -1 : 1;
+    if (x->flow_idx != y->flow_idx) return x->flow_idx < y->flow_idx ? -1 : 1;
     if (x->backlog != y->backlog) return x->backlog < y->backlog ? -1 : 1;
     return (x->rate > y->rate) - (x->rate < y->rate); // a total order: equal bytes, equal sums
 }
@@ -205,11 +205,11 @@ static size_t changes_of(const stats_run *run, const stats_span *spans, size_t n
     size_t n_out = 0;
     for (size_t i = 0; i < n; i++) {
         const stats_span *s = &spans[i];
-        INFERD_CHECK(s->principal_idx < run->n_principals && s->begin_us <= s->end_us);
+        INFERD_CHECK(s->flow_idx < run->n_flows && s->begin_us <= s->end_us);
         if (s->begin_us == s->end_us) continue;
         double rate = is_backlog ? 0 : s->device_us / (double)(s->end_us - s->begin_us);
-        out[n_out++] = (change){s->begin_us, s->principal_idx, is_backlog, rate};
-        out[n_out++] = (change){s->end_us, s->principal_idx, -(int32_t)is_backlog, -rate};
+        out[n_out++] = (change){s->begin_us, s->flow_idx, is_backlog, rate};
+        out[n_out++] = (change){s->end_us, s->flow_idx, -(int32_t)is_backlog, -rate};
     }
     qsort(out, n_out, sizeof *out, by_time);
     return n_out;
@@ -217,12 +217,12 @@ static size_t changes_of(const stats_run *run, const stats_span *spans, size_t n
 
 /* One line of device time per flow from service spans. */
 static bool service_lines(const change *changes, size_t n, line *lines, double *slopes,
-                          double *sums, double *last, uint32_t n_principals) {
-    memset(slopes, 0, n_principals * sizeof *slopes);
-    memset(sums, 0, n_principals * sizeof *sums);
-    memset(last, 0, n_principals * sizeof *last);
+                          double *sums, double *last, uint32_t n_flows) {
+    memset(slopes, 0, n_flows * sizeof *slopes);
+    memset(sums, 0, n_flows * sizeof *sums);
+    memset(last, 0, n_flows * sizeof *last);
     for (size_t i = 0; i < n; i++) {
-        uint32_t p = changes[i].principal_idx;
+        uint32_t p = changes[i].flow_idx;
         double t = (double)changes[i].at_us;
         sums[p] += slopes[p] * (t - last[p]);
         last[p] = t;
@@ -259,7 +259,7 @@ static void scratch_destroy(scratch *s) {
 }
 
 static bool scratch_create(scratch *s, const stats_run *run) {
-    size_t n_spans = size_max(run->n_backlog, run->n_service), n = run->n_principals + 1u;
+    size_t n_spans = size_max(run->n_backlog, run->n_service), n = run->n_flows + 1u;
     *s = (scratch){
         .changes = calloc(2 * n_spans + 1, sizeof *s->changes),
         .slopes = calloc(n, sizeof *s->slopes),
@@ -275,28 +275,28 @@ static inferd_status entitled_lines(const stats_run *run, scratch *s, line *line
                                     inferd_err *err) {
     size_t n = changes_of(run, run->backlog, run->n_backlog, true, s->changes);
     uint64_t last_us = 0;
-    memset(s->sums, 0, run->n_principals * sizeof *s->sums);
-    memset(s->slopes, 0, run->n_principals * sizeof *s->slopes); // percent
-    memset(s->backlogged, 0, run->n_principals * sizeof *s->backlogged);
+    memset(s->sums, 0, run->n_flows * sizeof *s->sums);
+    memset(s->slopes, 0, run->n_flows * sizeof *s->slopes); // percent
+    memset(s->backlogged, 0, run->n_flows * sizeof *s->backlogged);
     for (size_t i = 0; i < n;) {
         uint64_t at_us = s->changes[i].at_us;
-        for (uint32_t p = 0; p < run->n_principals; p++)
+        for (uint32_t p = 0; p < run->n_flows; p++)
             s->sums[p] += s->slopes[p] / 100 * (double)(at_us - last_us);
         last_us = at_us;
         /* Ends sort before begins, so a span may begin where the last one ended. */
         for (; i < n && s->changes[i].at_us == at_us; i++) {
             bool begins = s->changes[i].backlog > 0;
-            uint32_t p = s->changes[i].principal_idx;
+            uint32_t p = s->changes[i].flow_idx;
             if (s->backlogged[p] == begins)
                 return inferd_fail(err, INFERD_EINVAL,
                                    "backlog of flow %u overlaps itself at %llu us", p,
                                    (unsigned long long)at_us);
             s->backlogged[p] = begins;
         }
-        memcpy(s->last, s->slopes, run->n_principals * sizeof *s->last);
+        memcpy(s->last, s->slopes, run->n_flows * sizeof *s->last);
         inferd_status status = stats_entitle(run, s->backlogged, s->slopes, err);
         if (status != INFERD_OK) return status;
-        for (uint32_t p = 0; p < run->n_principals; p++)
+        for (uint32_t p = 0; p < run->n_flows; p++)
             if (s->slopes[p] != s->last[p] && !line_add(&lines[p], (double)at_us, s->sums[p]))
                 return inferd_fail(err, INFERD_ENOMEM, "no memory for the entitled time");
     }
@@ -304,9 +304,9 @@ static inferd_status entitled_lines(const stats_run *run, scratch *s, line *line
 }
 
 static inferd_status check_run(const stats_run *run, inferd_err *err) {
-    if (run->n_principals == 0 || run->n_principals > STATS_PRINCIPALS_MAX)
-        return inferd_fail(err, INFERD_EINVAL, "%u flows, expected 1 to %d", run->n_principals,
-                           STATS_PRINCIPALS_MAX);
+    if (run->n_flows == 0 || run->n_flows > STATS_FLOWS_MAX)
+        return inferd_fail(err, INFERD_EINVAL, "%u flows, expected 1 to %d", run->n_flows,
+                           STATS_FLOWS_MAX);
     if (!(run->capacity > 0))
         return inferd_fail(err, INFERD_EINVAL, "capacity is %g percent, expected more than 0",
                            run->capacity);
@@ -318,7 +318,7 @@ static inferd_status check_run(const stats_run *run, inferd_err *err) {
 
 static inferd_status books_create(books *b, const stats_run *run, bool wants_entitled,
                                   inferd_err *err) {
-    *b = (books){.n = run->n_principals};
+    *b = (books){.n = run->n_flows};
     inferd_status status = check_run(run, err);
     if (status != INFERD_OK) return status;
     scratch s = {0};
@@ -342,13 +342,13 @@ static inferd_status books_create(books *b, const stats_run *run, bool wants_ent
 }
 
 void stats_used_us(const stats_run *run, double *out_us) {
-    for (uint32_t i = 0; i < run->n_principals; i++) out_us[i] = 0;
+    for (uint32_t i = 0; i < run->n_flows; i++) out_us[i] = 0;
     for (size_t i = 0; i < run->n_service; i++) {
         const stats_span *s = &run->service[i];
         uint64_t begin_us = s->begin_us > run->begin_us ? s->begin_us : run->begin_us;
         uint64_t end_us = s->end_us < run->end_us ? s->end_us : run->end_us;
         if (begin_us >= end_us) continue;
-        out_us[s->principal_idx] +=
+        out_us[s->flow_idx] +=
             s->device_us * (double)(end_us - begin_us) / (double)(s->end_us - s->begin_us);
     }
 }
@@ -361,7 +361,7 @@ typedef struct cursor {
 } cursor;
 
 static void look(const line *measured, const line *entitled, cursor *at, double end_us,
-                 uint64_t window_us, uint32_t principal_idx, stats_share_error *worst) {
+                 uint64_t window_us, uint32_t flow_idx, stats_share_error *worst) {
     double w = (double)window_us;
     double m = line_at(measured, end_us, &at->measured_new) -
                line_at(measured, end_us - w, &at->measured_old);
@@ -369,22 +369,22 @@ static void look(const line *measured, const line *entitled, cursor *at, double 
                line_at(entitled, end_us - w, &at->entitled_old);
     double points = 100 * fabs(m - e) / w;
     if (worst->is_known && points <= worst->points) return;
-    *worst = (stats_share_error){points,        100 * m / w,      100 * e / w,
-                                 principal_idx, (uint64_t)end_us, true};
+    *worst =
+        (stats_share_error){points, 100 * m / w, 100 * e / w, flow_idx, (uint64_t)end_us, true};
 }
 
 /* The slope of the difference over a window changes only where one of its ends meets a point, so
  * the maximum is at such an end: ends at t and t + window for all points t of both lines, and at
  * the two limits.  Four ascending sequences are merged. */
 static void worst_window(const line *measured, const line *entitled, const stats_run *run,
-                         uint64_t window_us, uint32_t principal_idx, stats_share_error *worst) {
+                         uint64_t window_us, uint32_t flow_idx, stats_share_error *worst) {
     if (run->end_us - run->begin_us < window_us) return;
     double first = (double)(run->begin_us + window_us), last = (double)run->end_us;
     const line *rows[4] = {measured, measured, entitled, entitled};
     const double shifts[4] = {0, (double)window_us, 0, (double)window_us};
     size_t next[4] = {0};
     cursor at = {0};
-    look(measured, entitled, &at, first, window_us, principal_idx, worst);
+    look(measured, entitled, &at, first, window_us, flow_idx, worst);
     for (;;) {
         double end_us = INFINITY;
         int least = 0;
@@ -395,9 +395,9 @@ static void worst_window(const line *measured, const line *entitled, const stats
         }
         if (end_us > last) break;
         next[least]++;
-        if (end_us > first) look(measured, entitled, &at, end_us, window_us, principal_idx, worst);
+        if (end_us > first) look(measured, entitled, &at, end_us, window_us, flow_idx, worst);
     }
-    look(measured, entitled, &at, last, window_us, principal_idx, worst);
+    look(measured, entitled, &at, last, window_us, flow_idx, worst);
 }
 
 inferd_status stats_share_errors(const stats_run *run, stats_share_error out[STATS_WINDOWS],
@@ -436,7 +436,7 @@ double stats_jain(const double *x, size_t n) {
 
 static int by_begin(const void *a, const void *b) {
     const stats_span *x = a, *y = b;
-    if (x->principal_idx != y->principal_idx) return x->principal_idx < y->principal_idx ? -1 : 1;
+    if (x->flow_idx != y->flow_idx) return x->flow_idx < y->flow_idx ? -1 : 1;
     return (x->begin_us > y->begin_us) - (x->begin_us < y->begin_us);
 }
 
@@ -445,7 +445,7 @@ static size_t join(stats_span *spans, size_t n) {
     size_t n_out = 0;
     for (size_t i = 0; i < n; i++) {
         if (spans[i].begin_us == spans[i].end_us) continue;
-        if (n_out > 0 && spans[n_out - 1].principal_idx == spans[i].principal_idx &&
+        if (n_out > 0 && spans[n_out - 1].flow_idx == spans[i].flow_idx &&
             spans[n_out - 1].end_us >= spans[i].begin_us) {
             if (spans[i].end_us > spans[n_out - 1].end_us)
                 spans[n_out - 1].end_us = spans[i].end_us;
@@ -491,8 +491,7 @@ static void pair_gap(pair p, const stats_span *a, size_t n_a, const stats_span *
         if (begin_us < end_us) {
             double gap_us = range_over(&p, (double)begin_us, (double)end_us);
             if (!worst->is_known || gap_us > worst->gap_us)
-                *worst =
-                    (stats_gap){gap_us, a->principal_idx, b->principal_idx, begin_us, end_us, true};
+                *worst = (stats_gap){gap_us, a->flow_idx, b->flow_idx, begin_us, end_us, true};
         }
         if (a[i].end_us < b[k].end_us)
             i++;
@@ -507,28 +506,27 @@ inferd_status stats_service_gap(const stats_run *run, stats_gap *out, inferd_err
     inferd_status status = books_create(&b, run, false, err);
     if (status != INFERD_OK) return status;
     stats_span *spans = malloc((run->n_backlog + 1) * sizeof *spans);
-    size_t *first = calloc(run->n_principals + 1u, sizeof *first);
+    size_t *first = calloc(run->n_flows + 1u, sizeof *first);
     if (spans == NULL || first == NULL) {
         status = inferd_fail(err, INFERD_ENOMEM, "no memory for %zu spans", run->n_backlog);
         goto done;
     }
     if (run->n_backlog > 0) memcpy(spans, run->backlog, run->n_backlog * sizeof *spans);
-    for (size_t i = 0; i < run->n_backlog; i++)
-        INFERD_CHECK(spans[i].principal_idx < run->n_principals);
+    for (size_t i = 0; i < run->n_backlog; i++) INFERD_CHECK(spans[i].flow_idx < run->n_flows);
     qsort(spans, run->n_backlog, sizeof *spans, by_begin);
     size_t n = join(spans, run->n_backlog), at = 0;
-    for (uint32_t p = 0; p < run->n_principals; p++) {
+    for (uint32_t p = 0; p < run->n_flows; p++) {
         first[p] = at;
-        while (at < n && spans[at].principal_idx == p) at++;
+        while (at < n && spans[at].flow_idx == p) at++;
     }
-    first[run->n_principals] = n;
-    for (uint32_t i = 0; i < run->n_principals; i++)
-        for (uint32_t k = i + 1; k < run->n_principals; k++) {
-            if (run->principals[i].weight == 0 || run->principals[k].weight == 0) continue;
+    first[run->n_flows] = n;
+    for (uint32_t i = 0; i < run->n_flows; i++)
+        for (uint32_t k = i + 1; k < run->n_flows; k++) {
+            if (run->flows[i].weight == 0 || run->flows[k].weight == 0) continue;
             pair p = {.a = &b.measured[i],
                       .b = &b.measured[k],
-                      .weight_a = run->principals[i].weight,
-                      .weight_b = run->principals[k].weight};
+                      .weight_a = run->flows[i].weight,
+                      .weight_b = run->flows[k].weight};
             pair_gap(p, spans + first[i], first[i + 1] - first[i], spans + first[k],
                      first[k + 1] - first[k], out);
         }

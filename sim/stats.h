@@ -61,27 +61,27 @@ uint64_t stats_quantile(const uint64_t *sorted, size_t n, double q);
 
 /* ---- shares ---- */
 
-enum { STATS_PRINCIPALS_MAX = 1024, STATS_WINDOWS = 3 };
+enum { STATS_FLOWS_MAX = 1024, STATS_WINDOWS = 3 };
 extern const uint64_t stats_windows_us[STATS_WINDOWS]; // 1, 10 and 60 s
 
-typedef struct stats_principal {
+typedef struct stats_flow {
     share_policy policy;
     double percent;  // of one device; besteffort: ignored
     double ceiling;  // of share and surplus, percent; 0: none. fixed: ignored
     uint32_t weight; // of the surplus; 0 gets none
     gen_class prio;
-} stats_principal;
+} stats_flow;
 
 /* A flow was backlogged, or used the device: [begin, end). */
 typedef struct stats_span {
-    uint32_t principal_idx;
+    uint32_t flow_idx;
     uint64_t begin_us, end_us;
     double device_us; // service only: device time used, spread evenly over the span
 } stats_span;
 
 typedef struct stats_run {
-    const stats_principal *principals; // [n_principals]
-    uint32_t n_principals;
+    const stats_flow *flows; // [n_flows]
+    uint32_t n_flows;
     double capacity;           // percent of all devices together, > 0
     double floor_percent;      // of the surplus, for classes after the first; 0: none
     const stats_span *backlog; // [n_backlog] any order; spans of one flow do not overlap
@@ -99,7 +99,7 @@ inferd_status stats_entitle(const stats_run *run, const bool *backlogged, double
 typedef struct stats_share_error {
     double points;             // |measured - entitled| in percent points of one device
     double measured, entitled; // percent, in that window
-    uint32_t principal_idx;
+    uint32_t flow_idx;
     uint64_t window_end_us;
     bool is_known; // false: the run is shorter than the window
 } stats_share_error;

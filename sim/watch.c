@@ -13,14 +13,14 @@ inferd_status watch_create(const sim_model *models, uint32_t n_models, uint32_t 
                            watch **out, inferd_err *err) {
     uint64_t n = (uint64_t)n_models * n_tenants;
     *out = NULL;
-    if (n == 0 || n > STATS_PRINCIPALS_MAX)
+    if (n == 0 || n > STATS_FLOWS_MAX)
         return inferd_fail(err, INFERD_EINVAL, "%u models of %u tenants, expected 1 to %d in all",
-                           n_models, n_tenants, STATS_PRINCIPALS_MAX);
+                           n_models, n_tenants, STATS_FLOWS_MAX);
     watch *w = calloc(1, sizeof *w);
     if (w != NULL) {
         *w = (watch){.n_tenants = n_tenants,
                      .n_models = n_models,
-                     .n_principals = (uint32_t)n,
+                     .n_flows = (uint32_t)n,
                      .models = models,
                      .terms = calloc(n, sizeof *w->terms),
                      .n_requests = calloc(n, sizeof *w->n_requests),
@@ -35,9 +35,8 @@ inferd_status watch_create(const sim_model *models, uint32_t n_models, uint32_t 
         return inferd_fail(err, INFERD_ENOMEM, "no memory to watch %llu flows",
                            (unsigned long long)n);
     }
-    for (uint32_t i = 0; i < w->n_principals; i++) {
-        w->terms[i] =
-            (stats_principal){.policy = SHARE_BESTEFFORT, .weight = 1, .prio = GEN_NORMAL};
+    for (uint32_t i = 0; i < w->n_flows; i++) {
+        w->terms[i] = (stats_flow){.policy = SHARE_BESTEFFORT, .weight = 1, .prio = GEN_NORMAL};
         w->since_us[i] = NOT_BACKLOGGED;
     }
     *out = w;
@@ -103,7 +102,7 @@ void watch_leave(watch *w, uint32_t tenant_idx, uint32_t model_idx, uint64_t now
 void watch_hot(watch *w, uint32_t model_idx, bool hot, uint64_t now_us) {
     if (w->hot[model_idx] == hot) return;
     w->hot[model_idx] = hot;
-    for (uint32_t i = model_idx; i < w->n_principals; i += w->n_models) look(w, i, now_us);
+    for (uint32_t i = model_idx; i < w->n_flows; i += w->n_models) look(w, i, now_us);
 }
 
 /* ---- service ---- */
@@ -172,10 +171,10 @@ void watch_figures_deinit(watch_figures *f) {
 
 static inferd_status fairness(const watch *w, watch_figures *out, inferd_err *err) {
     size_t n = 0, n_due = 0;
-    double *weighted = malloc(w->n_principals * sizeof *weighted);
-    double *due = malloc(w->n_principals * sizeof *due);
+    double *weighted = malloc(w->n_flows * sizeof *weighted);
+    double *due = malloc(w->n_flows * sizeof *due);
     bool good = weighted != NULL && due != NULL;
-    for (uint32_t i = 0; good && i < w->n_principals; i++) {
+    for (uint32_t i = 0; good && i < w->n_flows; i++) {
         if (!w->seen[i]) continue;
         weighted[n++] = out->used_us[i] / u32_max(w->terms[i].weight, 1);
         if (out->due_us[i] > 0) due[n_due++] = out->used_us[i] / out->due_us[i];
@@ -191,14 +190,14 @@ static inferd_status fairness(const watch *w, watch_figures *out, inferd_err *er
 
 inferd_status watch_sum(watch *w, uint64_t begin_us, uint64_t end_us, double floor_percent,
                         watch_figures *out, inferd_err *err) {
-    *out = (watch_figures){.used_us = calloc(w->n_principals, sizeof *out->used_us),
-                           .due_us = calloc(w->n_principals, sizeof *out->due_us)};
+    *out = (watch_figures){.used_us = calloc(w->n_flows, sizeof *out->used_us),
+                           .due_us = calloc(w->n_flows, sizeof *out->due_us)};
     size_t n_closed = w->backlog.n;
-    for (uint32_t i = 0; i < w->n_principals; i++) // the backlogs that go on
+    for (uint32_t i = 0; i < w->n_flows; i++) // the backlogs that go on
         if (w->since_us[i] < end_us)
             add(w, &w->backlog, (stats_span){i, w->since_us[i], end_us, 0});
-    const stats_run run = {.principals = w->terms,
-                           .n_principals = w->n_principals,
+    const stats_run run = {.flows = w->terms,
+                           .n_flows = w->n_flows,
                            .capacity = 100,
                            .floor_percent = floor_percent,
                            .backlog = w->backlog.items,

@@ -27,13 +27,13 @@ typedef struct watch_spans {
 } watch_spans;
 
 typedef struct watch {
-    uint32_t n_tenants, n_models, n_principals; // flow: tenant * n_models + model
-    const sim_model *models;                    // [n_models] borrowed
-    stats_principal *terms;                     // [n_principals] owned
-    uint32_t *n_requests;                       // [n_principals] unfinished ones; owned
-    uint64_t *since_us; // [n_principals] begin of the backlog; UINT64_MAX: none; owned
-    double *part;       // [n_principals] of a step; owned
-    bool *seen;         // [n_principals] it had a request; owned
+    uint32_t n_tenants, n_models, n_flows; // flow: tenant * n_models + model
+    const sim_model *models;               // [n_models] borrowed
+    stats_flow *terms;                     // [n_flows] owned
+    uint32_t *n_requests;                  // [n_flows] unfinished ones; owned
+    uint64_t *since_us; // [n_flows] begin of the backlog; UINT64_MAX: none; owned
+    double *part;       // [n_flows] of a step; owned
+    bool *seen;         // [n_flows] it had a request; owned
     bool *hot;          // [n_models] owned
     watch_spans service, backlog;
     uint64_t *begins_us; // [n_steps] when each step began; owned
@@ -46,8 +46,8 @@ typedef struct watch_figures {
     stats_share_error errors[STATS_WINDOWS];
     double jain_weighted; // of service / weight, over all flows that ever had a request
     double jain_due;      // of service / entitled time; 1: every flow got the same part of it
-    double *used_us;      // [n_principals] owned
-    double *due_us;       // [n_principals] owned
+    double *used_us;      // [n_flows] owned
+    double *due_us;       // [n_flows] owned
 } watch_figures;
 
 /* All flows are besteffort of weight 1 until `terms` says otherwise. */

@@ -56,8 +56,8 @@ struct workload {
     uint64_t n_rows; // of all traces
 };
 
-static rng rng_for(const workload_spec *spec, purpose what, uint32_t who, uint64_t idx) {
-    return rng_make(spec->seed, (uint64_t)what << 32 | who, idx);
+static rng rng_for(const workload_spec *spec, purpose what, uint32_t entity_idx, uint64_t idx) {
+    return rng_make(spec->seed, (uint64_t)what << 32 | entity_idx, idx);
 }
 
 /* ---- names and defaults ---- */

@@ -21,7 +21,7 @@ void world_options_init(world_options *o, const sim_preset *preset) {
                          .n_devices = 1,
                          .seed = 1,
                          .settle = true,
-                         .verify_turns = WORLD_VERIFY_TURNS,
+                         .verify_iterations = WORLD_VERIFY_ITERATIONS,
                          .sched = limits_of_sched(&l),
                          .residency = limits_of_models(&l)};
 }
@@ -109,9 +109,9 @@ static void end_record(world_core *c, world_record *r, const gen_event *e) {
     c->n_unfinished--;
     w->n_unfinished--;
     if (c->watch != NULL) watch_leave(c->watch, r->tenant_idx, r->model_idx, c->device->clock_us);
-    uint32_t n_open_used = queue_places_open_used(&w->places);
-    queue_places_give(&w->places, r->place);
-    uint32_t n_left = queue_places_open_used(&w->places);
+    uint32_t n_open_used = queue_slots_open_used(&w->queue_slots);
+    queue_slots_give(&w->queue_slots, r->qslot);
+    uint32_t n_left = queue_slots_open_used(&w->queue_slots);
     if (w->options.obeys) drain_note(&w->front, n_left, n_open_used - n_left, e->at_us);
 }
 
@@ -175,15 +175,15 @@ static void on_step(void *ctx, const step *st, uint64_t begin_us, uint64_t end_u
 }
 
 /* A flow has the share of its tenant, or else that of its model. */
-static stats_principal terms_of(const world_options *o, uint32_t tenant_idx, uint32_t model_idx) {
+static stats_flow terms_of(const world_options *o, uint32_t tenant_idx, uint32_t model_idx) {
     const model_policy *m = &o->models[model_idx].policy;
     const tenant_policy *t = o->tenants != NULL ? &o->tenants[tenant_idx] : NULL;
     const share_spec *share =
         t != NULL && t->share.policy != SHARE_BESTEFFORT ? &t->share : &m->share;
-    return (stats_principal){.policy = share->policy,
-                             .percent = share_percent_each(share),
-                             .weight = m->weight * (t != NULL ? t->weight : 1),
-                             .prio = m->prio};
+    return (stats_flow){.policy = share->policy,
+                        .percent = share_percent_each(share),
+                        .weight = m->weight * (t != NULL ? t->weight : 1),
+                        .prio = m->prio};
 }
 
 static inferd_status begin_watch(world_core *c, inferd_err *err) {
@@ -191,7 +191,7 @@ static inferd_status begin_watch(world_core *c, inferd_err *err) {
     inferd_status st =
         watch_create(c->world->sims, o->n_models, u32_max(o->n_tenants, 1), &c->watch, err);
     if (st != INFERD_OK) return st;
-    for (uint32_t i = 0; i < c->watch->n_principals; i++)
+    for (uint32_t i = 0; i < c->watch->n_flows; i++)
         c->watch->terms[i] = terms_of(o, i / o->n_models, i % o->n_models);
     c->device->on_step = on_step;
     c->device->on_step_ctx = c;
@@ -241,18 +241,18 @@ static inferd_status open_core(world *w, uint32_t idx, const sim_model *sims, in
 
 /* Counts queue slots as the daemon's front does: their number is that of the queue and the batch
  * together, and the scheduler's queue has room for all of them. */
-static inferd_status set_places(world *w, inferd_err *err) {
+static inferd_status set_queue_slots(world *w, inferd_err *err) {
     const world_options *o = &w->options;
     sched_limits *l = &w->options.sched;
     uint32_t n_all = l->queue_len_max + l->running_max;
-    queue_places_init(&w->places, n_all, n_all);
-    l->queue_len_max = n_all + w->places.n_spare;
-    if (!queue_places_grow(&w->places, u32_max(o->n_tenants, 1), o->n_models))
+    queue_slots_init(&w->queue_slots, n_all, n_all);
+    l->queue_len_max = n_all + w->queue_slots.n_spare;
+    if (!queue_slots_grow(&w->queue_slots, u32_max(o->n_tenants, 1), o->n_models))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for queue slots");
     for (uint32_t i = 0; o->tenants != NULL && i < o->n_tenants; i++)
-        queue_places_keep(&w->places, QUEUE_TENANT, i, &o->tenants[i].share, o->n_devices);
+        queue_slots_keep(&w->queue_slots, QUEUE_TENANT, i, &o->tenants[i].share, o->n_devices);
     for (uint32_t i = 0; i < o->n_models; i++)
-        queue_places_keep(&w->places, QUEUE_MODEL, i, &o->models[i].policy.share, o->n_devices);
+        queue_slots_keep(&w->queue_slots, QUEUE_MODEL, i, &o->models[i].policy.share, o->n_devices);
     return INFERD_OK;
 }
 
@@ -273,7 +273,7 @@ inferd_status world_create(const world_options *options, world **out, inferd_err
     }
     memcpy(models, options->models, options->n_models * sizeof *models);
     for (uint32_t i = 0; i < options->n_models; i++) sims[i] = models[i].sim;
-    st = set_places(w, err);
+    st = set_queue_slots(w, err);
     for (uint32_t i = 0; i < options->n_devices && st == INFERD_OK; i++)
         st = open_core(w, i, sims, err);
     if (st != INFERD_OK) {
@@ -298,7 +298,7 @@ void world_destroy(world *w) {
     free(w->retries);
     free((world_model *)(uintptr_t)w->options.models);
     free(w->sims);
-    queue_places_deinit(&w->places);
+    queue_slots_deinit(&w->queue_slots);
     free(w);
 }
 
@@ -408,18 +408,18 @@ static world_retry pop_retry(world *w) {
 }
 
 /* Is a queue slot free?  Clients that obey get a time to come back, and then there is one. */
-static bool has_place(world *w, const workload_request *r, world_record *record, uint64_t at_us,
-                      uint32_t *after_s) {
-    queue_places *p = &w->places;
-    queue_asker who = {r->tenant_idx, r->model_idx, r->prio};
+static bool has_queue_slot(world *w, const workload_request *r, world_record *record,
+                           uint64_t at_us, uint32_t *after_s) {
+    queue_slots *p = &w->queue_slots;
+    queue_asker asker = {r->tenant_idx, r->model_idx, r->prio};
     *after_s = UINT32_MAX;
-    record->place = queue_places_choose(p, &who, 1);
-    if (record->place.kind != QUEUE_OPEN) {
+    record->qslot = queue_slots_choose(p, &asker, 1);
+    if (record->qslot.kind != QUEUE_OPEN) {
         drain_forget(&w->front, r->idx + 1);
         return true;
     }
-    if (!w->options.obeys) return queue_places_open_used(p) < queue_places_open(p);
-    return drain_admit(&w->front, r->idx + 1, false, 1, queue_places_open(p), p->n_spare, at_us,
+    if (!w->options.obeys) return queue_slots_open_used(p) < queue_slots_open(p);
+    return drain_admit(&w->front, r->idx + 1, false, 1, queue_slots_open(p), p->n_spare, at_us,
                        after_s);
 }
 
@@ -430,11 +430,12 @@ static inferd_status enter(world *w, const workload_request *r, uint64_t now_us,
     uint64_t at_us = w->begin_us + now_us;
     bool again = record->told_ms > 0;
     uint32_t after_s;
-    *out_enters = has_place(w, r, record, at_us, &after_s);
+    *out_enters = has_queue_slot(w, r, record, at_us, &after_s);
     record->taken_later = again && *out_enters;
     if (*out_enters) {
-        queue_places_take(&w->places, record->place);
-        if (w->options.obeys) drain_note(&w->front, queue_places_open_used(&w->places), 0, at_us);
+        queue_slots_take(&w->queue_slots, record->qslot);
+        if (w->options.obeys)
+            drain_note(&w->front, queue_slots_open_used(&w->queue_slots), 0, at_us);
         return INFERD_OK;
     }
     if (!again && after_s <= DRAIN_MAX_S) record->told_ms = after_s * S_MS;
@@ -510,7 +511,7 @@ static uint64_t align_clocks(world *w) {
 
 /* Like the engine's sleep: until something can happen, or until waiting requests have to be looked
  * at again. */
-static void park(world_core *c, uint64_t next_arrival_us) {
+static void wait_until(world_core *c, uint64_t next_arrival_us) {
     core *k = &c->core;
     uint64_t from_us = c->device->clock_us, until_us = core_next_us(k);
     uint64_t device_us = sim_device_next_us(c->device);
@@ -518,9 +519,9 @@ static void park(world_core *c, uint64_t next_arrival_us) {
     sched_count(k->sched, &n);
     if (n.n_running + n.n_waiting > n.n_paused) {
         uint64_t again_us = from_us + k->options.limits.starvation_us;
-        uint64_t turn_us = from_us + k->options.residency.turn_us / 4;
+        uint64_t slice_us = from_us + k->options.residency.slice_us / 4;
         if (again_us < until_us) until_us = again_us;
-        if (turn_us < until_us) until_us = turn_us;
+        if (slice_us < until_us) until_us = slice_us;
     }
     if (device_us < until_us) until_us = device_us;
     if (next_arrival_us < until_us) until_us = next_arrival_us;
@@ -533,18 +534,18 @@ static void verify(world_core *c, inferd_err *err) {
     world *w = c->world;
     if (w->failure.status != INFERD_OK || core_verify(&c->core, err) == INFERD_OK) return;
     inferd_context(err, "device %d, iteration %llu", (int)(c - w->cores),
-                   (unsigned long long)c->n_turns);
+                   (unsigned long long)c->n_iterations);
     w->failure = *err;
 }
 
-static bool turn(world_core *c, inferd_err *err) {
-    uint32_t verify_turns = c->world->options.verify_turns;
+static bool iterate(world_core *c, inferd_err *err) {
+    uint32_t verify_iterations = c->world->options.verify_iterations;
     sim_device_look(c->device);
-    bool any = core_turn(&c->core);
+    bool any = core_iterate(&c->core);
     if (c->watch != NULL) look_at_models(c);
     sched_flush(c->core.sched, UINT32_MAX);
-    c->n_turns++;
-    if (verify_turns > 0 && c->n_turns % verify_turns == 0) verify(c, err);
+    c->n_iterations++;
+    if (verify_iterations > 0 && c->n_iterations % verify_iterations == 0) verify(c, err);
     return any;
 }
 
@@ -555,7 +556,7 @@ static inferd_status settle(world *w, inferd_err *err) {
         world_core *c = &w->cores[i];
         while (w->options.settle && !c->core.settled && c->device->clock_us < bound_us &&
                w->failure.status == INFERD_OK)
-            if (!turn(c, err) && !c->core.settled) park(c, bound_us);
+            if (!iterate(c, err) && !c->core.settled) wait_until(c, bound_us);
     }
     w->begin_us = align_clocks(w);
     if (w->failure.status != INFERD_OK) *err = w->failure;
@@ -575,7 +576,7 @@ inferd_status world_run(world *w, workload *load, inferd_err *err) {
     const uint64_t drain_us = (uint64_t)WORLD_DRAIN_S_MAX * 1000000;
     inferd_status st = settle(w, err);
     if (st != INFERD_OK) return st;
-    world_account before;
+    world_usage before;
     world_sum(w, &before); // everything before begin_us
     w->before = before;
     workload_request next;
@@ -593,10 +594,10 @@ inferd_status world_run(world *w, workload *load, inferd_err *err) {
             if (!again) more = workload_next(load, &next);
         }
         if (next_us == UINT64_MAX && c->device->clock_us >= last_us + drain_us) break;
-        if (!turn(c, err)) park(c, next_us != UINT64_MAX ? next_us : last_us + drain_us);
+        if (!iterate(c, err)) wait_until(c, next_us != UINT64_MAX ? next_us : last_us + drain_us);
     }
     w->end_us = align_clocks(w);
-    for (uint32_t i = 0; i < w->options.n_devices && w->options.verify_turns > 0; i++)
+    for (uint32_t i = 0; i < w->options.n_devices && w->options.verify_iterations > 0; i++)
         verify(&w->cores[i], err);
     if (w->failure.status == INFERD_OK) return INFERD_OK;
     *err = w->failure;
@@ -605,23 +606,23 @@ inferd_status world_run(world *w, workload *load, inferd_err *err) {
 
 /* ---- figures ---- */
 
-static void add_core(world_account *out, const world_core *c) {
+static void add_core(world_usage *out, const world_core *c) {
     const core *k = &c->core;
     sched_counters n;
     sched_count(k->sched, &n);
-    out->wall_us += c->device->clock_us - k->account.opened_us;
-    out->step_us += k->account.step_us;
-    out->load_us += k->account.load_us;
-    out->idle_us += k->account.idle_us;
+    out->wall_us += c->device->clock_us - k->usage.opened_us;
+    out->step_us += k->usage.step_us;
+    out->load_us += k->usage.load_us;
+    out->idle_us += k->usage.idle_us;
     out->n_steps += c->device->n_steps;
     out->n_rows += c->device->n_rows;
     out->copied_us += c->device->copied_us;
-    out->n_turns_taken += k->models.n_turns;
+    out->n_slices_taken += k->models.n_slices;
     out->n_preemptions += n.n_preemptions;
     out->n_recomputed_tokens += n.n_recomputed_tokens;
     out->prefix_queries_tokens += n.prefix_queries_tokens;
     out->prefix_hits_tokens += n.prefix_hits_tokens;
-    out->n_core_turns += c->n_turns;
+    out->n_core_iterations += c->n_iterations;
     for (uint32_t i = 0; i < k->models.n; i++) {
         const resident *m = &k->models.slots[i];
         out->n_loads += m->n_loads;
@@ -635,15 +636,15 @@ static void add_core(world_account *out, const world_core *c) {
 }
 
 /* Every field is a 64-bit counter that only grows. */
-static void subtract(world_account *a, const world_account *b) {
+static void subtract(world_usage *a, const world_usage *b) {
     uint64_t *x = (uint64_t *)(void *)a;
     const uint64_t *y = (const uint64_t *)(const void *)b;
     for (size_t i = 0; i < sizeof *a / sizeof *x; i++) x[i] -= y[i];
 }
-_Static_assert(sizeof(world_account) % sizeof(uint64_t) == 0, "all fields are 64 bits");
+_Static_assert(sizeof(world_usage) % sizeof(uint64_t) == 0, "all fields are 64 bits");
 
-void world_sum(const world *w, world_account *out) {
-    *out = (world_account){0};
+void world_sum(const world *w, world_usage *out) {
+    *out = (world_usage){0};
     for (uint32_t i = 0; i < w->options.n_devices; i++) add_core(out, &w->cores[i]);
     subtract(out, &w->before);
 }

@@ -25,7 +25,7 @@
 
 #include "../bench/rng.h"
 #include "core.h"
-#include "scheduler/queue_places.h"
+#include "scheduler/queue_slots.h"
 #include "sim_device.h"
 #include "stats.h"
 #include "watch.h"
@@ -34,9 +34,9 @@
 enum {
     WORLD_DEVICES_MAX = 64,
     WORLD_RECORDS_MAX = 1 << 26,
-    WORLD_SETTLE_S_MAX = 3600, // bring-up of eager models before the first arrival
-    WORLD_DRAIN_S_MAX = 600,   // after the last arrival
-    WORLD_VERIFY_TURNS = 4096  // iterations between two consistency checks in measuring runs
+    WORLD_SETTLE_S_MAX = 3600,     // bring-up of eager models before the first arrival
+    WORLD_DRAIN_S_MAX = 600,       // after the last arrival
+    WORLD_VERIFY_ITERATIONS = 4096 // iterations between two consistency checks in measuring runs
 };
 
 /* The residency's value of an idle model: the daemon's own; by idle time alone (LRU); by its
@@ -73,11 +73,11 @@ typedef struct world_options {
     residency_limits residency;
     uint64_t seed; // for prompts
     bool cache_all;
-    bool settle;           // eager models come up before the first arrival, as far as there is room
-    uint32_t verify_turns; // iterations of a core between two consistency checks; a check also
-                           // follows at the end. 0: never
+    bool settle; // eager models come up before the first arrival, as far as there is room
+    uint32_t verify_iterations; // iterations of a core between two consistency checks; a check also
+                                // follows at the end. 0: never
     bool told;  // requests pass their targets to the scheduler; else only the figures use them
-    bool obeys; // refused clients come back once, after their Retry-After (queue_places.h)
+    bool obeys; // refused clients come back once, after their Retry-After (queue_slots.h)
     world_worth worth;
     world_future future; // WORLD_WORTH_RATE, _FUTURE; borrowed
 } world_options;
@@ -88,7 +88,7 @@ typedef struct world_record {
     uint32_t model_idx, tenant_idx, prio, device_idx;
     uint32_t n_cached, n_preempted;
     uint32_t n_emitted; // tokens so far
-    queue_place place;
+    queue_slot qslot;
     uint32_t n_steps_before; // watched: steps that began between its arrival and its first step
     uint64_t begun_us;       // watched: begin of its first step, as times of stats; 0: none began
     inferd_status status;
@@ -110,21 +110,21 @@ typedef struct world_core {
     core core;
     sim_device *device; // owned by the core
     uint64_t n_unfinished;
-    uint64_t n_turns;
+    uint64_t n_iterations;
     watch *watch;         // owned; NULL: not watched
     size_t *next_arrival; // [n_models] into world_future; owned; NULL: not needed
 } world_core;
 
 /* Sums over the devices. */
-typedef struct world_account {
+typedef struct world_usage {
     uint64_t wall_us, step_us, load_us, idle_us; // wall: of all devices together
-    uint64_t n_steps, n_rows, n_loads, n_stages, n_turns_taken, n_preemptions;
+    uint64_t n_steps, n_rows, n_loads, n_stages, n_slices_taken, n_preemptions;
     uint64_t n_evictions[ENGINE_EVICT_CAUSES];
     uint64_t n_recomputed_tokens, prefix_queries_tokens, prefix_hits_tokens;
     uint64_t copied_us;   // copy engines busy
     engine_switch waited; // parts of all loads that requests waited for
-    uint64_t n_core_turns;
-} world_account;
+    uint64_t n_core_iterations;
+} world_usage;
 
 struct world {
     world_options options;
@@ -133,14 +133,14 @@ struct world {
     size_t n_records, capacity;
     size_t n_unfinished;
     uint64_t begin_us,
-        end_us;           // of the run: first possible arrival, and the end of the last request
-    drain_book front;     // of all devices together
-    queue_places places;  // likewise
-    world_retry *retries; // [n_retries] a heap by time; owned
+        end_us;              // of the run: first possible arrival, and the end of the last request
+    drain_book front;        // of all devices together
+    queue_slots queue_slots; // likewise
+    world_retry *retries;    // [n_retries] a heap by time; owned
     size_t n_retries, retries_capacity;
-    inferd_err failure;   // status OK: no failure
-    sim_model *sims;      // [n_models] owned
-    world_account before; // sums at begin_us
+    inferd_err failure; // status OK: no failure
+    sim_model *sims;    // [n_models] owned
+    world_usage before; // sums at begin_us
 };
 
 /* The daemon's defaults, without a configuration. */
@@ -153,7 +153,7 @@ void world_destroy(world *w); // accepts NULL
  * Once per world. */
 inferd_status world_run(world *w, workload *load, inferd_err *err);
 
-void world_sum(const world *w, world_account *out);
+void world_sum(const world *w, world_usage *out);
 /* The records in the form of stats.h; [n_records], the caller frees it.  NULL: no memory. */
 stats_request *world_stats(const world *w);
 

@@ -66,7 +66,7 @@ static inline void core_rig_open(core_rig *r, bool eager) {
     device fake = fake_as_device(&r->device);
     core_options o = {.device = r->ops != NULL ? (device){r->ops, fake.self} : fake,
                       .limits = default_limits(),
-                      .residency = {.turn_us = 100000,
+                      .residency = {.slice_us = 100000,
                                     .retry_us = 1000000,
                                     .retry_max_us = 60000000,
                                     .eager = eager},
@@ -93,8 +93,8 @@ static inline void core_rig_verify(core_rig *r) {
 }
 
 /* One turn as the engine does it; where there is nothing to do, time goes on for as much. */
-static inline bool core_rig_turn(core_rig *r, uint64_t else_us) {
-    bool any = core_turn(&r->core);
+static inline bool core_rig_iterate(core_rig *r, uint64_t else_us) {
+    bool any = core_iterate(&r->core);
     sched_flush(r->core.sched, UINT32_MAX);
     if (r->verify) core_rig_verify(r);
     if (any) return true;
@@ -106,7 +106,7 @@ static inline bool core_rig_turn(core_rig *r, uint64_t else_us) {
 
 static inline void core_rig_run(core_rig *r, uint64_t for_us) {
     uint64_t until_us = core_rig_now(r) + for_us;
-    for (int i = 0; i < 1000000 && core_rig_now(r) < until_us; i++) core_rig_turn(r, 1000);
+    for (int i = 0; i < 1000000 && core_rig_now(r) < until_us; i++) core_rig_iterate(r, 1000);
 }
 
 static inline uint32_t core_rig_n_alive(const core_rig *r) {
@@ -117,9 +117,9 @@ static inline uint32_t core_rig_n_alive(const core_rig *r) {
 
 /* Until nobody runs or waits. */
 static inline void core_rig_finish(core_rig *r) {
-    for (int i = 0; i < 20000 && core_rig_n_alive(r) > 0; i++) core_rig_turn(r, 1000);
+    for (int i = 0; i < 20000 && core_rig_n_alive(r) > 0; i++) core_rig_iterate(r, 1000);
     EXPECT_EQ(core_rig_n_alive(r), 0);
-    while (core_rig_turn(r, 0)) {
+    while (core_rig_iterate(r, 0)) {
     }
 }
 

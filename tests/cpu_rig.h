@@ -173,7 +173,7 @@ typedef struct rows_batch {
     batch b;
     kv_layout kv;
     tok_id tokens[ROWS_MAX];
-    uint32_t positions[ROWS_MAX], row_seq[ROWS_MAX], logit_rows[ROWS_MAX], promised[ROWS_MAX];
+    uint32_t positions[ROWS_MAX], row_seq[ROWS_MAX], logit_rows[ROWS_MAX], pending[ROWS_MAX];
 } rows_batch;
 
 static inline void step_of_rows(device *d, rows_batch *r, uint32_t first, uint32_t n) {
@@ -182,7 +182,7 @@ static inline void step_of_rows(device *d, rows_batch *r, uint32_t first, uint32
                             .positions = r->positions,
                             .row_seq = r->row_seq,
                             .logit_rows = r->logit_rows,
-                            .promised = r->promised}};
+                            .pending = r->pending}};
     for (uint32_t i = 0; i < n; i++) {
         r->tokens[i] = (tok_id)(first + i);
         r->positions[i] = i;

@@ -38,7 +38,7 @@ typedef struct fake_device {
     kv_layout kv;
     bool late, fail_open, fail_load;
     bool apart; // host memory is no memory of the pool
-    uint32_t park_extent_pages;
+    uint32_t swap_extent_pages;
     uint32_t stage_pieces, load_pieces; // a stage takes so many pieces of stage_us; 0: one
     uint64_t stage_us, load_us, move_us;
     uint32_t fail_stage_at; // the piece of this number (from 1, over all stages) fails; 0 = none
@@ -126,8 +126,7 @@ static inline void fake_compute(fake_device *d, const step *st, tok_id *drawn) {
     for (uint32_t row = 0; row < b->n_rows; row++) {
         const batch_seq *s = &b->seqs[b->row_seq[row]];
         uint32_t pos = b->positions[row];
-        tok_id token =
-            b->tokens[row] == TOK_PROMISED ? d->before[b->promised[row]] : b->tokens[row];
+        tok_id token = b->tokens[row] == TOK_PENDING ? d->before[b->pending[row]] : b->tokens[row];
         if (pos >= s->n_blocks * d->kv.block_tokens || row < s->row_begin ||
             row >= s->row_begin + s->n_rows || pos != s->pos_begin + row - s->row_begin)
             d->n_faults++;
@@ -162,8 +161,8 @@ static inline inferd_status fake_open(void *self, device_about *out, inferd_err 
                           .n_ready = n_pages,
                           .n_host_pages = d->n_host_pages,
                           .one_memory = !d->apart,
-                          .n_park_pages = d->apart ? d->n_host_pages : 0,
-                          .park_extent_pages = d->park_extent_pages,
+                          .n_swap_pages = d->apart ? d->n_host_pages : 0,
+                          .swap_extent_pages = d->swap_extent_pages,
                           .page_bytes = FAKE_PAGE_BYTES,
                           .extent_pages = 1,
                           .depth = d->depth};
@@ -396,7 +395,7 @@ static inline unsigned char *fake_kv_slot(void *self, uint32_t idx, int32_t slot
     return (unsigned char *)&d->host_memory[(size_t)slot * d->kv.block_tokens];
 }
 
-static inline void fake_park_empty(void *self, uint32_t first_page) {
+static inline void fake_swap_empty(void *self, uint32_t first_page) {
     (void)first_page;
     ((fake_device *)self)->n_emptied++;
 }
@@ -431,7 +430,7 @@ static inline device fake_as_device(fake_device *d) {
         .load_step = fake_load_step,
         .unload = fake_unload,
         .move_kv = fake_move_kv,
-        .park_empty = fake_park_empty,
+        .swap_empty = fake_swap_empty,
         .kv_slot = fake_kv_slot,
         .zero = fake_zero,
         .launch = fake_launch,

@@ -166,24 +166,24 @@ static inline void stop(void) {
     EXPECT_EQ(uv_loop_close(&loop), 0);
 }
 
-static inline void turn(void) {
+static inline void iterate(void) {
     uv_run(&loop, UV_RUN_NOWAIT);
 }
 
 /* Turn the loop until `done` is true; false after ms. */
-static inline bool turn_until(bool (*done)(void), unsigned ms) {
+static inline bool iterate_until(bool (*done)(void), unsigned ms) {
     uint64_t end_us = clock_now_us() + 1000ull * ms;
     while (!done()) {
         if (clock_now_us() > end_us) return false;
-        turn();
+        iterate();
         usleep(200);
     }
     return true;
 }
-static inline void turn_for(unsigned ms) {
+static inline void iterate_for(unsigned ms) {
     uint64_t end_us = clock_now_us() + 1000ull * ms;
     while (clock_now_us() < end_us) {
-        turn();
+        iterate();
         usleep(200);
     }
 }
@@ -217,7 +217,7 @@ static inline bool client_send(int fd, const void *p, size_t n) {
             at += done, n -= (size_t)done;
         else if (errno != EAGAIN)
             return false;
-        turn();
+        iterate();
     }
     return true;
 }
@@ -267,7 +267,7 @@ static inline void client_read(int fd, reply *r, unsigned ms) {
     r->closed = r->reset = false;
     r->text[0] = 0;
     while (!r->closed && clock_now_us() < end_us) {
-        turn();
+        iterate();
         client_read_some(fd, r);
         if (whole_us == 0 && reply_length(r) > 0) whole_us = clock_now_us();
         if (whole_us != 0 && clock_now_us() > whole_us + 5000) return;
@@ -303,7 +303,7 @@ static inline void client_read_all(int fd, reply *r, unsigned quiet_ms, unsigned
     r->text[0] = 0;
     while (!r->closed && clock_now_us() < end_us) {
         size_t before = r->n;
-        turn();
+        iterate();
         client_read_some(fd, r);
         if (r->n > before) last_us = clock_now_us();
         if (r->n > 0 && quiet_ms > 0 && clock_now_us() > last_us + 1000ull * quiet_ms) return;
@@ -327,16 +327,16 @@ static inline int reply_statuses(const reply *r, int *statuses, int n_max) {
     return n;
 }
 
-static inline void turn_until_handled(uint32_t n) {
-    for (int i = 0; i < 2000 && seen.n_handled < n; i++) turn_for(1);
+static inline void iterate_until_handled(uint32_t n) {
+    for (int i = 0; i < 2000 && seen.n_handled < n; i++) iterate_for(1);
     EXPECT_EQ(seen.n_handled, n);
 }
-static inline void turn_until_gone(uint32_t n) {
-    for (int i = 0; i < 2000 && seen.n_gone < n; i++) turn_for(1);
+static inline void iterate_until_gone(uint32_t n) {
+    for (int i = 0; i < 2000 && seen.n_gone < n; i++) iterate_for(1);
     EXPECT_EQ(seen.n_gone, n);
 }
-static inline void turn_until_open(uint32_t n) {
-    for (int i = 0; i < 2000 && http_n_open(server) != n; i++) turn_for(1);
+static inline void iterate_until_open(uint32_t n) {
+    for (int i = 0; i < 2000 && http_n_open(server) != n; i++) iterate_for(1);
     EXPECT_EQ(http_n_open(server), n);
 }
 

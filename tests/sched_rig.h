@@ -126,7 +126,7 @@ static inline void rig_finish(rig *r) {
 }
 
 /* One turn as the engine does it.  False: nothing happened. */
-static inline bool rig_turn(rig *r) {
+static inline bool rig_iterate(rig *r) {
     while (r->n_flight < r->device.depth && rig_plan(r) != NULL) {
     }
     bool finished = r->n_flight > 0;
@@ -136,7 +136,7 @@ static inline bool rig_turn(rig *r) {
 }
 
 static inline void rig_run(rig *r) {
-    for (int i = 0; i < 100000 && rig_turn(r); i++) {
+    for (int i = 0; i < 100000 && rig_iterate(r); i++) {
     }
     rig_verify(r);
 }

@@ -68,7 +68,7 @@ static void a_patch_replaces_merges_and_takes_away(void) {
     }
 }
 
-static void a_patch_of_nobody_is_not_found(void) {
+static void a_patch_of_an_unknown_tenant_is_not_found(void) {
     json_t *root = load(config_text), *patch = load("{\"weight\":1}");
     inferd_err err = {0};
     EXPECT_EQ(edit_merge(root, EDIT_MODELS, "s", patch, &err), INFERD_ENOTFOUND);
@@ -105,7 +105,7 @@ static void only_what_may_change_can_be_patched(void) {
     }
 }
 
-static void an_element_takes_the_place_of_its_name_or_the_end(void) {
+static void an_element_replaces_its_name_or_is_appended(void) {
     json_t *root = load(config_text), *b = load("{\"name\":\"b\",\"path\":\"new\"}");
     json_t *c = load("{\"name\":\"c\"}"), *nameless = load("{\"path\":\"c\"}");
     EXPECT_EQ(edit_put(root, EDIT_MODELS, b, NULL), INFERD_OK);
@@ -222,11 +222,11 @@ static plan_answer plan_of(const plan_device *d, gen_class prio, uint32_t pages,
     return p;
 }
 
-static void nobody_goes_while_there_is_room(void) {
+static void no_model_is_evicted_while_there_is_room(void) {
     plan_device d = device_of_four();
     for (uint32_t pages = 0; pages <= 14; pages++) { // 10 free, 5 cached, one for keys and values
         plan_answer p = plan_of(&d, GEN_NORMAL, pages, 0, FEASIBLE_UNLIMITED);
-        EXPECT(p.fits && p.now && !p.turns);
+        EXPECT(p.fits && p.now && !p.slices);
         EXPECT_EQ(p.n_victims, 0);
         plan_answer_deinit(&p);
     }
@@ -248,7 +248,7 @@ static void the_lowest_class_goes_first_then_the_least_worth(void) {
 
 /* c, b and a would go in this order.  Once b goes c is not needed; nor are c and b for what a alone
  * leaves, were it worth the least. */
-static void who_is_not_needed_is_spared(void) {
+static void an_unneeded_victim_is_spared(void) {
     plan_device d = device_of_four();
     plan_answer p = plan_of(&d, GEN_NORMAL, 30, 0, FEASIBLE_UNLIMITED);
     EXPECT(p.now && p.n_victims == 1 && p.n_idle == 1 && p.victims[0] == 1); // 15 + 30 >= 31
@@ -261,10 +261,10 @@ static void who_is_not_needed_is_spared(void) {
     plan_answer_deinit(&p);
 }
 
-static void nobody_goes_in_vain(void) {
+static void no_model_is_evicted_in_vain(void) {
     plan_device d = device_of_four();
     plan_answer p = plan_of(&d, GEN_NORMAL, 80, 0, FEASIBLE_UNLIMITED);
-    EXPECT(p.fits && !p.now && !p.turns);
+    EXPECT(p.fits && !p.now && !p.slices);
     EXPECT_EQ(p.n_victims, 0);
     const plan_check *c = check_of(&p, "memory");
     EXPECT(!c->kept && c->need_pages == 81 && c->have_pages == 80);
@@ -280,7 +280,7 @@ static void work_of_a_lower_class_goes_after_the_idle(void) {
     EXPECT_EQ(p.victims[3], 3);
     plan_answer_deinit(&p);
     p = plan_of(&d, GEN_HIGH, 80, 0, FEASIBLE_UNLIMITED); // the same class: turns
-    EXPECT(!p.now && p.turns);
+    EXPECT(!p.now && p.slices);
     EXPECT_EQ(p.n_victims, 0);
     plan_answer_deinit(&p);
 }
@@ -323,7 +323,7 @@ static void guarantees_and_ceilings_are_checked(void) {
     plan_answer_deinit(&p);
 }
 
-static void pages_promised_to_others_are_not_free(void) {
+static void pages_guaranteed_to_others_are_not_free(void) {
     plan_device d = device_of_four();
     four_names[3].min_pages = 26; // holds 20
     plan_answer p = plan_of(&d, GEN_NORMAL, 8, 0, FEASIBLE_UNLIMITED);
@@ -393,7 +393,7 @@ static void what_goes_is_kept_for_whom_it_was_guaranteed(void) {
 }
 
 /* The guarantees of those who share its weights were left out with its own. */
-static void who_shares_weights_keeps_its_own_guarantee(void) {
+static void a_model_that_shares_weights_keeps_its_guarantee(void) {
     plan_device d = device_of_four();
     plan_wanted w = {.name = "b",
                      .idx = 1,
@@ -420,7 +420,7 @@ static void who_shares_weights_keeps_its_own_guarantee(void) {
 }
 
 /* A newcomer that has the same content finds its weights there. */
-static void a_newcomer_shares_what_is_there(void) {
+static void a_new_model_shares_the_weights_that_are_there(void) {
     plan_device d = device_of_four();
     plan_wanted w = {.name = "b2",
                      .idx = 1,
@@ -712,24 +712,24 @@ static void a_name_may_stand_in_the_middle_of_a_route(void) {
 static const test_case tests[] = {
     TEST(models_are_found_by_alias_and_tenants_are_not),
     TEST(a_patch_replaces_merges_and_takes_away),
-    TEST(a_patch_of_nobody_is_not_found),
+    TEST(a_patch_of_an_unknown_tenant_is_not_found),
     TEST(only_what_may_change_can_be_patched),
-    TEST(an_element_takes_the_place_of_its_name_or_the_end),
+    TEST(an_element_replaces_its_name_or_is_appended),
     TEST(masks_hide_every_key_and_come_back_as_the_same),
     TEST(a_mask_without_a_key_behind_it_is_refused),
-    TEST(nobody_goes_while_there_is_room),
+    TEST(no_model_is_evicted_while_there_is_room),
     TEST(the_lowest_class_goes_first_then_the_least_worth),
-    TEST(who_is_not_needed_is_spared),
-    TEST(nobody_goes_in_vain),
+    TEST(an_unneeded_victim_is_spared),
+    TEST(no_model_is_evicted_in_vain),
     TEST(work_of_a_lower_class_goes_after_the_idle),
     TEST(what_is_pinned_stays_and_counts_for_others),
     TEST(guarantees_and_ceilings_are_checked),
-    TEST(pages_promised_to_others_are_not_free),
+    TEST(pages_guaranteed_to_others_are_not_free),
     TEST(a_model_that_is_there_is_not_its_own_victim),
     TEST(cached_pages_count_once),
     TEST(what_goes_is_kept_for_whom_it_was_guaranteed),
-    TEST(who_shares_weights_keeps_its_own_guarantee),
-    TEST(a_newcomer_shares_what_is_there),
+    TEST(a_model_that_shares_weights_keeps_its_guarantee),
+    TEST(a_new_model_shares_the_weights_that_are_there),
     TEST(the_reserve_is_told_as_it_is),
     TEST(shares_of_a_device_are_at_most_all_of_it),
     TEST(targets_of_a_device_are_kept_together),

@@ -817,7 +817,7 @@ static void backend_step(device *d, const weight *table, const kv_layout *l, int
                   .row_seq = r.row_seq,
                   .seqs = &seq,
                   .logit_rows = r.logit_rows,
-                  .promised = r.promised};
+                  .pending = r.pending};
     attn_spec spec = {HEADS, HEADS, DIM, 0.125f, 0, 0};
     be_step_begin(d->be, &r.b, l);
     be_embed(d->be, q, table, 1);

@@ -157,7 +157,7 @@ static void defaults_are_those_of_the_headers(void) {
     EXPECT_EQ(c->admin.n_keys, 0);
     EXPECT_EQ(c->policy.objective, OBJECTIVE_BALANCED);
     EXPECT_EQ(c->policy.tpot_ms, 0);
-    EXPECT_EQ(c->policy.placement, PLACE_BALANCED);
+    EXPECT_EQ(c->policy.placement, PLACEMENT_BALANCED);
     EXPECT_EQ(c->policy.min_residency_ms, 0);
     EXPECT_EQ(c->policy.starvation_percent, 2);
     EXPECT(!c->policy.zero_on_tenant_change && c->policy.background_copies);
@@ -589,7 +589,7 @@ static void check_documented_devices(void) {
     EXPECT_STR(c->kv_disk.path + strlen(folder), "/kv"); // relative to the file
     EXPECT_STR(c->state_dir + strlen(folder), "/state");
     EXPECT_EQ(c->policy.objective, OBJECTIVE_SLA);
-    EXPECT_EQ(c->policy.placement, PLACE_BALANCED);
+    EXPECT_EQ(c->policy.placement, PLACEMENT_BALANCED);
     EXPECT(c->policy.zero_on_tenant_change && c->policy.background_copies);
     EXPECT_EQ(c->policy.device_hour_cost_micros, 2490000);
     EXPECT_STR(c->admin.listen, "unix:/run/inferd/admin.sock");
@@ -858,14 +858,14 @@ static void values_arrive_where_they_belong(void) {
               INFERD_OK);
     EXPECT_EQ(c->policy.objective, OBJECTIVE_THROUGHPUT);
     EXPECT_EQ(c->policy.tpot_ms, 25);
-    EXPECT_EQ(c->policy.placement, PLACE_SPREAD);
+    EXPECT_EQ(c->policy.placement, PLACEMENT_SPREAD);
     EXPECT_EQ(c->policy.min_residency_ms, 7);
     EXPECT_EQ(c->policy.starvation_percent, 11);
     EXPECT(!c->policy.background_copies && !c->policy.zero_on_tenant_change);
     EXPECT_EQ(c->policy.device_hour_cost_micros, 1);
     EXPECT_EQ(load_at("policy", "\"placement\":\"binpack\",\"cost_per_device_hour\":1000000000"),
               INFERD_OK);
-    EXPECT_EQ(c->policy.placement, PLACE_BINPACK);
+    EXPECT_EQ(c->policy.placement, PLACEMENT_BINPACK);
     EXPECT_EQ(c->policy.device_hour_cost_micros, 1000000000000000);
     EXPECT_EQ(load_at("", "\"host_arena\":0"), INFERD_OK);
     EXPECT_EQ(c->host_arena_bytes, 0); // which is not the same as absent
@@ -1364,7 +1364,7 @@ static void counts_have_bounds(void) {
     close_folder();
 }
 
-static void counted_tokens_need_a_place(void) {
+static void counted_tokens_need_a_state_dir(void) {
     open_folder();
     problem_is("{" MODELS ",\"tenants\":[" TENANT("t", "\"weight\":1") ","                 //
                TENANT("u", "\"limits\":{\"tokens_per_day\":7,\"tokens_per_month\":8}") "," //
@@ -1407,7 +1407,7 @@ static void a_limit_may_be_zero_and_may_be_null(void) {
     close_folder();
 }
 
-static void admin_keys_are_of_nobody_else(void) {
+static void admin_keys_belong_to_no_tenant(void) {
 #define ADMIN(keys)   "\"admin\":{\"listen\":\"unix:/run/a\",\"keys\":[" keys "]}"
 #define ONE_TENANT    "\"tenants\":[{\"name\":\"t\",\"keys\":[\"sk-012345678\"]}]"
 #define IS_ADMIN(key) config_is_admin_key(c, (bytes){key, sizeof key - 1})
@@ -1568,7 +1568,7 @@ static void write_fails(const char *path, const char *sentence) {
 }
 
 static void failed_writing_changes_nothing(void) {
-    const uid_t nobody = 65534;
+    const uid_t no_user = 65534;
     struct rlimit limit, small;
     char path[96];
     bool root = geteuid() == 0;
@@ -1613,15 +1613,15 @@ static void failed_writing_changes_nothing(void) {
     file_holds(file, "old");
     /* A folder that cannot be written; root can, and so becomes somebody else. */
     chmod(folder, 0555);
-    if (root) EXPECT_EQ(seteuid(nobody), 0);
+    if (root) EXPECT_EQ(seteuid(no_user), 0);
     write_fails(file, "creating a temporary file: Permission denied");
     if (root) EXPECT_EQ(seteuid(0), 0);
     file_holds(file, "old");
     chmod(folder, 0755);
     /* A folder of ours with a file that is somebody else's, whose owner it could not keep. */
     if (root) {
-        EXPECT_EQ(chown(folder, nobody, (gid_t)-1), 0);
-        EXPECT_EQ(seteuid(nobody), 0);
+        EXPECT_EQ(chown(folder, no_user, (gid_t)-1), 0);
+        EXPECT_EQ(seteuid(no_user), 0);
         write_fails(file, "setting the owner of the new file: Operation not permitted");
         EXPECT_EQ(seteuid(0), 0);
         file_holds(file, "old");
@@ -1809,9 +1809,9 @@ static const test_case cases[] = {
     TEST(the_whole_shape_is_read),
     TEST(devices_are_told_apart),
     TEST(counts_have_bounds),
-    TEST(counted_tokens_need_a_place),
+    TEST(counted_tokens_need_a_state_dir),
     TEST(a_limit_may_be_zero_and_may_be_null),
-    TEST(admin_keys_are_of_nobody_else),
+    TEST(admin_keys_belong_to_no_tenant),
     TEST(text_is_read_as_its_file_would_be),
     TEST(file_is_replaced_as_a_whole),
     TEST(failed_writing_changes_nothing),

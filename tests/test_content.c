@@ -1,6 +1,6 @@
 /* test_content.c - what names a model's keys and values on disk: the same file has the same name
  * after a restart, and one with other weights another, whatever its header, size and time are. */
-#include "placed_rig.h"
+#include "bound_rig.h"
 
 typedef struct name {
     uint64_t h[2];

@@ -21,7 +21,7 @@ static void get_pages(void *self, device_pages *out) {
 }
 
 /* Who was let in while the pool was to be larger had to wait for good. */
-static void a_pool_that_stays_smaller_ends_who_cannot_fit_any_more(void) {
+static void a_pool_that_stays_smaller_ends_what_cannot_fit(void) {
     static core_rig r;
     static device_ops ops;
     model_policy p = plain_policy();
@@ -191,10 +191,10 @@ static void a_step_behind_a_failed_one_is_computed_again(void) {
     core_rig_attach(&r, 0, &p);
     core_rig_submit(&r, 0, request(1, 9, 30));
     core_rig_submit(&r, 0, request(2, 5, 30));
-    while (n_finished < FAILS_AT - 1) core_rig_turn(&r, 1000);
+    while (n_finished < FAILS_AT - 1) core_rig_iterate(&r, 1000);
     EXPECT_EQ(r.core.n_flight, 1);
     core_rig_submit(&r, 0, request(3, 14, 20));
-    core_rig_turn(&r, 1000);
+    core_rig_iterate(&r, 1000);
     EXPECT_EQ(n_finished, FAILS_AT + 1);
     EXPECT_EQ(r.core.n_flight, 0);
     for (uint32_t id = 1; id <= 2; id++) {
@@ -210,7 +210,7 @@ static void a_step_behind_a_failed_one_is_computed_again(void) {
 
 static const test_case cases[] = {
     TEST(a_step_has_the_rows_that_are_good_for_the_device),
-    TEST(a_pool_that_stays_smaller_ends_who_cannot_fit_any_more),
+    TEST(a_pool_that_stays_smaller_ends_what_cannot_fit),
     TEST(a_device_that_is_lost_has_no_next_moment),
     TEST(a_step_behind_a_failed_one_is_computed_again),
     TEST(without_room_for_events_no_deadline_is_due),

@@ -282,7 +282,7 @@ typedef struct piece { // n tokens of sequence seq, from position pos on
 typedef struct step_batch {
     batch b;
     tok_id tokens[ROWS_MAX];
-    uint32_t promised[ROWS_MAX], positions[ROWS_MAX], row_seq[ROWS_MAX], logit_rows[ROWS_MAX];
+    uint32_t pending[ROWS_MAX], positions[ROWS_MAX], row_seq[ROWS_MAX], logit_rows[ROWS_MAX];
     batch_seq seqs[SEQS_MAX];
 } step_batch;
 
@@ -294,7 +294,7 @@ static tok_id token_at(uint32_t seq, uint32_t pos) {
 static void make_batch(const side *s, step_batch *t, const piece *p, uint32_t n, bool all) {
     memset(t, 0, sizeof *t);
     t->b = (batch){.tokens = t->tokens,
-                   .promised = t->promised,
+                   .pending = t->pending,
                    .positions = t->positions,
                    .row_seq = t->row_seq,
                    .seqs = t->seqs,
@@ -825,7 +825,7 @@ static void generate(side *s, uint32_t seq, uint32_t n, bool ahead, const sample
         step_batch *b = &t[i % 2];
         piece p = i == 0 ? (piece){seq, 0, prompt} : (piece){seq, prompt + i - 1, 1};
         make_batch(s, b, &p, 1, false);
-        if (i > 0) b->tokens[0] = ahead ? TOK_PROMISED : history[prompt + i - 1];
+        if (i > 0) b->tokens[0] = ahead ? TOK_PENDING : history[prompt + i - 1];
         row[i % 2] = (sample_row){.params = params,
                                   .tokens = history,
                                   .n_prompt = prompt,
@@ -883,17 +883,17 @@ static void finish(side *s, float *logits) {
 /* A prompt is computed, and before anybody has waited for it its slots are parked and another one
  * is computed in them; while that decodes, the first comes back to slots elsewhere and decodes
  * there.  Both give the bits that they give alone. */
-static void what_was_parked_gives_the_same_bits(void) {
+static void what_was_swapped_out_gives_the_same_bits(void) {
     enum { PROMPT = 24 };
     static float alone[2][VOCAB], moved[2][VOCAB], unused[VOCAB];
     static step_batch t[2];
-    int32_t parked[BLOCKS_MAX * LAYERS];
+    int32_t swapped[BLOCKS_MAX * LAYERS];
     side gpu;
     backend_options o = cuda_options("bf16");
     fake_reset();
     if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
     uint32_t n = kv_blocks_of(&gpu.kv, PROMPT) * gpu.kv.n_groups;
-    for (uint32_t i = 0; i < n; i++) parked[i] = (int32_t)(i * 5 + 2);
+    for (uint32_t i = 0; i < n; i++) swapped[i] = (int32_t)(i * 5 + 2);
     for (uint32_t seq = 0; seq < 2; seq++) {
         send(&gpu, &t[0], (piece){seq, 0, PROMPT});
         finish(&gpu, unused);
@@ -904,12 +904,12 @@ static void what_was_parked_gives_the_same_bits(void) {
     for (int round = 0; round < 6; round++) {
         int32_t *home = gpu.slots[0], *elsewhere = gpu.slots[2 + round % 2];
         send(&gpu, &t[0], (piece){0, 0, PROMPT});
-        be_kv_move(gpu.be, &gpu.kv, n, home, parked, true);
+        be_kv_move(gpu.be, &gpu.kv, n, home, swapped, true);
         send(&gpu, &t[1], (piece){1, 0, PROMPT});
         finish(&gpu, unused);
         finish(&gpu, unused);
         send(&gpu, &t[0], (piece){1, PROMPT, 1});
-        be_kv_move(gpu.be, &gpu.kv, n, parked, elsewhere, false);
+        be_kv_move(gpu.be, &gpu.kv, n, swapped, elsewhere, false);
         int32_t before[BLOCKS_MAX * LAYERS];
         memcpy(before, home, sizeof before);
         memcpy(home, elsewhere, sizeof before);
@@ -943,7 +943,7 @@ static void wrong_batches_are_refused_and_the_next_is_served(void) {
         t.seqs[0].slots = slots;
         if (i == 0) t.tokens[1] = VOCAB;
         if (i == 1) slots[0] = INT32_MAX;
-        if (i == 2) t.tokens[1] = TOK_PROMISED;
+        if (i == 2) t.tokens[1] = TOK_PENDING;
         if (i == 3) slots[0] = -1;
         be_step_begin(gpu.be, &t.b, &gpu.kv);
         decoder_forward(gpu.be, &gpu.spec, &gpu.weights, &gpu.scratch, &t.b);
@@ -1273,7 +1273,7 @@ static const test_case cases[] = {
     TEST(a_host_with_few_cpus_waits_asleep),
     TEST(the_device_draws_what_the_host_would),
     TEST(two_steps_on_their_way_give_the_tokens_of_one),
-    TEST(what_was_parked_gives_the_same_bits),
+    TEST(what_was_swapped_out_gives_the_same_bits),
     TEST(wrong_batches_are_refused_and_the_next_is_served),
     TEST(any_call_may_fail_and_nothing_is_kept),
     TEST(a_missing_library_is_told_and_a_named_one_is_an_error),

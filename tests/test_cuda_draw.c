@@ -25,7 +25,7 @@ typedef struct row_case {
     tok_id history[HISTORY_MAX];
     tok_id forced;
     int32_t n_top;
-    bool promised; // the last token comes from the device
+    bool pending;  // the last token comes from the device
     float *logits; // [n_vocab]
 } row_case;
 
@@ -92,8 +92,9 @@ static bool same_result(const sample_result *a, const sample_result *b) {
     return same;
 }
 
-static void print_result(const char *who, const sample_result *r) {
-    printf("  %s: id %d, logprob %.9g, %u alternatives:", who, r->id, (double)r->logprob, r->n_top);
+static void print_result(const char *name, const sample_result *r) {
+    printf("  %s: id %d, logprob %.9g, %u alternatives:", name, r->id, (double)r->logprob,
+           r->n_top);
     for (uint32_t k = 0; k < r->n_top && k < SAMPLE_TOP_MAX; k++)
         printf(" %d:%.9g", r->top[k].id, (double)r->top[k].logprob);
     printf("\n");
@@ -108,7 +109,7 @@ static void print_case(const lot *t, uint32_t i, const char *what) {
            what, i, t->n_rows, t->n_vocab, (double)p->temperature, (double)p->top_p,
            (double)p->min_p, p->top_k, (double)p->repetition_penalty, (double)p->presence_penalty,
            (double)p->frequency_penalty, p->n_bias, c->n_banned, c->n_tokens, c->forced, c->n_top,
-           c->promised ? ", promised" : "");
+           c->pending ? ", promised" : "");
 }
 
 static void expect_results(const lot *t, const sample_row *rows, const sample_result *got,
@@ -167,18 +168,18 @@ static uint32_t place_of(const lot *t, uint32_t i) {
 static inferd_status plan_lot(lot *t, draw_plan *plan, void *scratch, inferd_err *err) {
     sample_row rows[ROWS_MAX];
     tok_id tokens[3 * ROWS_MAX];
-    uint32_t promised[3 * ROWS_MAX], logit_rows[ROWS_MAX];
+    uint32_t pending[3 * ROWS_MAX], logit_rows[ROWS_MAX];
     for (uint32_t i = 0; i < 3 * ROWS_MAX; i++) {
         tokens[i] = 1;
-        promised[i] = 0xdead;
+        pending[i] = 0xdead;
     }
     fill_rows(t, rows);
     tok_id *hidden[ROWS_MAX] = {NULL};
     for (uint32_t i = 0; i < t->n_rows; i++) {
         logit_rows[i] = 3 * i + i % 3;
-        if (!t->row[i].promised) continue;
-        tokens[logit_rows[i]] = TOK_PROMISED;
-        promised[logit_rows[i]] = place_of(t, i);
+        if (!t->row[i].pending) continue;
+        tokens[logit_rows[i]] = TOK_PENDING;
+        pending[logit_rows[i]] = place_of(t, i);
         hidden[i] = malloc(rows[i].n_tokens * sizeof(tok_id));
         INFERD_CHECK(hidden[i] != NULL);
         memcpy(hidden[i], rows[i].tokens, rows[i].n_tokens * sizeof(tok_id));
@@ -189,7 +190,7 @@ static inferd_status plan_lot(lot *t, draw_plan *plan, void *scratch, inferd_err
     batch b = {.n_rows = 3 * t->n_rows,
                .n_logits = t->n_rows,
                .tokens = tokens,
-               .promised = promised,
+               .pending = pending,
                .logit_rows = logit_rows};
     inferd_status s = draw_plan_build(plan, rows, &b, t->n_vocab, scratch, err);
     for (uint32_t i = 0; i < t->n_rows; i++) free(hidden[i]);
@@ -200,7 +201,7 @@ static void *put_before(cuda_rig *r, const lot *t) {
     int32_t before[ROWS_MAX];
     for (uint32_t i = 0; i < ROWS_MAX; i++) before[i] = 1;
     for (uint32_t i = 0; i < t->n_rows; i++)
-        if (t->row[i].promised) before[place_of(t, i)] = t->row[i].tokens[t->row[i].n_tokens - 1];
+        if (t->row[i].pending) before[place_of(t, i)] = t->row[i].tokens[t->row[i].n_tokens - 1];
     return rig_put(r, before, t->rows_max * sizeof *before);
 }
 
@@ -399,7 +400,7 @@ static void some_history(row_case *c, uint32_t n) {
     c->n_tokens = rig_below(HISTORY_MAX);
     c->n_prompt = rig_below(c->n_tokens + 1);
     for (uint32_t i = 0; i < c->n_tokens; i++) c->history[i] = some_id(n);
-    c->promised = c->n_prompt < c->n_tokens && rig_below(2);
+    c->pending = c->n_prompt < c->n_tokens && rig_below(2);
 }
 
 /* n_lots launches of n_rows rows that have nothing in common. */
@@ -638,7 +639,7 @@ static void counts_of_a_history_stop_at_65535(void) {
         row_case *c = &t->row[i];
         c->tokens = tokens;
         c->n_tokens = i < 2 ? 65535 : i < 4 ? 65536 : i == 4 ? N_TOKENS : 65534;
-        c->promised = i % 2;
+        c->pending = i % 2;
         c->params.frequency_penalty = 1e-4f;
         c->params.temperature = 0;
         memset(c->logits, 0, 40 * sizeof(float));
@@ -652,7 +653,7 @@ static void counts_of_a_history_stop_at_65535(void) {
 }
 
 /* In the output already, only in the prompt, nowhere before, in another slice, and not a token. */
-static void a_promised_token_counts_as_output(void) {
+static void a_pending_token_counts_as_output(void) {
     enum { N = 5000 };
     static const tok_id late[] = {3, 4, 9, 4097, N, N + 7, 3, 4};
     cuda_rig r;
@@ -666,7 +667,7 @@ static void a_promised_token_counts_as_output(void) {
         memcpy(c->history, history, sizeof history);
         c->n_prompt = 3;
         c->n_tokens = INFERD_COUNT(history);
-        c->promised = true;
+        c->pending = true;
         c->params.temperature = 0;
         for (uint32_t j = 0; j < N; j++) c->logits[j] = j < 10 ? 10 - 0.01f * (float)j : -1;
         if (late[i] < N) c->logits[late[i]] = 10.3f; // one penalty more takes it below 0
@@ -898,7 +899,7 @@ static const test_case cases[] = {
     TEST(biases_of_one_token_are_added_in_order),
     TEST(penalties_round_as_they_are_written),
     TEST(counts_of_a_history_stop_at_65535),
-    TEST(a_promised_token_counts_as_output),
+    TEST(a_pending_token_counts_as_output),
     TEST(alternatives_are_the_first_in_order),
     TEST(a_forced_row_reports_its_token),
     TEST(neighbours_do_not_matter),

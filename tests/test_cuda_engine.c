@@ -335,7 +335,7 @@ static void a_text_goes_on_from_host_memory(void) {
         EXPECT(engine_submit(f.e, r));
         wait_for(&f, HIGH);
         engine_get_stats(f.e, &s);
-        EXPECT(s.n_parked >= LOWS * (50 / 32) && s.n_unparked >= LOWS * (50 / 32));
+        EXPECT(s.n_swapped_out >= LOWS * (50 / 32) && s.n_swapped_in >= LOWS * (50 / 32));
         EXPECT(s.n_recomputed_tokens <= LOWS * 32); // the block that was not full
         EXPECT_EQ(s.backend.n_kv_driver_calls, 0);
         for (uint32_t id = 1; id <= LOWS; id++) {
@@ -394,9 +394,9 @@ static void hand_event(void *ctx, const gen_event *ev) {
     o->n_done++;
 }
 
-static void hand_turn(core *c) {
+static void hand_iterate(core *c) {
     inferd_err err = {0};
-    core_turn(c);
+    core_iterate(c);
     sched_flush(c->sched, UINT32_MAX);
     EXPECT_EQ(core_verify(c, &err), INFERD_OK);
     if (err.text[0] != 0) printf("%s\n", err.text);
@@ -427,7 +427,7 @@ static bool hand_open(front *f, core *c, model *m, const engine_limits *given) {
                 core_init(c, &co, &err) == INFERD_OK && core_open(c, &err) == INFERD_OK;
     if (fine) residency_attach(&c->models, 0, m, DEVICE_OWN, &policy, clock_now_us());
     for (int i = 0; i < 100000 && fine && residency_state(&c->models, 0) < MODEL_HOT; i++)
-        hand_turn(c);
+        hand_iterate(c);
     fine = fine && residency_state(&c->models, 0) == MODEL_HOT;
     if (!fine) printf("%s\n", err.text);
     EXPECT(fine);
@@ -456,17 +456,17 @@ static void a_step_behind_a_failed_one_is_computed_again(void) {
     EXPECT_EQ(model_open(&(model_options){.path = f.path}, &f.m, &err), INFERD_OK);
     if (hand_open(&f, &c, f.m, &limits)) {
         hand_submit(&c, request(1, 10, 30));
-        while (f.outcomes[1].n_tokens < 3) hand_turn(&c);
+        while (f.outcomes[1].n_tokens < 3) hand_iterate(&c);
         EXPECT_EQ(c.n_flight, 1);
         fake_fail_call("copy_to_device", 1, CU_EFAILED);
-        hand_turn(&c);
+        hand_iterate(&c);
         EXPECT(fake_failed());
         EXPECT_EQ(f.outcomes[1].n_done, 0);
         hand_submit(&c, request(2, 12, 5));
-        hand_turn(&c);
+        hand_iterate(&c);
         EXPECT_EQ(f.outcomes[1].done.done.finish, GEN_ERROR);
         EXPECT_EQ(f.outcomes[1].done.done.status, INFERD_EDEVICE);
-        for (int i = 0; i < 100 && f.outcomes[2].n_done == 0; i++) hand_turn(&c);
+        for (int i = 0; i < 100 && f.outcomes[2].n_done == 0; i++) hand_iterate(&c);
         EXPECT_EQ(f.outcomes[2].done.done.finish, GEN_LENGTH);
         EXPECT_EQ(f.outcomes[2].n_tokens, 5);
         if (f.outcomes[2].done.done.text[0] != 0) printf("%s\n", f.outcomes[2].done.done.text);

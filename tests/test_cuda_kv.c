@@ -47,7 +47,7 @@ static void open_bench(bench *b, uint64_t host_bytes) {
                         .slots_per_page = SLOTS,
                         .layer_bytes = slot_bytes,
                         .slot_bytes = slot_bytes};
-    b->extent = be_park_extent_pages(b->be);
+    b->extent = be_swap_extent_pages(b->be);
     for (int i = 0; i < 100000 && be_n_pages_ready(b->be) < be_n_pages(b->be); i++)
         nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     EXPECT_EQ(be_n_pages_ready(b->be), be_n_pages(b->be));
@@ -94,9 +94,9 @@ static void expect_fine(bench *b) {
 static void there_are_pages_for_it_in_whole_extents(void) {
     bench b;
     open_bench(&b, 0);
-    EXPECT(be_n_park_pages(b.be) >= be_n_pages(b.be));
-    EXPECT(be_n_park_pages(b.be) < be_n_pages(b.be) + b.extent);
-    EXPECT_EQ(be_n_park_pages(b.be) % b.extent, 0);
+    EXPECT(be_n_swap_pages(b.be) >= be_n_pages(b.be));
+    EXPECT(be_n_swap_pages(b.be) < be_n_pages(b.be) + b.extent);
+    EXPECT_EQ(be_n_swap_pages(b.be) % b.extent, 0);
     close_bench(&b);
 }
 
@@ -106,10 +106,10 @@ static void the_host_says_how_many_pages_there_are(void) {
     size_t extent_bytes = b.extent * be_page_bytes(b.be);
     close_bench(&b);
     open_bench(&b, 3 * extent_bytes - 1);
-    EXPECT_EQ(be_n_park_pages(b.be), 2 * b.extent);
+    EXPECT_EQ(be_n_swap_pages(b.be), 2 * b.extent);
     close_bench(&b);
     open_bench(&b, extent_bytes - 1);
-    EXPECT_EQ(be_n_park_pages(b.be), 0);
+    EXPECT_EQ(be_n_swap_pages(b.be), 0);
     close_bench(&b);
 }
 
@@ -250,7 +250,7 @@ static void extents_are_pinned_one_ahead_and_a_few_are_kept(void) {
     bench b;
     open_bench(&b, 0);
     size_t extent_bytes = b.extent * be_page_bytes(b.be);
-    uint32_t n = be_n_park_pages(b.be) / b.extent, each = b.extent * SLOTS;
+    uint32_t n = be_n_swap_pages(b.be) / b.extent, each = b.extent * SLOTS;
     if (n < 6) SKIP("a device too small for six extents");
     n = 6;
     wait_pinned(&b, extent_bytes);
@@ -261,7 +261,7 @@ static void extents_are_pinned_one_ahead_and_a_few_are_kept(void) {
         wait_pinned(&b, (i + 2) * extent_bytes);
     }
     move(&b, 0, (int32_t)((n - 1) * each), true);
-    for (uint32_t i = 0; i < n; i++) be_park_empty(b.be, i * b.extent);
+    for (uint32_t i = 0; i < n; i++) be_swap_empty(b.be, i * b.extent);
     EXPECT(pinned_bytes(&b) <= 4 * extent_bytes);
     put(&b, 3, 5); // and it goes on
     move(&b, 3, 2, false);
@@ -310,7 +310,7 @@ static void memory_goes_when_its_copies_are_done(void) {
     wait_pinned(&b, 6 * extent_bytes);
     for (uint32_t i = 0; i < 6; i++) move(&b, (int32_t)(i * b.extent * SLOTS), (int32_t)i, false);
     EXPECT(fake_pending() > 0);
-    for (uint32_t i = 0; i < 6; i++) be_park_empty(b.be, i * b.extent);
+    for (uint32_t i = 0; i < 6; i++) be_swap_empty(b.be, i * b.extent);
     EXPECT(pinned_bytes(&b) <= 4 * extent_bytes);
     for (int32_t i = 0; i < 6; i++) move(&b, i, i, true);
     for (int32_t i = 0; i < 6; i++) EXPECT(holds(&b, i, (uint32_t)i));
@@ -332,7 +332,7 @@ static void weights_have_the_memory_of_spare_extents(void) {
     EXPECT_EQ(be_window_host_take(b.be, w, &err), INFERD_ENOMEM);
     for (uint32_t i = 0; i < 3; i++) {
         move(&b, (int32_t)(i * b.extent * SLOTS), (int32_t)i, false); // it may be on its way
-        be_park_empty(b.be, i * b.extent);
+        be_swap_empty(b.be, i * b.extent);
     }
     EXPECT_EQ(be_window_host_take(b.be, w, &err), INFERD_OK);
     be_window_host_give(b.be, w);

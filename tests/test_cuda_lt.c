@@ -562,7 +562,7 @@ static void multiply(cuda_rig *r, const matmul_workspace *w, const product *p, u
 }
 
 /* First without measuring, then measured, then by what was measured. */
-static void products_are_right_whoever_chose_the_algorithm(void) {
+static void products_are_right_with_any_chosen_algorithm(void) {
     cuda_rig r;
     product p;
     char text[FILE_MAX];
@@ -598,11 +598,11 @@ static void products_are_right_whoever_chose_the_algorithm(void) {
 }
 
 static const test_case on_any_device[] = {
-    TEST(products_are_right_whoever_chose_the_algorithm),
+    TEST(products_are_right_with_any_chosen_algorithm),
 };
 
 static const test_case cases[] = {
-    TEST(products_are_right_whoever_chose_the_algorithm),
+    TEST(products_are_right_with_any_chosen_algorithm),
     TEST(rows_are_rounded_up_to_a_bucket),
     TEST(the_fastest_candidate_that_runs_is_chosen),
     TEST(the_chosen_algorithm_is_used),

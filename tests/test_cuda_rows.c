@@ -621,8 +621,8 @@ static want embedded(const void *ctx, uint32_t row, uint32_t col) {
 static void embed_one(cuda_rig *r, dtype type, uint32_t cols, cu_type out_type, float scale) {
     enum { TABLE_ROWS = 48, ROWS = 10 }; // no padding: what lies behind is not the table's
     static const int32_t tokens[ROWS] = {0, 47, 15, 16, -1, 8, -1, -1, 7, 31};
-    static const uint32_t promised[ROWS] = {9, 9, 9, 9, 2,
-                                            9, 0, 1, 9, 9}; // read where the token is -1
+    static const uint32_t pending[ROWS] = {9, 9, 9, 9, 2,
+                                           9, 0, 1, 9, 9}; // read where the token is -1
     static const int32_t drawn[3] = {-1, TABLE_ROWS, 24};
     static const int32_t looked_up[ROWS] = {0, 47, 15, 16, 24, 8, -1, TABLE_ROWS, 7, 31};
     unsigned char *file = random_file(type, TABLE_ROWS, cols);
@@ -630,7 +630,7 @@ static void embed_one(cuda_rig *r, dtype type, uint32_t cols, cu_type out_type, 
     float *values = floats(TABLE_ROWS * (size_t)cols);
     format_to_f32(&t.host, 0, TABLE_ROWS, values);
     step_view view = {.tokens = rig_put(r, tokens, sizeof tokens),
-                      .promised = rig_put(r, promised, sizeof promised),
+                      .pending = rig_put(r, pending, sizeof pending),
                       .drawn = rig_put(r, drawn, sizeof drawn)};
     mat out = mat_out(r, out_type, ROWS, cols, up8(cols) + 8);
     launch_embed(&r->l, &(embed_args){.out = out.dev,

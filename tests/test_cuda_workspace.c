@@ -57,50 +57,50 @@ static void close_device(backend *be) {
     EXPECT_EQ(fake_leaks(), 0);
 }
 
-typedef struct placed {
+typedef struct bound {
     model *m;
-    placed_model *p;
+    bound_model *p;
     uint32_t first_page, n_pages;
     inferd_err err; // of opening
-} placed;
+} bound;
 
 static model_limits limits_of(uint32_t rows, uint32_t logits) {
     return (model_limits){.rows_max = rows, .logits_max = logits, .kv = KV_F16};
 }
 
 /* False: it was refused, see err. */
-static bool place(backend *be, placed *p, const char *path, model_limits limits,
-                  uint32_t first_page) {
-    *p = (placed){.first_page = first_page};
+static bool bind(backend *be, bound *p, const char *path, model_limits limits,
+                 uint32_t first_page) {
+    *p = (bound){.first_page = first_page};
     model_options o = {.path = path, .allow_dummy = true};
     EXPECT_EQ(model_open(&o, &p->m, &p->err), INFERD_OK);
-    if (p->m == NULL || placed_open(p->m, be, &limits, &p->p, &p->err) != INFERD_OK) {
+    if (p->m == NULL || bound_open(p->m, be, &limits, &p->p, &p->err) != INFERD_OK) {
         model_close(p->m);
         p->m = NULL;
         return false;
     }
     uint32_t pages[64];
-    p->n_pages = placed_weight_pages(p->p);
+    p->n_pages = bound_weight_pages(p->p);
     INFERD_CHECK(p->n_pages <= INFERD_COUNT(pages));
     uint32_t n = first_page + p->n_pages + KV_PAGES;
     for (int i = 0; i < 100000 && be_n_pages_ready(be) < n; i++)
         nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
     for (uint32_t i = 0; i < p->n_pages; i++) pages[i] = first_page + i;
-    EXPECT_EQ(placed_bring_up(p->p, pages, p->n_pages, &p->err), INFERD_OK);
+    EXPECT_EQ(bound_bring_up(p->p, pages, p->n_pages, &p->err), INFERD_OK);
     return true;
 }
 
-static void remove_model(placed *p) {
-    placed_close(p->p);
+static void remove_model(bound *p) {
+    bound_close(p->p);
     model_close(p->m);
-    *p = (placed){0};
+    *p = (bound){0};
 }
 
 /* ---- steps of one row per sequence ---- */
 
 typedef struct rows {
     tok_id tokens[ROWS];
-    uint32_t promised[ROWS], positions[ROWS], row_seq[ROWS], logit_rows[ROWS];
+    uint32_t pending[ROWS], positions[ROWS], row_seq[ROWS], logit_rows[ROWS];
     batch_seq seqs[ROWS];
     sample_row draws[ROWS];
     batch b;
@@ -110,9 +110,9 @@ static const sample_params greedy = {.top_p = 1, .repetition_penalty = 1};
 
 /* n sequences at their first position, the first of them at position context - 1, where most of its
  * blocks are the same few. */
-static void make_rows(const placed *p, rows *r, uint32_t n, uint32_t context) {
+static void make_rows(const bound *p, rows *r, uint32_t n, uint32_t context) {
     static int32_t slots[BLOCKS], own[ROWS];
-    const kv_layout *kv = placed_kv(p->p);
+    const kv_layout *kv = bound_kv(p->p);
     INFERD_CHECK(kv->n_groups == 1 && kv_blocks_of(kv, context) <= BLOCKS);
     INFERD_CHECK(FEW_BLOCKS + ROWS <= KV_PAGES * kv->slots_per_page);
     uint32_t slot = (p->first_page + p->n_pages) * kv->slots_per_page;
@@ -133,19 +133,19 @@ static void make_rows(const placed *p, rows *r, uint32_t n, uint32_t context) {
                                    .n_top = 0};
     }
     r->b =
-        (batch){n, n, n, r->tokens, r->promised, r->positions, r->row_seq, r->seqs, r->logit_rows};
+        (batch){n, n, n, r->tokens, r->pending, r->positions, r->row_seq, r->seqs, r->logit_rows};
 }
 
-static inferd_status step(backend *be, const placed *p, const rows *r, sample_result *out,
+static inferd_status step(backend *be, const bound *p, const rows *r, sample_result *out,
                           inferd_err *err) {
     be_step_result result;
-    placed_launch(p->p, &r->b, r->draws, model_about(p->m)->n_vocab);
+    bound_launch(p->p, &r->b, r->draws, model_about(p->m)->n_vocab);
     inferd_status s = be_step_finish(be, &result, err);
     if (s == INFERD_OK && out != NULL) memcpy(out, result.draws, r->b.n_logits * sizeof *out);
     return s;
 }
 
-static bool runs(backend *be, const placed *p, uint32_t n, uint32_t context) {
+static bool runs(backend *be, const bound *p, uint32_t n, uint32_t context) {
     static rows r;
     inferd_err err = {0};
     make_rows(p, &r, n, context);
@@ -170,14 +170,14 @@ static uint64_t needed(const inferd_err *err) {
 static void a_model_that_opens_has_room_for_its_largest_step(void) {
     if (on_gpu()) SKIP("what fits is the fake's");
     backend *be = open_device(256, 60u << 20, 0, false);
-    placed p;
-    EXPECT(!place(be, &p, longest, limits_of(2048, ROWS), 0));
+    bound p;
+    EXPECT(!bind(be, &p, longest, limits_of(2048, ROWS), 0));
     EXPECT_EQ(p.err.status, INFERD_ENOMEM);
     EXPECT(strstr(p.err.text, "steps of 2048 rows, logits of 256 rows and 512 tokens") != NULL);
     uint64_t n = needed(&p.err);
     close_device(be);
     be = open_device(256, n, 0, false);
-    if (place(be, &p, longest, limits_of(2048, ROWS), 0)) {
+    if (bind(be, &p, longest, limits_of(2048, ROWS), 0)) {
         uint64_t n_growths = cuda_of(be)->n_growths;
         EXPECT(runs(be, &p, 1, 1));
         EXPECT(runs(be, &p, ROWS, 100));
@@ -209,8 +209,8 @@ static void the_workspace_follows_from_the_models(void) {
     EXPECT_EQ(models_workspace_bytes(all, 1, &o, &limits, &least, &err), INFERD_OK);
     EXPECT(least > 64u << 20 && least < 128u << 20); // of 128 MiB at most
     backend *be = open_device(256, 0, least, false);
-    placed p;
-    if (place(be, &p, tiny, limits, 0)) {
+    bound p;
+    if (bind(be, &p, tiny, limits, 0)) {
         const cuda_backend *c = cuda_of(be);
         EXPECT(c->attn_workspace.partials_bytes >= attention_partials_bytes(ROWS, 4, 64));
         EXPECT(runs(be, &p, ROWS, 2000));
@@ -250,8 +250,8 @@ static void models_come_and_go_beside_each_other(void) {
     inferd_err err = {0};
     backend *be = open_device(200, 70u << 20, 0, true);
     cuda_backend *c = cuda_of(be);
-    placed a, b, large;
-    bool fine = place(be, &a, tiny, limits_of(ROWS, ROWS), 0);
+    bound a, b, large;
+    bool fine = bind(be, &a, tiny, limits_of(ROWS, ROWS), 0);
     EXPECT(fine);
     if (!fine) {
         close_device(be);
@@ -261,10 +261,10 @@ static void models_come_and_go_beside_each_other(void) {
     EXPECT_EQ(step(be, &a, &r, before, &err), INFERD_OK);
     size_t partials = c->attn_workspace.partials_bytes;
     for (int again = 0; again < 2; again++) { // reloaded
-        EXPECT(place(be, &b, "dummy:tiny?layers=1&vocab=3000&seed=5", limits_of(ROWS, ROWS), 20));
+        EXPECT(bind(be, &b, "dummy:tiny?layers=1&vocab=3000&seed=5", limits_of(ROWS, ROWS), 20));
         EXPECT(c->attn_workspace.partials_bytes < partials);
         EXPECT(runs(be, &b, 3, 16));
-        EXPECT(!place(be, &large, "dummy:tiny?layers=1&vocab=60000", limits_of(ROWS, ROWS), 40));
+        EXPECT(!bind(be, &large, "dummy:tiny?layers=1&vocab=60000", limits_of(ROWS, ROWS), 40));
         EXPECT(needed(&large.err) > 70u << 20);
         make_rows(&a, &r, 4, 30);
         EXPECT_EQ(step(be, &a, &r, after, &err), INFERD_OK);
@@ -275,7 +275,7 @@ static void models_come_and_go_beside_each_other(void) {
     }
     cuda_memory_stats first, last;
     for (int again = 0; again < 2; again++) { // tables of other frequencies, given back
-        EXPECT(place(be, &b, "dummy:tiny-qwen3?layers=1", limits_of(32, 8), 20));
+        EXPECT(bind(be, &b, "dummy:tiny-qwen3?layers=1", limits_of(32, 8), 20));
         EXPECT_EQ(c->n_ropes, 2);
         EXPECT(runs(be, &b, 3, 16));
         EXPECT(runs(be, &a, 3, 16));
@@ -295,22 +295,22 @@ static void a_model_that_fails_to_open_leaves_the_others(void) {
     if (on_gpu()) SKIP("a real device does not fail on demand");
     model_limits small = limits_of(32, 8), big = limits_of(ROWS, ROWS);
     backend *be = open_device(200, 80u << 20, 0, false);
-    placed a;
-    if (place(be, &a, tiny, small, 0)) {
+    bound a;
+    if (bind(be, &a, tiny, small, 0)) {
         bool reached = true;
         for (uint32_t n = 1; reached; n++) {
             inferd_err err = {0};
-            placed_model *p = NULL;
+            bound_model *p = NULL;
             model *m = NULL;
             model_options o = {.path = "dummy:tiny-qwen3?layers=1", .allow_dummy = true};
             EXPECT_EQ(model_open(&o, &m, &err), INFERD_OK);
             fake_fail_at(n, CU_EFAILED);
-            inferd_status st = placed_open(m, be, &big, &p, &err);
+            inferd_status st = bound_open(m, be, &big, &p, &err);
             reached = fake_failed();
             fake_fail_at(0, CU_OK);
             EXPECT(!reached || (st != INFERD_OK && err.text[0] != 0));
             be_check(be, NULL); // an activation that was not cleared is told twice
-            placed_close(p);
+            bound_close(p);
             EXPECT(runs(be, &a, 3, 20));
             EXPECT_EQ(cuda_of(be)->n_ropes, 1);
             model_close(m);
@@ -331,15 +331,15 @@ static void drawn_tokens_outlive_a_reservation(void) {
     be_step_result result;
     for (int moved = 0; moved < 2; moved++) {
         backend *be = open_device(200, 90u << 20, 0, true);
-        placed a, b = {0};
-        if (place(be, &a, tiny, limits_of(64, 8), 0)) {
+        bound a, b = {0};
+        if (bind(be, &a, tiny, limits_of(64, 8), 0)) {
             make_rows(&a, &r, 2, 5);
-            placed_launch(a.p, &r.b, r.draws, VOCAB);
+            bound_launch(a.p, &r.b, r.draws, VOCAB);
             if (moved)
-                EXPECT(place(be, &b, "dummy:tiny?layers=1&vocab=3000", limits_of(64, 600), 20));
+                EXPECT(bind(be, &b, "dummy:tiny?layers=1&vocab=3000", limits_of(64, 600), 20));
             EXPECT_EQ(be_step_finish(be, &result, &err), INFERD_OK);
             memcpy(drawn, result.draws, sizeof drawn);
-            for (int i = 0; i < 2; i++) r.tokens[i] = TOK_PROMISED, r.promised[i] = (uint32_t)i;
+            for (int i = 0; i < 2; i++) r.tokens[i] = TOK_PENDING, r.pending[i] = (uint32_t)i;
             EXPECT_EQ(step(be, &a, &r, next[moved], &err), INFERD_OK);
             if (err.text[0] != 0) printf("%s\n", err.text);
             EXPECT(drawn[0].id >= 0);
@@ -362,15 +362,15 @@ static void short_of_partials_attention_takes_more_launches(void) {
     static sample_result got[2][6];
     inferd_err err = {0};
     backend *be = open_device(200, 58u << 20, 0, false);
-    placed p;
+    bound p;
     uint64_t n_launches[2] = {0};
-    EXPECT(!place(be, &p, tiny, limits_of(2048, ROWS), 0));
+    EXPECT(!bind(be, &p, tiny, limits_of(2048, ROWS), 0));
     uint64_t least = needed(&p.err);
     close_device(be);
     for (int large = 0; large < 2; large++) {
         be = open_device(200, large ? 110u << 20 : least, 0, true);
         cuda_backend *c = cuda_of(be);
-        if (place(be, &p, tiny, limits_of(2048, ROWS), 0)) {
+        if (bind(be, &p, tiny, limits_of(2048, ROWS), 0)) {
             size_t row = attention_partials_bytes(1, 4, 64);
             EXPECT_EQ(c->attn_workspace.partials_bytes < 40 * row, !large);
             make_rows(&p, &r, 6, 700);
@@ -404,14 +404,14 @@ static void a_long_draw_plan_stays_on_the_host(void) {
     biased.n_bias = N_BIAS;
     for (int large = 0; large < 2; large++) {
         uint64_t least = 58u << 20;
-        placed p;
+        bound p;
         backend *be = open_device(200, least, 0, true);
-        EXPECT(!place(be, &p, tiny, limits_of(2048, ROWS), 0));
+        EXPECT(!bind(be, &p, tiny, limits_of(2048, ROWS), 0));
         least = needed(&p.err);
         close_device(be);
         be = open_device(200, large ? 110u << 20 : least, 0, true);
         cuda_backend *c = cuda_of(be);
-        if (place(be, &p, tiny, limits_of(2048, ROWS), 0)) {
+        if (bind(be, &p, tiny, limits_of(2048, ROWS), 0)) {
             make_rows(&p, &r, N_ROWS, 10);
             for (uint32_t i = 0; i < N_ROWS; i++) r.draws[i].params = &biased;
             for (int again = large; again < 2; again++) {
@@ -440,8 +440,8 @@ static void a_mixed_load_captures_each_kind_once(void) {
     backend *be = open_device(256, 128u << 20, 0, false);
     without_lt = false;
     cuda_backend *c = cuda_of(be);
-    placed p;
-    if (place(be, &p, longest, limits_of(ROWS, ROWS), 0)) {
+    bound p;
+    if (bind(be, &p, longest, limits_of(ROWS, ROWS), 0)) {
         uint64_t n_captured = 0, n_kinds = c->n_graphs;
         for (int pass = 0; pass < 3; pass++) {
             for (uint32_t i = 0; i < ROWS * 9; i++) {

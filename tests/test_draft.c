@@ -76,7 +76,7 @@ static void the_output_is_the_same_in_fewer_steps(void) {
         gen_request *q = request(1, 37, 400), *copy = copy_request(q);
         q->n_logprobs = 0;
         sched_submit(r.s, q, r.now_us);
-        while (rig_turn(&r)) rig_verify(&r);
+        while (rig_iterate(&r)) rig_verify(&r);
         EXPECT(gives(&r, copy));
         n_steps[k] = r.device.n_steps;
         const sched_counters *c = &r.s->counters;
@@ -184,10 +184,10 @@ static void with_eight_streams_nothing_is_guessed(void) {
     while (r.outcomes[8].n_done == 0) {
         uint64_t n_before = r.s->counters.n_drafted;
         bool full = r.s->n_running == 8;
-        rig_turn(&r);
+        rig_iterate(&r);
         if (full) EXPECT_EQ(r.s->counters.n_drafted, n_before);
     }
-    for (int i = 0; i < 100; i++) rig_turn(&r);
+    for (int i = 0; i < 100; i++) rig_iterate(&r);
     EXPECT(r.s->counters.n_drafted > 100);
     rig_run(&r);
     rig_deinit(&r);
@@ -216,7 +216,7 @@ static void everybody_has_a_row_before_anybody_guesses(void) {
     l.running_max = l.step_tokens_max = l.logits_max = 6;
     rig_init(&r, 400, &l);
     for (uint32_t i = 1; i <= 5; i++) sched_submit(r.s, request(i, 10, 300), r.now_us);
-    while (r.outcomes[5].n_tokens < 20) rig_turn(&r);
+    while (r.outcomes[5].n_tokens < 20) rig_iterate(&r);
     for (int i = 0; i < 100; i++) {
         step *st = rig_plan(&r);
         EXPECT_EQ(st->b.n_seqs, 5);
@@ -229,7 +229,7 @@ static void everybody_has_a_row_before_anybody_guesses(void) {
     repeat_nothing();
 }
 
-static void nobody_is_preempted_for_a_guess(void) {
+static void no_sequence_is_preempted_for_a_draft(void) {
     repeat();
     rig r;
     sched_limits l = limits_with(4);
@@ -237,7 +237,7 @@ static void nobody_is_preempted_for_a_guess(void) {
     rig_init(&r, 20, &l); // 60 blocks of 4 tokens
     sched_submit(r.s, request(1, 20, 101), r.now_us);
     sched_submit(r.s, request(2, 20, 101), r.now_us);
-    while (rig_turn(&r)) rig_verify(&r);
+    while (rig_iterate(&r)) rig_verify(&r);
     EXPECT_EQ(r.s->counters.n_preemptions, 0); // twice 30 blocks, not one more
     EXPECT(r.s->counters.n_drafts_right > 20);
     EXPECT(r.outcomes[1].n_tokens == 101 && r.outcomes[2].n_tokens == 101);
@@ -254,6 +254,6 @@ static const test_case cases[] = {
     TEST(with_eight_streams_nothing_is_guessed),
     TEST(a_text_that_never_repeats_costs_few_rows),
     TEST(everybody_has_a_row_before_anybody_guesses),
-    TEST(nobody_is_preempted_for_a_guess),
+    TEST(no_sequence_is_preempted_for_a_draft),
 };
 TEST_MAIN(cases)

@@ -1,9 +1,9 @@
 /* test_drain.c - a client that comes back when it was told to is let in. */
 #include "test.h"
 
-#include "scheduler/queue_places.h"
+#include "scheduler/queue_slots.h"
 
-enum { SECOND_US = 1000000, CLIENTS_MAX = 400, PLACES_MAX = 256 };
+enum { SECOND_US = 1000000, CLIENTS_MAX = 400, SLOTS_MAX = 256 };
 static drain_book b;
 static uint32_t n_tried_last;
 static uint32_t after_s, other_s;
@@ -25,7 +25,7 @@ static void a_free_queue_lets_everybody_in(void) {
     EXPECT(after_s >= DRAIN_MIN_S && after_s <= DRAIN_MAX_S);
 }
 
-static void how_long_a_place_is_held_is_measured(void) {
+static void how_long_a_slot_is_held_is_measured(void) {
     uint64_t now_us = run_full(20);
     EXPECT_EQ(drain_held_us(&b, now_us), 10 * SECOND_US);
     drain_note(&b, 2, 0, now_us); // most are left empty: each is held as long
@@ -37,16 +37,16 @@ static void how_long_a_place_is_held_is_measured(void) {
     EXPECT_EQ(drain_held_us(&b, 4 * SECOND_US), 6 * SECOND_US);
 }
 
-static void the_time_is_that_of_the_places_that_are_missing(void) {
+static void the_time_is_that_of_the_missing_slots(void) {
     uint64_t now_us = run_full(20);
     EXPECT_EQ(drain_refuse(&b, 0, 1, 20, now_us), 7);   // 1.1 + 5
     EXPECT_EQ(drain_refuse(&b, 0, 20, 20, now_us), 27); // 22 + 5
     EXPECT_EQ(drain_refuse(&b, 1, 20, 20, now_us), 27);
     EXPECT_EQ(drain_refuse(&b, 2, 20, 20, now_us), 49); // behind the one before
-    EXPECT_EQ(b.n_promises, 2);
+    EXPECT_EQ(b.n_reservations, 2);
     EXPECT_EQ(drain_refuse(&b, 3, 200, 20, now_us), 269); // the truth, and no promise
     EXPECT_EQ(drain_refuse(&b, 3, 20000, 20, now_us), DRAIN_FAR_S);
-    EXPECT_EQ(b.n_promises, 2);
+    EXPECT_EQ(b.n_reservations, 2);
 }
 
 /* So many of n_max places are free from now on. */
@@ -54,7 +54,7 @@ static void set_free(uint32_t n_free, uint32_t n_max, uint64_t now_us) {
     drain_note(&b, n_max - n_free, n_free, now_us);
 }
 
-static void a_promise_is_kept_from_newcomers(void) {
+static void a_reservation_is_kept_from_new_requests(void) {
     uint64_t now_us = run_full(20);
     EXPECT(!drain_admit(&b, 7, false, 1, 20, 0, now_us, &after_s));
     uint64_t due_us = now_us + after_s * (uint64_t)SECOND_US;
@@ -66,20 +66,20 @@ static void a_promise_is_kept_from_newcomers(void) {
     EXPECT(drain_admit(&b, 9, false, 1, 20, 0, due_us, &other_s)); // enough for all
 }
 
-static void who_comes_early_keeps_its_promise(void) {
+static void an_early_client_keeps_its_reservation(void) {
     uint64_t now_us = run_full(20);
     EXPECT(!drain_admit(&b, 7, false, 1, 20, 0, now_us, &after_s));
     EXPECT(after_s > 2);
     EXPECT(!drain_admit(&b, 7, false, 1, 20, 0, now_us + 2 * SECOND_US, &other_s));
     EXPECT_EQ(other_s, after_s - 2);
-    EXPECT_EQ(b.n_promises, 1);
+    EXPECT_EQ(b.n_reservations, 1);
     now_us += after_s * (uint64_t)SECOND_US;
     set_free(1, 20, now_us);
     EXPECT(drain_admit(&b, 7, false, 1, 20, 0, now_us, &other_s));
-    EXPECT_EQ(b.n_promises, 0);
+    EXPECT_EQ(b.n_reservations, 0);
 }
 
-static void who_comes_early_takes_nobodys_place(void) {
+static void an_early_client_takes_no_others_slot(void) {
     uint64_t now_us = run_full(20);
     EXPECT(!drain_admit(&b, 7, false, 1, 20, 0, now_us, &after_s));
     EXPECT(!drain_admit(&b, 8, false, 1, 20, 0, now_us, &other_s));
@@ -90,7 +90,7 @@ static void who_comes_early_takes_nobodys_place(void) {
     EXPECT(drain_admit(&b, 7, false, 1, 20, 0, now_us, &after_s));
 }
 
-static void what_nobody_comes_for_is_forgotten(void) {
+static void unclaimed_reservations_are_forgotten(void) {
     uint64_t now_us = run_full(20);
     EXPECT(!drain_admit(&b, 7, false, 1, 20, 0, now_us, &after_s));
     uint64_t late_us = now_us + after_s * (uint64_t)SECOND_US + DRAIN_GRACE_US;
@@ -99,18 +99,18 @@ static void what_nobody_comes_for_is_forgotten(void) {
     EXPECT(drain_admit(&b, 0, true, 1, 20, 0, late_us + 1, &after_s));
 }
 
-static void a_full_book_promises_nothing(void) {
+static void a_full_book_reserves_nothing(void) {
     const uint32_t n = 1000;
     uint64_t now_us = run_full(n);
-    for (uint64_t i = 1; i <= DRAIN_PROMISES_MAX; i++)
+    for (uint64_t i = 1; i <= DRAIN_RESERVATIONS_MAX; i++)
         EXPECT(!drain_admit(&b, i, false, 1, n, 0, now_us, &after_s) && after_s <= DRAIN_MAX_S);
-    EXPECT_EQ(b.n_promises, DRAIN_PROMISES_MAX);
-    EXPECT(!drain_admit(&b, DRAIN_PROMISES_MAX + 1, false, 1, n, 0, now_us, &after_s));
+    EXPECT_EQ(b.n_reservations, DRAIN_RESERVATIONS_MAX);
+    EXPECT(!drain_admit(&b, DRAIN_RESERVATIONS_MAX + 1, false, 1, n, 0, now_us, &after_s));
     EXPECT_EQ(after_s, DRAIN_MAX_S + 1);
-    EXPECT_EQ(b.n_promises, DRAIN_PROMISES_MAX);
+    EXPECT_EQ(b.n_reservations, DRAIN_RESERVATIONS_MAX);
 }
 
-static void each_is_told_a_later_place(void) {
+static void each_gets_a_later_time(void) {
     uint64_t now_us = run_full(20);
     uint32_t last_s = 0;
     for (uint64_t i = 1; i <= 100; i++) {
@@ -118,11 +118,12 @@ static void each_is_told_a_later_place(void) {
         EXPECT(after_s >= last_s);
         last_s = after_s;
     }
-    EXPECT_EQ(b.n_promises, 50); // k * 1.1 + 5 is up to a minute; the others were promised nothing,
-    EXPECT_EQ(last_s, 62);       // and stand in nobody's way
+    EXPECT_EQ(b.n_reservations,
+              50);         // k * 1.1 + 5 is up to a minute; the others were promised nothing,
+    EXPECT_EQ(last_s, 62); // and stand in nobody's way
 }
 
-static void a_pace_that_changes_is_followed_and_a_pause_forgets_promises(void) {
+static void a_new_pace_is_followed_and_a_pause_drops_reservations(void) {
     uint64_t now_us = run_full(20);
     for (int i = 0; i < 100; i++) drain_note(&b, 20, 1, now_us += SECOND_US / 20);
     EXPECT_EQ(drain_held_us(&b, now_us), SECOND_US);
@@ -130,7 +131,7 @@ static void a_pace_that_changes_is_followed_and_a_pause_forgets_promises(void) {
     now_us += (uint64_t)100000 * SECOND_US;
     drain_note(&b, 0, 20, now_us);
     EXPECT(drain_admit(&b, 2, false, 20, 20, 0, now_us, &after_s));
-    EXPECT_EQ(b.n_promises, 0);
+    EXPECT_EQ(b.n_reservations, 0);
 }
 
 /* A batch whose answers are equally long: 100 places come free every 10 s, all at once.  Those in
@@ -146,12 +147,12 @@ static void ends_that_come_all_at_once_are_waited_for(void) {
     EXPECT_EQ(drain_held_us(&b, now_us), 10 * SECOND_US);
     drain_note(&b, 95, 0, now_us);
     for (uint64_t i = 1; i <= 10; i++) drain_refuse(&b, i, 1, 100, now_us);
-    EXPECT(b.promises[0].due_us >= now_us + 10 * SECOND_US);
+    EXPECT(b.reservations[0].due_us >= now_us + 10 * SECOND_US);
     EXPECT(!drain_admit(&b, 11, false, 1, 100, 0, now_us, &after_s));
 }
 
 /* Ten spare places are in use beside all twenty: those have to come free before any other does. */
-static void spare_places_in_use_put_off_what_is_promised(void) {
+static void spare_slots_in_use_delay_reservations(void) {
     uint64_t now_us = run_full(20);
     EXPECT_EQ(drain_refuse(&b, 0, 1, 20, now_us), 7); // 1.1 + 5
     drain_note(&b, 30, 0, now_us);
@@ -164,27 +165,27 @@ static void spare_places_in_use_put_off_what_is_promised(void) {
  * is told the same second comes at the same moment.  Four places for a twentieth of a second, and
  * seventy clients. */
 static void a_herd_is_told_different_seconds(void) {
-    enum { PLACES = 4, SPARE = 1, HERD = 70, HELD_US = 50000, MS = 1000 };
+    enum { SLOTS = 4, SPARE = 1, HERD = 70, HELD_US = 50000, MS = 1000 };
     uint64_t now_us = SECOND_US, due_us[HERD] = {0};
     uint32_t n_due[DRAIN_MAX_S + 1] = {0}, n_good = 0, n_told = 0;
     b = (drain_book){0};
-    drain_note(&b, PLACES, 0, now_us);
-    for (int i = 0; i < 100; i++) drain_note(&b, PLACES, 1, now_us += HELD_US / PLACES);
+    drain_note(&b, SLOTS, 0, now_us);
+    for (int i = 0; i < 100; i++) drain_note(&b, SLOTS, 1, now_us += HELD_US / SLOTS);
     for (uint32_t i = 0; i < HERD; i++) {
-        EXPECT(!drain_admit(&b, i + 1, false, 1, PLACES, SPARE, now_us, &after_s));
+        EXPECT(!drain_admit(&b, i + 1, false, 1, SLOTS, SPARE, now_us, &after_s));
         EXPECT(after_s <= DRAIN_MAX_S);
         due_us[i] = now_us + after_s * (uint64_t)SECOND_US;
         n_due[after_s]++;
     }
-    for (uint32_t s = 0; s <= DRAIN_MAX_S; s++) EXPECT(n_due[s] <= PLACES);
-    drain_note(&b, 0, PLACES, now_us += HELD_US);
+    for (uint32_t s = 0; s <= DRAIN_MAX_S; s++) EXPECT(n_due[s] <= SLOTS);
+    drain_note(&b, 0, SLOTS, now_us += HELD_US);
     for (uint32_t s = 1; s <= DRAIN_MAX_S; s++) {
         uint32_t n_used = 0;
         now_us = due_us[0] + (s - 1) * (uint64_t)SECOND_US; // the first was told one second
         for (uint32_t i = 0; i < HERD; i++) {
             if (due_us[i] != now_us) continue;
             n_told++;
-            if (!drain_admit(&b, i + 1, false, 1, PLACES, SPARE, now_us + MS, &after_s)) continue;
+            if (!drain_admit(&b, i + 1, false, 1, SLOTS, SPARE, now_us + MS, &after_s)) continue;
             n_good++;
             drain_note(&b, ++n_used, 0, now_us + MS);
         }
@@ -203,7 +204,7 @@ typedef struct client {
 
 typedef struct crowd {
     uint64_t seed;
-    uint32_t n_clients, n_places;
+    uint32_t n_clients, n_slots;
     uint64_t serve_us;
     bool bursts; // places come free at multiples of serve_us
     bool memoryless;
@@ -227,7 +228,7 @@ static uint64_t end_of(crowd *c, uint64_t now_us) {
  * that pass. */
 static uint32_t first_retries(crowd c) {
     static client clients[CLIENTS_MAX];
-    static uint64_t ends_us[2 * PLACES_MAX]; // as many are to spare
+    static uint64_t ends_us[2 * SLOTS_MAX]; // as many are to spare
     uint32_t n_used = 0, n_tried = 0, n_passed = 0;
     b = (drain_book){0};
     for (uint32_t i = 0; i < c.n_clients; i++)
@@ -245,7 +246,7 @@ static uint32_t first_retries(crowd c) {
         for (uint32_t i = 0; i < c.n_clients; i++) {
             client *one = &clients[i];
             if (one->at_us > now_us) continue;
-            bool in = drain_admit(&b, i + 1, false, 1, c.n_places, c.n_places, now_us, &after_s);
+            bool in = drain_admit(&b, i + 1, false, 1, c.n_slots, c.n_slots, now_us, &after_s);
             n_tried += one->told;
             n_passed += one->told && in;
             /* After its first retry it begins anew, and without a promise. */
@@ -284,7 +285,7 @@ static void so_do_those_of_other_crowds(void) {
     for (int i = 0; i < N_CROWDS; i++) {
         uint64_t s = ++seed * 7919;
         crowd c = {.seed = s, .n_clients = 50 + (uint32_t)(draw(&s) % 351)};
-        c.n_places = (uint32_t)(4 * pow(PLACES_MAX / 4, (double)(draw(&s) % 1000) / 999));
+        c.n_slots = (uint32_t)(4 * pow(SLOTS_MAX / 4, (double)(draw(&s) % 1000) / 999));
         c.serve_us = (uint64_t)(50000 * pow(400, (double)(draw(&s) % 1000) / 999));
         uint64_t kind = draw(&s) % 3;
         c.bursts = kind == 1;
@@ -293,7 +294,7 @@ static void so_do_those_of_other_crowds(void) {
         if (n_tried_last < TRIED_LEAST) continue;
         if (pass < 900)
             printf("seed %llu: %u clients, %u places for %.2f s%s: %u of 1000 pass\n",
-                   (unsigned long long)c.seed, c.n_clients, c.n_places, (double)c.serve_us / 1e6,
+                   (unsigned long long)c.seed, c.n_clients, c.n_slots, (double)c.serve_us / 1e6,
                    c.bursts       ? ", in bursts"
                    : c.memoryless ? ", memoryless"
                                   : "",
@@ -310,17 +311,17 @@ static void so_do_those_of_other_crowds(void) {
 
 static const test_case cases[] = {
     TEST(a_free_queue_lets_everybody_in),
-    TEST(how_long_a_place_is_held_is_measured),
-    TEST(the_time_is_that_of_the_places_that_are_missing),
-    TEST(a_promise_is_kept_from_newcomers),
-    TEST(who_comes_early_keeps_its_promise),
-    TEST(who_comes_early_takes_nobodys_place),
-    TEST(what_nobody_comes_for_is_forgotten),
-    TEST(a_full_book_promises_nothing),
-    TEST(each_is_told_a_later_place),
-    TEST(a_pace_that_changes_is_followed_and_a_pause_forgets_promises),
+    TEST(how_long_a_slot_is_held_is_measured),
+    TEST(the_time_is_that_of_the_missing_slots),
+    TEST(a_reservation_is_kept_from_new_requests),
+    TEST(an_early_client_keeps_its_reservation),
+    TEST(an_early_client_takes_no_others_slot),
+    TEST(unclaimed_reservations_are_forgotten),
+    TEST(a_full_book_reserves_nothing),
+    TEST(each_gets_a_later_time),
+    TEST(a_new_pace_is_followed_and_a_pause_drops_reservations),
     TEST(ends_that_come_all_at_once_are_waited_for),
-    TEST(spare_places_in_use_put_off_what_is_promised),
+    TEST(spare_slots_in_use_delay_reservations),
     TEST(a_herd_is_told_different_seconds),
     TEST(nine_of_ten_first_retries_pass),
     TEST(so_do_those_of_other_crowds),

@@ -128,25 +128,25 @@ static void residual_outputs_are_smaller(void) {
 typedef struct rig {
     backend *be;
     model *m;
-    placed_model *p;
+    bound_model *p;
     uint32_t pages[PAGES_MAX], n_pages;
     uint32_t n_loads; // each on pages of its own; keys and values lie behind them
 } rig;
 
 static void rig_close(rig *r) {
-    placed_close(r->p);
+    bound_close(r->p);
     model_close(r->m);
     backend_close(r->be);
 }
 
 static bool rig_load(rig *r) {
     inferd_err err = {0};
-    r->n_pages = placed_weight_pages(r->p);
+    r->n_pages = bound_weight_pages(r->p);
     uint32_t first = r->n_loads++ * r->n_pages, wanted = first + r->n_pages + 2;
     INFERD_CHECK(r->n_pages <= PAGES_MAX && wanted <= be_n_pages(r->be));
     for (int i = 0; i < 100000 && be_n_pages_ready(r->be) < wanted; i++) usleep(100);
     for (uint32_t i = 0; i < r->n_pages; i++) r->pages[i] = first + i;
-    EXPECT_EQ(placed_bring_up(r->p, r->pages, r->n_pages, &err), INFERD_OK);
+    EXPECT_EQ(bound_bring_up(r->p, r->pages, r->n_pages, &err), INFERD_OK);
     if (err.status != INFERD_OK) printf("%s\n", err.text);
     return err.status == INFERD_OK;
 }
@@ -163,7 +163,7 @@ static bool rig_open(rig *r, const char *kind, const char *path) {
     *r = (rig){0};
     model_limits limits = {.rows_max = ROWS, .logits_max = ROWS, .kv = KV_F16};
     if (backend_open(&o, &r->be, &err) != INFERD_OK || (r->m = open_dummy(path)) == NULL ||
-        placed_open(r->m, r->be, &limits, &r->p, &err) != INFERD_OK) {
+        bound_open(r->m, r->be, &limits, &r->p, &err) != INFERD_OK) {
         printf("%s on %s: %s\n", path, kind, err.text);
         test_failures++;
         return false;
@@ -193,14 +193,14 @@ static void read_results(const be_step_result *from, sample_row draws[ROWS], flo
 /* Log-probability of each token of a text, given those before it. */
 static void rig_score(rig *r, float out[ROWS]) {
     static const sample_params params = {.top_p = 1, .repetition_penalty = 1};
-    const kv_layout *kv = placed_kv(r->p);
+    const kv_layout *kv = bound_kv(r->p);
     uint32_t n_slots = kv_blocks_of(kv, ROWS) * kv->n_groups;
     int32_t slots[64];
     INFERD_CHECK(n_slots <= INFERD_COUNT(slots) && n_slots <= 2 * kv->slots_per_page);
     for (uint32_t i = 0; i < n_slots; i++) // behind the weights
         slots[i] = (int32_t)(r->n_loads * r->n_pages * kv->slots_per_page + i);
     tok_id tokens[ROWS];
-    uint32_t promised[ROWS] = {0}, positions[ROWS], row_seq[ROWS] = {0};
+    uint32_t pending[ROWS] = {0}, positions[ROWS], row_seq[ROWS] = {0};
     sample_row draws[ROWS];
     for (uint32_t i = 0; i < ROWS; i++) {
         tokens[i] = (tok_id)(3 + i * 37 % 500);
@@ -208,10 +208,10 @@ static void rig_score(rig *r, float out[ROWS]) {
         draws[i] = (sample_row){.params = &params, .forced = (tok_id)((i * 53 + 7) % VOCAB_TINY)};
     }
     batch_seq seq = {0, ROWS, 0, kv_blocks_of(kv, ROWS), slots};
-    batch b = {ROWS, 1, ROWS, tokens, promised, positions, row_seq, &seq, positions};
+    batch b = {ROWS, 1, ROWS, tokens, pending, positions, row_seq, &seq, positions};
     be_step_result result;
     inferd_err err = {0};
-    placed_launch(r->p, &b, draws, VOCAB_TINY);
+    bound_launch(r->p, &b, draws, VOCAB_TINY);
     EXPECT_EQ(be_step_finish(r->be, &result, &err), INFERD_OK);
     if (err.status == INFERD_OK)
         read_results(&result, draws, out);
@@ -276,9 +276,9 @@ static void a_reloaded_model_is_the_same(void) {
             be_get_stats(r.be, &stats);
             /* The first piece for parked keys and values is made at once. */
             EXPECT(stats.pinned_bytes <=
-                   be_park_extent_pages(r.be) * (uint64_t)be_page_bytes(r.be));
-            placed_unstage(r.p);
-            EXPECT_EQ(placed_state_of(r.p), PLACED_COLD);
+                   be_swap_extent_pages(r.be) * (uint64_t)be_page_bytes(r.be));
+            bound_unstage(r.p);
+            EXPECT_EQ(bound_state_of(r.p), BOUND_COLD);
             if (rig_load(&r)) {
                 rig_score(&r, after);
                 EXPECT(memcmp(before, after, sizeof before) == 0);
@@ -303,10 +303,10 @@ static void a_load_that_fails_can_be_repeated(void) {
         fake_reset();
         if (rig_open(&r, "cuda", "dummy:tiny")) {
             rig_score(&r, before);
-            placed_unstage(r.p);
+            bound_unstage(r.p);
             fake_fail_call(calls[i], 3, CU_EFAILED);
-            EXPECT_EQ(placed_bring_up(r.p, r.pages, r.n_pages, &err), INFERD_EDEVICE);
-            EXPECT(err.text[0] != 0 && placed_state_of(r.p) == PLACED_COLD);
+            EXPECT_EQ(bound_bring_up(r.p, r.pages, r.n_pages, &err), INFERD_EDEVICE);
+            EXPECT(err.text[0] != 0 && bound_state_of(r.p) == BOUND_COLD);
             if (rig_load(&r)) rig_score(&r, after);
             EXPECT(memcmp(before, after, sizeof before) == 0);
         }

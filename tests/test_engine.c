@@ -159,7 +159,7 @@ static void a_request_comes_back_as_events(void) {
 static bool adds_up(const engine_stats *s) {
     uint32_t here = s->pages_free + s->pages_weight + s->pages_kv + s->pages_cached +
                     s->pages_quarantine + s->pages_absent;
-    uint32_t host = s->pages_warm + s->pages_parked;
+    uint32_t host = s->pages_warm + s->pages_swapped;
     bool fine = s->pages_total == here + (s->one_memory ? host : 0) &&
                 host + s->pages_host_free == s->pages_host;
     if (!fine) printf("%u pages: %u here, %u on the host\n", s->pages_total, here, host);
@@ -175,11 +175,11 @@ static void the_pages_that_are_told_add_up_under_load(void) {
         f.device.kv.slot_bytes = FAKE_PAGE_BYTES / 6; // as many fit
         f.device.apart = apart == 1;
         f.device.n_host_pages = 32;
-        f.device.park_extent_pages = 4;
+        f.device.swap_extent_pages = 4;
         f.device.b_us = 500;     // copying takes less than computing again
         f.device.sleep_us = 100; // it lasts for some views of the model
         front_start(&f, &limits);
-        bool kv = false, cached = false, parked = false;
+        bool kv = false, cached = false, swapped = false;
         uint32_t n_sent = 0;
         while (f.n_done < 200) {
             engine_stats s;
@@ -199,11 +199,11 @@ static void the_pages_that_are_told_add_up_under_load(void) {
             EXPECT_EQ(m.bytes_held, (uint64_t)(m.pages_weight + m.pages_kv) * s.page_bytes);
             kv |= m.pages_kv > 0;
             cached |= s.pages_cached > 0;
-            parked |= s.pages_parked > 0;
+            swapped |= s.pages_swapped > 0;
         }
         EXPECT(kv);
         EXPECT(cached);
-        EXPECT(parked);
+        EXPECT(swapped);
         engine_model_info m;
         for (int i = 0; i < 5000; i++) { // views are told now and then
             engine_model_get(f.e, 0, &m);
@@ -295,14 +295,14 @@ static void a_request_behind_a_change_is_judged_by_it(void) {
 /* Only a restart changed them, though they were said to change at once. */
 static void a_policy_changes_between_two_steps(void) {
     front f;
-    engine_limits limits = {0}, other = {.min_residency_ms = 9, .turn_ms = 7};
+    engine_limits limits = {0}, other = {.min_residency_ms = 9, .slice_ms = 7};
     front_init(&f, 1, 40);
     front_start(&f, &limits);
     EXPECT(engine_set_policy(f.e, &other));
     for (int i = 0; i < 5000 && f.e->n_changes_seen != f.e->n_changes_sent; i++) nap();
     engine_halt(f.e);
     EXPECT_EQ(f.e->core.models.limits.min_residency_us, 9000);
-    EXPECT_EQ(f.e->core.models.limits.turn_us, 500000); // as at the start, like all else
+    EXPECT_EQ(f.e->core.models.limits.slice_us, 500000); // as at the start, like all else
     front_stop(&f);
 }
 
@@ -588,8 +588,8 @@ static void limits_that_make_no_sense_are_refused(void) {
 }
 
 static uint64_t sum_of(const engine_stats *s) {
-    return s->charged_us + s->waste_us + s->account_load_us + s->account_idle_us +
-           s->account_move_us + s->account_host_us;
+    return s->charged_us + s->waste_us + s->usage_load_us + s->usage_idle_us + s->usage_move_us +
+           s->usage_host_us;
 }
 
 /* The views of an engine that waits are those of its last turn, and its idle time goes on. */
@@ -612,13 +612,13 @@ static void an_idle_engine_tells_where_its_time_went(void) {
     engine_get_stats(f.e, &one);
     for (int i = 0; i < 50; i++) nap();
     engine_get_stats(f.e, &two);
-    EXPECT(two.account_idle_us >= one.account_idle_us + 5000);
-    EXPECT_EQ(sum_of(&two), two.account_until_us - two.opened_us);
+    EXPECT(two.usage_idle_us >= one.usage_idle_us + 5000);
+    EXPECT_EQ(sum_of(&two), two.usage_until_us - two.opened_us);
     uint64_t hot_us = info.hot_us;
     engine_model_get(f.e, 0, &info);
     EXPECT(info.hot_us >= hot_us + 5000);
-    engine_principal list[8];
-    uint32_t n = engine_get_principals(f.e, list, 8);
+    engine_flow list[8];
+    uint32_t n = engine_get_flows(f.e, list, 8);
     uint64_t us = 0, output = 0;
     EXPECT_EQ(n, 2);
     for (uint32_t i = 0; i < n; i++) {
@@ -629,7 +629,7 @@ static void an_idle_engine_tells_where_its_time_went(void) {
     }
     EXPECT_EQ(us, two.charged_us);
     EXPECT_EQ(output, 48);
-    EXPECT_EQ(engine_get_principals(f.e, list, 1), 1);
+    EXPECT_EQ(engine_get_flows(f.e, list, 1), 1);
     audit_is(&f, "\"error_ppm\":");
     front_stop(&f);
 }

@@ -308,7 +308,7 @@ static void what_is_needed_to_finish_must_be_there(void) {
                         .max_pages = FEASIBLE_UNLIMITED,
                         .free_pages = 30,
                         .revocable_pages = 40,
-                        .promised_pages = 20,
+                        .guaranteed_pages = 20,
                         .page_bytes = mib2};
     feasible_pages f;
     EXPECT(feasible_pages_check(&o, &f)); // 110 + 30 + 40 - 20 = 160
@@ -333,7 +333,7 @@ static void what_is_needed_to_finish_must_be_there(void) {
     o = (feasible_owner){.held_pages = 5,
                          .max_pages = FEASIBLE_UNLIMITED,
                          .free_pages = 3,
-                         .promised_pages = 9,
+                         .guaranteed_pages = 9,
                          .finish_pages = 5,
                          .page_bytes = mib2};
     EXPECT(feasible_pages_check(&o, &f)); // what it holds stays its own
@@ -364,10 +364,10 @@ static void guarantees_fit_beside_the_reserve(void) {
 
 static void quotas_follow_the_formula(void) {
     /* n = 10 and 5, S = 0.3, c = 0.4 s, alpha = 0.5: q = 0.4 / (n * 0.2) = 0.2 s and 0.4 s */
-    feasible_turn turns[] = {{10000, 100000, 200000}, {20000, 100000, 200000}};
-    feasible_turns f;
+    feasible_slice slices[] = {{10000, 100000, 200000}, {20000, 100000, 200000}};
+    feasible_slices f;
     uint32_t quota_us[2];
-    EXPECT(feasible_turns_plan(turns, 2, 500000, FEASIBLE_TURN_MAX_US, quota_us, &f));
+    EXPECT(feasible_slices_plan(slices, 2, 500000, FEASIBLE_SLICE_MAX_US, quota_us, &f));
     EXPECT_NEAR(quota_us[0], 200000, 5);
     EXPECT_NEAR(quota_us[1], 400000, 5);
     EXPECT_NEAR(f.lasts_us, 2000000, 50);
@@ -379,10 +379,10 @@ static void quotas_follow_the_formula(void) {
 }
 
 static void an_alpha_at_the_sum_cannot_be_kept(void) {
-    feasible_turn turns[] = {{10000, 100000, 200000}, {20000, 100000, 200000}};
-    feasible_turns f;
+    feasible_slice slices[] = {{10000, 100000, 200000}, {20000, 100000, 200000}};
+    feasible_slices f;
     uint32_t quota_us[2];
-    EXPECT(!feasible_turns_plan(turns, 2, 300000, FEASIBLE_TURN_MAX_US, quota_us, &f));
+    EXPECT(!feasible_slices_plan(slices, 2, 300000, FEASIBLE_SLICE_MAX_US, quota_us, &f));
     /* The largest is at its limit, the other in proportion; P = 20 s, alpha = 0.4 / 20 + 0.3 */
     EXPECT_EQ(quota_us[1], 4000000);
     EXPECT_EQ(quota_us[0], 2000000);
@@ -391,36 +391,36 @@ static void an_alpha_at_the_sum_cannot_be_kept(void) {
     EXPECT_EQ(f.round_us, 6400000);
     EXPECT_EQ(f.switch_us, 400000);
     EXPECT_EQ(f.lasts_us, 20000000);
-    EXPECT(feasible_turns_plan(turns, 2, 320000, FEASIBLE_TURN_MAX_US, quota_us, &f) ||
+    EXPECT(feasible_slices_plan(slices, 2, 320000, FEASIBLE_SLICE_MAX_US, quota_us, &f) ||
            f.alpha_ppm == 320000);
-    EXPECT(feasible_turns_plan(turns, 2, 320001, FEASIBLE_TURN_MAX_US, quota_us, &f));
+    EXPECT(feasible_slices_plan(slices, 2, 320001, FEASIBLE_SLICE_MAX_US, quota_us, &f));
     EXPECT(quota_us[1] <= 4000000);
 }
 
 static void too_much_work_is_foretold(void) {
-    feasible_turn turns[] = {{50000, 100000, 100000}, {75000, 100000, 100000}};
-    feasible_turns f;
+    feasible_slice slices[] = {{50000, 100000, 100000}, {75000, 100000, 100000}};
+    feasible_slices f;
     uint32_t quota_us[2];
-    EXPECT(!feasible_turns_plan(turns, 2, 1000000, FEASIBLE_TURN_MAX_US, quota_us, &f));
+    EXPECT(!feasible_slices_plan(slices, 2, 1000000, FEASIBLE_SLICE_MAX_US, quota_us, &f));
     EXPECT_EQ(f.sum_ppm, 1250000);
     EXPECT_NEAR(f.attainment_ppm, 1e6 / (1.25 + 0.2 / 5.3333), 100);
 }
 
-static void a_turn_has_a_whole_step(void) {
-    feasible_turn turns[] = {{10000, 100000, 10}, {9000, 50000, 10}};
-    feasible_turns f;
+static void a_slice_has_a_whole_step(void) {
+    feasible_slice slices[] = {{10000, 100000, 10}, {9000, 50000, 10}};
+    feasible_slices f;
     uint32_t quota_us[2];
-    EXPECT(feasible_turns_plan(turns, 2, 900000, FEASIBLE_TURN_MAX_US, quota_us, &f));
+    EXPECT(feasible_slices_plan(slices, 2, 900000, FEASIBLE_SLICE_MAX_US, quota_us, &f));
     EXPECT_EQ(quota_us[0], 10000);
     EXPECT_EQ(quota_us[1], 18000);
-    turns[0].switch_us = turns[1].switch_us = 0; // nothing to wait for: one step of the slowest
-    EXPECT(feasible_turns_plan(turns, 2, 900000, FEASIBLE_TURN_MAX_US, quota_us, &f));
+    slices[0].switch_us = slices[1].switch_us = 0; // nothing to wait for: one step of the slowest
+    EXPECT(feasible_slices_plan(slices, 2, 900000, FEASIBLE_SLICE_MAX_US, quota_us, &f));
     EXPECT_EQ(quota_us[0], 10000);
-    turns[1].cost_us = 5000000; // longer than any quota
-    EXPECT(!feasible_turns_plan(turns, 2, 900000, FEASIBLE_TURN_MAX_US, quota_us, &f));
+    slices[1].cost_us = 5000000; // longer than any quota
+    EXPECT(!feasible_slices_plan(slices, 2, 900000, FEASIBLE_SLICE_MAX_US, quota_us, &f));
     EXPECT_EQ(quota_us[1], 4000000);
-    feasible_turn huge = {UINT32_MAX, 1, UINT32_MAX};
-    feasible_turns_plan(&huge, 1, UINT64_MAX, 1, quota_us, &f);
+    feasible_slice huge = {UINT32_MAX, 1, UINT32_MAX};
+    feasible_slices_plan(&huge, 1, UINT64_MAX, 1, quota_us, &f);
     EXPECT_EQ(quota_us[0], 1);
     EXPECT_EQ(f.lasts_us, 1);
 }
@@ -428,22 +428,22 @@ static void a_turn_has_a_whole_step(void) {
 /* Turns are played in whole steps; what a turn was too long is taken from the next one.  Readers
  * take one token per period once they have begun, which is after the first round.  Part of the
  * tokens that were there in time, for the model that fared worst. */
-static double play_turns(const feasible_turn *turns, uint32_t n, const uint32_t *quota_us,
-                         uint32_t n_rounds, double *round_us) {
+static double play_slices(const feasible_slice *slices, uint32_t n, const uint32_t *quota_us,
+                          uint32_t n_rounds, double *round_us) {
     double now = 0, worst = 1;
     int64_t debt[6] = {0};
     double dry_us[6] = {0}, read_until[6] = {0}, begun[6] = {0};
     for (uint32_t k = 0; k < n_rounds; k++)
         for (uint32_t i = 0; i < n; i++) {
-            now += turns[i].switch_us;
+            now += slices[i].switch_us;
             int64_t left = (int64_t)quota_us[i] - debt[i];
-            for (; left > 0; left -= turns[i].cost_us) {
-                now += turns[i].cost_us;
+            for (; left > 0; left -= slices[i].cost_us) {
+                now += slices[i].cost_us;
                 if (k == 1 && begun[i] == 0) begun[i] = read_until[i] = now;
                 if (k == 0) continue;
                 /* A reader that ran dry waited until this token came. */
                 if (now > read_until[i]) dry_us[i] += now - read_until[i], read_until[i] = now;
-                read_until[i] += turns[i].period_us;
+                read_until[i] += slices[i].period_us;
             }
             debt[i] = -left;
         }
@@ -455,24 +455,24 @@ static double play_turns(const feasible_turn *turns, uint32_t n, const uint32_t 
     return worst;
 }
 
-static void turns_keep_what_was_foretold(void) {
+static void slices_keep_what_was_planned(void) {
     random_state = 5;
     printf("seed %d\n", 5);
     uint32_t n_kept = 0, n_over = 0;
     for (int k = 0; k < 300; k++) {
-        feasible_turn turns[6];
+        feasible_slice slices[6];
         uint32_t quota_us[6], n = 2 + random_below(5);
         for (uint32_t i = 0; i < n; i++)
-            turns[i] = (feasible_turn){1000 + random_below(12000), 30000 + random_below(60000),
-                                       50000 + random_below(400000)};
-        feasible_turns f;
+            slices[i] = (feasible_slice){1000 + random_below(12000), 30000 + random_below(60000),
+                                         50000 + random_below(400000)};
+        feasible_slices f;
         uint64_t alpha_max_ppm = 400000 + random_below(600000);
         bool kept =
-            feasible_turns_plan(turns, n, alpha_max_ppm, FEASIBLE_TURN_MAX_US, quota_us, &f);
-        for (uint32_t i = 0; i < n; i++) EXPECT(quota_us[i] <= FEASIBLE_TURN_MAX_US);
+            feasible_slices_plan(slices, n, alpha_max_ppm, FEASIBLE_SLICE_MAX_US, quota_us, &f);
+        for (uint32_t i = 0; i < n; i++) EXPECT(quota_us[i] <= FEASIBLE_SLICE_MAX_US);
         if (kept) EXPECT(f.alpha_ppm <= alpha_max_ppm);
-        if (!kept) EXPECT(f.lasts_us >= FEASIBLE_TURN_MAX_US); // the limit was the reason
-        double round_us, on_time = play_turns(turns, n, quota_us, 200, &round_us);
+        if (!kept) EXPECT(f.lasts_us >= FEASIBLE_SLICE_MAX_US); // the limit was the reason
+        double round_us, on_time = play_slices(slices, n, quota_us, 200, &round_us);
         EXPECT_NEAR(round_us, (double)f.round_us, (double)f.round_us * 0.005);
         /* At alpha just below one the first rounds are not smooth yet: a step more or less. */
         if (f.alpha_ppm < 980000) EXPECT(on_time > 0.9999);
@@ -501,7 +501,7 @@ static const test_case cases[] = {
     TEST(quotas_follow_the_formula),
     TEST(an_alpha_at_the_sum_cannot_be_kept),
     TEST(too_much_work_is_foretold),
-    TEST(a_turn_has_a_whole_step),
-    TEST(turns_keep_what_was_foretold),
+    TEST(a_slice_has_a_whole_step),
+    TEST(slices_keep_what_was_planned),
 };
 TEST_MAIN(cases)

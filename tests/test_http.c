@@ -30,7 +30,7 @@ static void body_arrives_whole_however_it_is_cut(void) {
     http_options o = toy_options();
     start(&o);
     int fd = client_with(POST("/v1/echo") "Content-Length: 11\r\n\r\nhello");
-    turn_for(5);
+    iterate_for(5);
     client_text(fd, " world");
     client_read(fd, &r, 1000);
     EXPECT_EQ(reply_status(&r), 200);
@@ -38,7 +38,7 @@ static void body_arrives_whole_however_it_is_cut(void) {
     EXPECT(reply_has(&r, "x-toy: yes\r\n"));
     client_text(fd,
                 POST("/v1/echo") "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n wor");
-    turn_for(2);
+    iterate_for(2);
     client_text(fd, "ld\r\n0\r\n\r\n");
     client_read(fd, &r, 1000);
     EXPECT_EQ(reply_status(&r), 200);
@@ -129,14 +129,14 @@ static void client_that_leaves_during_work_is_told_to_done(void) {
     http_options o = toy_options();
     start(&o);
     int fd = client_with(POST("/v1/work") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(1);
+    iterate_until_handled(1);
     close(fd);
-    for (int i = 0; i < 1000 && seen.n_done == 0; i++) turn_for(1);
+    for (int i = 0; i < 1000 && seen.n_done == 0; i++) iterate_for(1);
     EXPECT_EQ(seen.n_done, 1);
     EXPECT_EQ(seen.n_done_gone, 1);
     EXPECT_EQ(seen.n_gone, 0);
     EXPECT_EQ(seen.last_status, 499);
-    turn_until_open(0);
+    iterate_until_open(0);
     stop();
 }
 
@@ -144,13 +144,13 @@ static void waiting_client_that_leaves_is_noticed_at_once(void) {
     http_options o = toy_options();
     start(&o);
     int fd = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(1);
+    iterate_until_handled(1);
     EXPECT_EQ(http_n_open(server), 1);
     uint64_t begin_us = clock_now_us();
     close(fd);
-    turn_until_gone(1);
+    iterate_until_gone(1);
     EXPECT(clock_now_us() - begin_us < 500000);
-    turn_until_open(0);
+    iterate_until_open(0);
     EXPECT_EQ(seen.last_status, 499);
     stop();
 }
@@ -159,8 +159,8 @@ static void late_answer_reaches_the_client(void) {
     http_options o = toy_options();
     start(&o);
     int fd = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(1);
-    turn_for(10);
+    iterate_until_handled(1);
+    iterate_for(10);
     http_answer_error(seen.waiting, 503, "overloaded_error", "model_loading", "model",
                       "Loading \"m\".", 90);
     client_read(fd, &r, 1000);
@@ -172,7 +172,7 @@ static void late_answer_reaches_the_client(void) {
                      "\"param\":\"model\",\"code\":\"model_loading\"}}"));
     EXPECT(!r.closed);
     client_text(fd, POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(2);
+    iterate_until_handled(2);
     http_answer_error(seen.waiting, 503, "unavailable_error", NULL, NULL, "Broken.", 0);
     client_read(fd, &r, 1000);
     EXPECT(reply_has(&r, "\r\nx-should-retry: false\r\n"));
@@ -199,7 +199,7 @@ static void a_limit_tells_the_true_time(void) {
     start(&o);
     for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
         int fd = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
-        turn_until_handled((int)i + 1);
+        iterate_until_handled((int)i + 1);
         http_answer_error(seen.waiting, 429, "tokens", "rate_limit_exceeded", NULL, "Wait.",
                           rows[i].s);
         client_read(fd, &r, 1000);
@@ -243,7 +243,7 @@ static void answer_after_the_client_left_is_dropped(void) {
     http_options o = toy_options();
     start(&o);
     int fd = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(1);
+    iterate_until_handled(1);
     http_request *rq = seen.waiting;
     close(fd);
     /* Between the news and the end of the exchange the handler may still be busy with it. */
@@ -251,7 +251,7 @@ static void answer_after_the_client_left_is_dropped(void) {
         uv_run(&loop, UV_RUN_ONCE);
         if (seen.n_gone == 1 && http_n_open(server) == 1) answer_text(rq, 200, "late");
     }
-    turn_until_open(0);
+    iterate_until_open(0);
     EXPECT_EQ(seen.n_gone, 1);
     stop();
 }
@@ -262,11 +262,11 @@ static void stream_is_chunked_and_kept_alive(void) {
     http_options o = toy_options();
     start(&o);
     int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(1);
+    iterate_until_handled(1);
     EXPECT(http_stream_write(seen.waiting, "data: 1\n\n", 9));
     EXPECT(http_stream_write(seen.waiting, "data: 2\n\n", 9));
     http_flush(server);
-    turn_for(5);
+    iterate_for(5);
     EXPECT(http_stream_write(seen.waiting, "data: [DONE]\n\n", 14));
     http_stream_end(seen.waiting);
     client_read(fd, &r, 1000);
@@ -278,7 +278,7 @@ static void stream_is_chunked_and_kept_alive(void) {
     EXPECT(reply_has(&r, "data: [DONE]\n\n\r\n0\r\n\r\n"));
     EXPECT(!r.closed);
     EXPECT_EQ(seen.n_gone, 0);
-    turn_until_open(0);
+    iterate_until_open(0);
     get_and_expect(fd, &r, 200);
     close(fd);
     stop();
@@ -288,7 +288,7 @@ static void aborted_stream_shows_a_cut(void) {
     http_options o = toy_options();
     start(&o);
     int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(1);
+    iterate_until_handled(1);
     http_stream_write(seen.waiting, "data: error\n\n", 13);
     http_stream_abort(seen.waiting);
     client_read(fd, &r, 1000);
@@ -304,7 +304,7 @@ static void stream_to_http_10_ends_with_the_connection(void) {
     http_options o = toy_options();
     start(&o);
     int fd = client_with("POST /v1/stream HTTP/1.0\r\n" AUTH "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(1);
+    iterate_until_handled(1);
     http_stream_end(seen.waiting);
     client_read(fd, &r, 1000);
     EXPECT_EQ(reply_status(&r), 200);
@@ -319,11 +319,11 @@ static void stream_client_that_leaves_is_noticed(void) {
     http_options o = toy_options();
     start(&o);
     int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(1);
-    turn_for(5);
+    iterate_until_handled(1);
+    iterate_for(5);
     close(fd);
-    turn_until_gone(1);
-    turn_until_open(0);
+    iterate_until_gone(1);
+    iterate_until_open(0);
     stop();
 }
 
@@ -333,11 +333,11 @@ static void request_behind_a_cut_stream_never_runs(void) {
     start(&o);
     int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}" POST(
         "/v1/echo") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(1);
-    turn_for(5);
+    iterate_until_handled(1);
+    iterate_for(5);
     close(fd);
-    turn_until_gone(1);
-    turn_until_open(0);
+    iterate_until_gone(1);
+    iterate_until_open(0);
     EXPECT_EQ(seen.n_handled, 1);
     stop();
 }
@@ -348,7 +348,7 @@ static bool flood(size_t n) {
     memset(event, 'x', sizeof event);
     for (size_t done = 0; done < n; done += sizeof event) {
         if (!http_stream_write(seen.waiting, event, sizeof event)) return false;
-        turn();
+        iterate();
     }
     return true;
 }
@@ -359,7 +359,7 @@ static void slow_reader_pauses_and_goes_on(void) {
     o.limits.stream_hard_bytes = 1024 * 1024;
     start(&o);
     int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(1);
+    iterate_until_handled(1);
     while (seen.n_paused == 0 && flood(16 * 1024)) {
     }
     EXPECT_EQ(seen.n_paused, 1);
@@ -367,12 +367,12 @@ static void slow_reader_pauses_and_goes_on(void) {
     for (int i = 0; i < 5000 && seen.n_unpaused == 0; i++) {
         r.n = 0;
         client_read_some(fd, &r);
-        turn_for(1);
+        iterate_for(1);
     }
     EXPECT_EQ(seen.n_unpaused, 1);
     EXPECT_EQ(seen.n_gone, 0);
     close(fd);
-    turn_until_gone(1);
+    iterate_until_gone(1);
     stop();
 }
 
@@ -382,13 +382,13 @@ static void reader_over_the_hard_limit_is_cut_once(void) {
     o.limits.stream_hard_bytes = 64 * 1024;
     start(&o);
     int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(1);
+    iterate_until_handled(1);
     http_request *rq = seen.waiting;
     while (seen.n_gone == 0 && seen.waiting != NULL && flood(1024)) {
     }
     if (seen.n_gone == 0) EXPECT(!http_stream_write(rq, "x", 1)); // still there, and says no
-    turn_until_gone(1);
-    turn_until_open(0);
+    iterate_until_gone(1);
+    iterate_until_open(0);
     EXPECT_EQ(seen.last_status, 499);
     close(fd);
     stop();
@@ -402,7 +402,7 @@ static void long_event_reaches_a_client_that_keeps_up(void) {
     o.limits.stream_hard_bytes = 64 * 1024;
     start(&o);
     int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(1);
+    iterate_until_handled(1);
     memset(event, 'y', sizeof event);
     EXPECT(http_stream_write(seen.waiting, event, sizeof event));
     EXPECT_EQ(seen.n_paused, 1);
@@ -422,20 +422,20 @@ static void stalled_reader_is_cut(void) {
     o.limits.stream_hard_bytes = 8 * 1024 * 1024;
     start(&o);
     int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(1);
-    turn_for(200);
+    iterate_until_handled(1);
+    iterate_for(200);
     EXPECT_EQ(seen.n_gone, 0); // nothing is waiting: it does not stall
     while (seen.n_paused == 0 && flood(1024)) {
     }
     uint64_t begin_us = clock_now_us();
-    turn_until_gone(1);
+    iterate_until_gone(1);
     EXPECT(clock_now_us() - begin_us > 50000);
-    turn_until_open(0);
+    iterate_until_open(0);
     close(fd);
     /* A whole answer that is not read. */
     fd = client_with(POST("/v1/big") "Content-Length: 8\r\n\r\n30000000");
-    turn_until_handled(2);
-    turn_until_open(0);
+    iterate_until_handled(2);
+    iterate_until_open(0);
     EXPECT_EQ(seen.last_status, 499);
     close(fd);
     stop();
@@ -446,8 +446,8 @@ static void quiet_stream_has_a_heartbeat(void) {
     o.limits.heartbeat_ms = 40;
     start(&o);
     int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(1);
-    turn_for(200);
+    iterate_until_handled(1);
+    iterate_for(200);
     http_stream_end(seen.waiting);
     client_read(fd, &r, 1000);
     int n_beats = 0;
@@ -493,7 +493,7 @@ static void bodies_of_all_together_are_bounded(void) {
     start(&o);
     int a = client_with(POST("/v1/echo") "Content-Length: 4096\r\n\r\n{");
     int b = client_with(POST("/v1/echo") "Content-Length: 4096\r\n\r\n{");
-    turn_for(5);
+    iterate_for(5);
     int c = client_with(POST("/v1/echo") "Content-Length: 1\r\n\r\n");
     client_read(c, &r, 1000);
     EXPECT_EQ(reply_status(&r), 503);
@@ -501,7 +501,7 @@ static void bodies_of_all_together_are_bounded(void) {
     EXPECT(reply_has(&r, "\r\nRetry-After: "));
     close(c);
     close(a); // and gives its share back
-    turn_until_open(1);
+    iterate_until_open(1);
     c = client_with(POST("/v1/echo") "Content-Length: 2\r\n\r\n{}");
     client_read(c, &r, 1000);
     EXPECT_EQ(reply_status(&r), 200);
@@ -540,7 +540,7 @@ static void refused_sender_still_reads_its_answer(void) {
         EXPECT(!r.reset);
         close(fd);
     }
-    turn_for(10);
+    iterate_for(10);
     stop();
 }
 
@@ -554,7 +554,7 @@ static void slow_headers_meet_a_deadline(void) {
     r.n = 0, r.closed = r.reset = false;
     for (int i = 0; i < 200 && !r.closed; i++) {
         client_text(slow, "A"); // a byte now and then does not help
-        turn_for(10);
+        iterate_for(10);
         client_read_some(slow, &r);
     }
     EXPECT(r.closed && !r.reset);
@@ -585,10 +585,10 @@ static void slow_body_meets_a_deadline(void) {
     close(fd);
     /* H15: half a body. */
     fd = client_with(POST("/v1/echo") "Content-Length: 100\r\n\r\n{");
-    turn_for(10);
+    iterate_for(10);
     uint64_t begin_us = clock_now_us();
     shutdown(fd, SHUT_WR);
-    turn_until_open(0);
+    iterate_until_open(0);
     EXPECT(clock_now_us() - begin_us < 600000);
     close(fd);
     EXPECT_EQ(seen.n_handled, 0);
@@ -598,10 +598,10 @@ static void slow_body_meets_a_deadline(void) {
 
 /* H11: the library can neither read on nor give up, and asks to be called again at once.  It must
  * cost its connection, not a core. */
-static uint32_t n_turns;
+static uint32_t n_iterations;
 static void on_prepare_count(uv_prepare_t *p) {
     (void)p;
-    n_turns++;
+    n_iterations++;
 }
 static void on_tick(uv_timer_t *t) {
     (void)t; // keeps a turn from waiting for ever
@@ -620,15 +620,15 @@ static void endless_chunk_extension_costs_no_core(void) {
         if (n <= 0) break;
         sent += (size_t)n;
     }
-    turn_for(20);
+    iterate_for(20);
     uv_prepare_init(&loop, &count);
     uv_prepare_start(&count, on_prepare_count);
     uv_timer_init(&loop, &tick);
     uv_timer_start(&tick, on_tick, 50, 50);
-    n_turns = 0;
+    n_iterations = 0;
     for (int i = 0; i < 1000 && http_n_open(server) > 0; i++) uv_run(&loop, UV_RUN_ONCE);
     EXPECT_EQ(http_n_open(server), 0);
-    EXPECT(n_turns < 400);
+    EXPECT(n_iterations < 400);
     uv_close((uv_handle_t *)&count, NULL);
     uv_close((uv_handle_t *)&tick, NULL);
     close(fd);

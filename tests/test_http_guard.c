@@ -359,7 +359,7 @@ static void run(const row *rows, size_t n, const char *listen) {
             printf("  in row \"%s\", way %d:\n%.900s\n", w->name, how, r.text);
         close(fd);
     }
-    turn_for(5);
+    iterate_for(5);
     EXPECT_EQ(http_n_open(server), 0);
     stop();
 }
@@ -668,7 +668,7 @@ static void pipelined_requests_are_answered_in_order(void) {
     client_send(fd, text, n);
     r.n = 0, r.closed = r.reset = false;
     for (int i = 0; i < 500 && !r.closed; i++) {
-        turn_for(1);
+        iterate_for(1);
         client_read_some(fd, &r);
     }
     for (char *p = r.text; (p = strstr(p, "HTTP/1.1 200 OK")) != NULL; p++) n_ok++;
@@ -736,11 +736,11 @@ static void bodies_arrive_however_they_are_cut(void) {
         for (size_t cut = 0; cut < n; cut++) {
             seen.n_handled = 0;
             client_send(fd, texts[i], cut);
-            turn(), turn();
+            iterate(), iterate();
             client_send(fd, texts[i] + cut, n - cut);
             r.n = 0, r.text[0] = 0, r.closed = r.reset = false;
             for (int k = 0; k < 2000 && strstr(r.text, "\r\n\r\nabc") == NULL && !r.closed; k++) {
-                turn();
+                iterate();
                 client_read_some(fd, &r);
                 usleep(k < 100 ? 0 : 1000);
             }
@@ -764,7 +764,7 @@ static void half_closed_clients_are_answered_or_told(void) {
     for (int early = 0; early < 2;
          early++) { // the end is there with the bytes, or comes after them
         int fd = client_with(FIRST POST "Content-Length: 2\r\n\r\n{}" FIRST);
-        if (early) turn(), turn();
+        if (early) iterate(), iterate();
         shutdown(fd, SHUT_WR);
         client_read_all(fd, &r, 0, 3000);
         EXPECT_EQ(reply_statuses(&r, statuses, 4), 3);
@@ -774,7 +774,7 @@ static void half_closed_clients_are_answered_or_told(void) {
         uint32_t n_gone = seen.n_gone;
         fd =
             client_with("POST /v1/wait HTTP/1.1\r\nHost: x\r\n" AUTH "Content-Length: 2\r\n\r\n{}");
-        if (early) turn(), turn();
+        if (early) iterate(), iterate();
         shutdown(fd, SHUT_WR);
         client_read_all(fd, &r, 0, 3000);
         EXPECT_EQ(reply_statuses(&r, statuses, 4), 1);
@@ -782,7 +782,7 @@ static void half_closed_clients_are_answered_or_told(void) {
         EXPECT(reply_has(&r, "\"code\":\"client_closed_request\""));
         EXPECT(r.closed && !r.reset);
         EXPECT_EQ(seen.n_gone, n_gone + 1);
-        turn_until_open(0);
+        iterate_until_open(0);
         EXPECT_EQ(seen.last_status, 499);
         close(fd);
     }
@@ -845,11 +845,11 @@ static void answers_are_known_before_the_end(void) {
 
 /* -- administrators -- */
 
-static http_admin who_asks;
+static http_admin asking_role;
 
 static http_admin admin_of_key(void *ctx, bytes key) {
     (void)ctx, (void)key;
-    return who_asks;
+    return asking_role;
 }
 
 /* Where all are trusted, as on a socket file of one owner, only a tenant's key is refused. */
@@ -857,7 +857,7 @@ static void a_route_of_administrators_is_for_them(void) {
     static const http_route admin_routes[] = {
         {"/admin/do", HTTP_GET, HTTP_ADMIN, false, false, handle_health}};
     static const struct {
-        http_admin who;
+        http_admin role;
         int status, trusted_status;
     } rows[] = {{HTTP_ADMIN_YES, 200, 200},
                 {HTTP_ADMIN_NO_KEYS, 403, 200},
@@ -872,7 +872,7 @@ static void a_route_of_administrators_is_for_them(void) {
             o.admin_of_key = known ? admin_of_key : NULL;
             start(&o);
             for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
-                who_asks = rows[i].who;
+                asking_role = rows[i].role;
                 int fd = client_with("GET /admin/do HTTP/1.1\r\nHost: x\r\n\r\n");
                 client_read(fd, &r, 1000);
                 int status = trusted ? rows[i].trusted_status : rows[i].status;

@@ -19,7 +19,7 @@ static void full_server_closes_the_longest_idle(void) {
     start(&o);
     for (int i = 0; i < 40; i++) { // most of them never say a word
         fds[i] = client_connect();
-        turn_for(1);
+        iterate_for(1);
         if (i % 5 == 0) get_and_expect(fds[i], &r, 200);
     }
     get_and_expect(fds[39], &r, 200); // the newest are alive
@@ -36,7 +36,7 @@ static void busy_server_says_503_to_one_more(void) {
     start(&o);
     for (int i = 0; i < 8; i++)
         fds[i] = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(8);
+    iterate_until_handled(8);
     int fd = client_with("GET /v1/models HTTP/1.1\r\nHost: x\r\n" AUTH "\r\n");
     client_read(fd, &r, 1000);
     EXPECT_EQ(reply_status(&r), 503);
@@ -44,12 +44,12 @@ static void busy_server_says_503_to_one_more(void) {
     EXPECT(r.closed);
     close(fd);
     close(fds[0]);
-    turn_until_gone(1);
+    iterate_until_gone(1);
     fd = client_connect();
     get_and_expect(fd, &r, 200);
     close(fd);
     for (int i = 1; i < 8; i++) close(fds[i]);
-    turn_until_gone(8);
+    iterate_until_gone(8);
     stop();
 }
 
@@ -62,28 +62,28 @@ static void queue_is_served_when_there_is_room(void) {
     start(&o);
     for (int i = 0; i < 8; i++)
         fds[i] = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(8);
+    iterate_until_handled(8);
     for (int i = 8; i < N; i++) fds[i] = client_connect();
-    turn_for(20);
+    iterate_for(20);
     int fd = client_connect();
     get_and_expect(fd, &r, 503);
     close(fd);
     for (int i = 0; i < N; i++) close(fds[i]);
-    turn_until_gone(8);
+    iterate_until_gone(8);
     fd = client_connect();
     get_and_expect(fd, &r, 200);
     close(fd);
     stop();
 }
 
-static void thousand_silent_connections_stop_nobody(void) {
+static void thousand_silent_connections_block_no_other(void) {
     enum { N = 1000 };
     http_options o = toy_options();
     static int fds[N];
     start(&o);
     for (int i = 0; i < N; i++) {
         fds[i] = client_with("GET /health HT");
-        if (i % 50 == 0) turn();
+        if (i % 50 == 0) iterate();
     }
     uint64_t begin_us = clock_now_us();
     int fd = client_connect();
@@ -91,7 +91,7 @@ static void thousand_silent_connections_stop_nobody(void) {
     EXPECT(clock_now_us() - begin_us < 500000);
     close(fd);
     for (int i = 0; i < N; i++) close(fds[i]);
-    turn_for(20);
+    iterate_for(20);
     stop();
 }
 
@@ -111,17 +111,17 @@ static void resets_leave_nothing_behind(void) {
                                        "GET /health HTTP/1.1\r\nHo"};
     struct linger reset = {.l_onoff = 1, .l_linger = 0};
     start(&o);
-    turn_for(5);
+    iterate_for(5);
     int before = count_fds();
     for (int i = 0; i < 400; i++) {
         int fd = client_with(what[i % 5]);
-        if (i % 3 == 0) turn();
+        if (i % 3 == 0) iterate();
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
         close(fd);
     }
-    turn_until_open(0);
-    for (int i = 0; i < 3000 && seen.n_done < 1; i++) turn_for(1);
-    turn_for(50);
+    iterate_until_open(0);
+    for (int i = 0; i < 3000 && seen.n_done < 1; i++) iterate_for(1);
+    iterate_for(50);
     EXPECT_EQ(count_fds(), before);
     EXPECT_EQ(seen.n_done, seen.n_done_gone);
     stop();
@@ -140,14 +140,14 @@ static void ended_streams_free_their_sockets_behind_an_idle_one(void) {
         fds[i] = client_with(i % 3 != 2 ? POST("/v1/stream") "Content-Length: 2\r\n\r\n{}"
                                         : "POST /v1/stream HTTP/1.0\r\n" AUTH
                                           "Content-Length: 2\r\n\r\n{}");
-        turn_until_handled((uint32_t)i + 2);
+        iterate_until_handled((uint32_t)i + 2);
         if (i % 3 == 0) http_stream_abort(seen.waiting);
         if (i % 3 == 2) http_stream_end(seen.waiting);
-        turn_for(1);
+        iterate_for(1);
     }
     for (int i = 0; i < 30; i++) close(fds[i]);
-    turn_until_open(0);
-    turn_for(20);
+    iterate_until_open(0);
+    iterate_for(20);
     EXPECT_EQ(count_fds(), before);
     get_and_expect(idle, &r, 200);
     close(idle);
@@ -180,7 +180,7 @@ static void many_arguments_are_refused_at_once(void) {
         EXPECT(r.closed);
         close(fd);
     }
-    turn_for(200); // past the deadline that they once met
+    iterate_for(200); // past the deadline that they once met
     EXPECT_EQ(seen.n_finished, 50 + 25);
     EXPECT_EQ(http_n_open(server), 0);
     int fd = client_connect();
@@ -219,15 +219,15 @@ static void lack_of_descriptors_is_survived(void) {
     int fds[16], n = 0;
     start(&o);
     for (; n < 8; n++) fds[n] = client_connect();
-    turn_for(10);
+    iterate_for(10);
     getrlimit(RLIMIT_NOFILE, &before);
     for (; n < 16; n++) fds[n] = client_connect(); // wait to be accepted
     less = before;
     less.rlim_cur = (rlim_t)fds[15] + 3; // two more, for eight connections
     setrlimit(RLIMIT_NOFILE, &less);
-    turn_for(50);
+    iterate_for(50);
     setrlimit(RLIMIT_NOFILE, &before);
-    turn_for(250);
+    iterate_for(250);
     int fd = client_connect();
     get_and_expect(fd, &r, 200);
     close(fd);
@@ -294,7 +294,7 @@ static void expect_last_answer(int fd, int status) {
 
 /* Idle connections were closed without a word, and new ones were reset: a load balancer in front
  * took that for a crash. */
-static void draining_answers_whoever_comes(const char *listen_at) {
+static void draining_answers_new_connections(const char *listen_at) {
     http_options o = toy_options();
     o.listen = listen_at;
     start(&o);
@@ -303,11 +303,11 @@ static void draining_answers_whoever_comes(const char *listen_at) {
     get_and_expect(idle_too, &r, 200);
     int busy = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}" POST(
         "/v1/echo") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(3);
+    iterate_until_handled(3);
     int late = client_with("GET /health HTT");
-    turn_for(5);
+    iterate_for(5);
     http_drain(server);
-    turn_for(20);
+    iterate_for(20);
     client_text(idle, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
     expect_last_answer(idle, 200);
     client_text(idle_too, POST("/v1/echo") "Content-Length: 2\r\n\r\n{}");
@@ -328,12 +328,12 @@ static void draining_answers_whoever_comes(const char *listen_at) {
     stop();
 }
 static void draining_answers_on_tcp(void) {
-    draining_answers_whoever_comes("127.0.0.1:0");
+    draining_answers_new_connections("127.0.0.1:0");
 }
 static void draining_answers_on_a_socket_file(void) {
     char path[64];
     snprintf(path, sizeof path, "unix:inferd-drain-%d.sock", (int)getpid());
-    draining_answers_whoever_comes(path);
+    draining_answers_new_connections(path);
     EXPECT_EQ(access(path + 5, F_OK), -1);
 }
 
@@ -343,7 +343,7 @@ static void a_request_that_has_arrived_is_not_quiet(void) {
     start(&o);
     int idle = client_connect();
     get_and_expect(idle, &r, 200);
-    turn_for(5);
+    iterate_for(5);
     http_drain(server);
     EXPECT(http_is_quiet(server));
     static const char text[] = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
@@ -354,13 +354,13 @@ static void a_request_that_has_arrived_is_not_quiet(void) {
     int fresh = client_connect(); // nobody has accepted it
     EXPECT(!http_is_quiet(server));
     close(fresh);
-    turn_for(5);
+    iterate_for(5);
     EXPECT(http_is_quiet(server));
     int waits = client_with(POST("/v1/models/x") "Content-Length: 2\r\n\r\n"); // 405
-    turn_for(5);
+    iterate_for(5);
     EXPECT(!http_is_quiet(server)); // what it may still send is heard out
     close(waits);
-    turn_for(5);
+    iterate_for(5);
     EXPECT(http_is_quiet(server));
     stop();
 }
@@ -370,13 +370,13 @@ static void draining_refuses_new_work(void) {
     start(&o);
     int stream = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}" POST(
         "/v1/echo") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(1);
-    turn_for(5);
+    iterate_until_handled(1);
+    iterate_for(5);
     http_drain(server);
     http_stream_end(seen.waiting); // begun before, so it keeps its connection
     r.n = 0, r.closed = r.reset = false;
     for (int i = 0; i < 500 && !r.closed; i++) {
-        turn_for(1);
+        iterate_for(1);
         client_read_some(stream, &r);
     }
     EXPECT(reply_has(&r, "\r\n0\r\n\r\nHTTP/1.1 503 "));
@@ -390,7 +390,7 @@ static void draining_refuses_new_work(void) {
 
 /* A body that was half there at the drain was waited for until its deadline or the end of the
  * process, though its answer was known.  What is no work is still read to its end. */
-static void draining_tells_those_who_are_still_sending(void) {
+static void draining_answers_clients_that_are_still_sending(void) {
     static const char *const work[] = {
         POST("/v1/echo") "Content-Length: 9\r\n\r\n",
         POST("/v1/echo") "Content-Length: 9\r\n\r\n{}",
@@ -414,13 +414,13 @@ static void draining_tells_those_who_are_still_sending(void) {
     o.limits.body_timeout_ms = o.limits.header_timeout_ms = 60000;
     start(&o);
     int busy = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(1);
+    iterate_until_handled(1);
     for (size_t i = 0; i < N_WORK; i++) fds[i] = client_with(work[i]);
     for (size_t i = 0; i < N_OTHERS; i++) other_fds[i] = client_with(others[i].half);
-    turn_until_open(1 + N_WORK + N_OTHERS - 1); // the last is no request yet
+    iterate_until_open(1 + N_WORK + N_OTHERS - 1); // the last is no request yet
     uint32_t n_finished = seen.n_finished;
     http_drain(server);
-    turn_until_open(1 + N_OTHERS - 1);
+    iterate_until_open(1 + N_OTHERS - 1);
     EXPECT_EQ(seen.n_finished, n_finished + N_WORK);
     EXPECT_EQ(seen.last_status, 503);
     for (size_t i = 0; i < N_WORK; i++) {
@@ -443,7 +443,7 @@ static void draining_tells_those_who_are_still_sending(void) {
     http_drain(server); // again, with nothing to tell
     answer_text(seen.waiting, 200, "done");
     expect_last_answer(busy, 200);
-    turn_until_open(0);
+    iterate_until_open(0);
     stop();
 }
 
@@ -456,8 +456,8 @@ static void closing_cuts_everything(void) {
     int d = client_with(POST("/v1/echo") "Content-Length: 200\r\n\r\n{}");
     int e = client_with("GET /health HTTP/1.1\r\nHo");
     int f = client_connect();
-    turn_until_handled(3);
-    turn_for(5);
+    iterate_until_handled(3);
+    iterate_for(5);
     stop();
     EXPECT_EQ(seen.n_gone, 2);
     EXPECT_EQ(seen.n_done_gone, 1);
@@ -475,7 +475,7 @@ static void requests_that_arrive_while_it_closes_are_cut(void) {
     http_options o = toy_options();
     start(&o);
     for (size_t i = 0; i < INFERD_COUNT(fds); i++) fds[i] = client_connect();
-    turn_for(5); // all are accepted
+    iterate_for(5); // all are accepted
     for (size_t i = 0; i < INFERD_COUNT(fds); i++)
         EXPECT_EQ(send(fds[i], requests[i], strlen(requests[i]), MSG_NOSIGNAL),
                   (ssize_t)strlen(requests[i]));
@@ -576,9 +576,9 @@ static void unix_socket_is_served_and_stale_ones_replaced(void) {
     get_and_expect(fd, &r, 200);
     close(fd);
     fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(3);
+    iterate_until_handled(3);
     close(fd);
-    turn_until_gone(1);
+    iterate_until_gone(1);
     open_fails(&o, "in use by another process");
     stop();
     EXPECT(lstat(path, &st) != 0); // removed at the end
@@ -594,7 +594,7 @@ static const test_case cases[] = {
     TEST(full_server_closes_the_longest_idle),
     TEST(busy_server_says_503_to_one_more),
     TEST(queue_is_served_when_there_is_room),
-    TEST(thousand_silent_connections_stop_nobody),
+    TEST(thousand_silent_connections_block_no_other),
     TEST(resets_leave_nothing_behind),
     TEST(ended_streams_free_their_sockets_behind_an_idle_one),
     TEST(many_arguments_are_refused_at_once),
@@ -606,7 +606,7 @@ static const test_case cases[] = {
     TEST(draining_answers_on_a_socket_file),
     TEST(a_request_that_has_arrived_is_not_quiet),
     TEST(draining_refuses_new_work),
-    TEST(draining_tells_those_who_are_still_sending),
+    TEST(draining_answers_clients_that_are_still_sending),
     TEST(closing_cuts_everything),
     TEST(requests_that_arrive_while_it_closes_are_cut),
     TEST(loopback_is_told_apart),

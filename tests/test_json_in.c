@@ -33,7 +33,7 @@ static void valid_documents_are_read(void) {
     for (size_t i = 0; i < INFERD_COUNT(texts); i++) expect(texts[i], INFERD_OK, NULL);
 }
 
-static void problems_have_a_place_and_no_echo(void) {
+static void problems_have_a_location_and_no_echo(void) {
     static const struct {
         const char *text, *sentence;
     } rows[] = {
@@ -281,7 +281,7 @@ static void lines_are_found_by_path(void) {
 
 static const test_case cases[] = {
     TEST(valid_documents_are_read),
-    TEST(problems_have_a_place_and_no_echo),
+    TEST(problems_have_a_location_and_no_echo),
     TEST(every_cut_and_every_flip_is_survived),
     TEST(depth_is_bounded),
     TEST(count_of_values_is_bounded),

@@ -306,13 +306,13 @@ static void a_file_that_is_gone_is_missed(void) {
 }
 
 static void a_link_is_not_followed(void) {
-    char file[256], aside[300];
+    char file[256], moved[300];
     open_folder();
     kv_disk *d = open_disk();
     put_surely(d, 1);
     file_of(1, file);
-    snprintf(aside, sizeof aside, "%s.aside", file);
-    EXPECT(rename(file, aside) == 0 && symlink(aside, file) == 0);
+    snprintf(moved, sizeof moved, "%s.aside", file);
+    EXPECT(rename(file, moved) == 0 && symlink(moved, file) == 0);
     EXPECT_EQ(read_back(d, 1), GONE);
     EXPECT_EQ(n_files(".aside"), 1);
     EXPECT_EQ(stats_of(d).n_bad, 1);

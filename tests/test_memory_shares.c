@@ -34,7 +34,7 @@ static uint64_t used(core_rig *r, uint32_t tenant) {
 static uint64_t finish_and_watch(core_rig *r, uint32_t tenant) {
     uint64_t most = 0;
     for (int i = 0; i < 20000 && core_rig_n_alive(r) > 0; i++) {
-        core_rig_turn(r, 1000);
+        core_rig_iterate(r, 1000);
         if (used(r, tenant) > most) most = used(r, tenant);
     }
     EXPECT_EQ(core_rig_n_alive(r), 0);
@@ -64,7 +64,7 @@ static void whose_bytes_changed_is_told_once(void) {
     EXPECT_EQ(sched_next_tenant(r.core.sched, &n_bytes), SCHED_NO_TENANT);
     core_rig_submit(&r, 0, request_of(1, 2, 17, 40));
     core_rig_submit(&r, 0, request_of(2, 9, 17, 40)); // nobody described this one
-    for (int i = 0; i < 8; i++) core_rig_turn(&r, 1000);
+    for (int i = 0; i < 8; i++) core_rig_iterate(&r, 1000);
     EXPECT_EQ(sched_next_tenant(r.core.sched, &n_bytes), 2);
     EXPECT(n_bytes >= 5 * block_bytes && n_bytes == used(&r, 2));
     EXPECT_EQ(sched_next_tenant(r.core.sched, &n_bytes), SCHED_NO_TENANT);
@@ -132,7 +132,7 @@ static void what_another_device_needs_is_given_back_at_once(void) {
     core_rig_deinit(&r);
 }
 
-static void a_tenants_guarantee_is_taken_back_from_whoever_borrowed_it(void) {
+static void a_tenants_guarantee_is_taken_back_from_borrowers(void) {
     static core_rig r;
     open_rig(&r, 40, 1); // 38 pages beside the weights
     set_tenant(&r, 1, 24 * block_bytes, 0);
@@ -147,7 +147,7 @@ static void a_tenants_guarantee_is_taken_back_from_whoever_borrowed_it(void) {
     mine->prio = GEN_BATCH;
     uint64_t from_us = core_rig_now(&r);
     core_rig_submit(&r, 0, mine);
-    for (int i = 0; i < 2000 && r.outcomes[10].n_tokens == 0; i++) core_rig_turn(&r, 1000);
+    for (int i = 0; i < 2000 && r.outcomes[10].n_tokens == 0; i++) core_rig_iterate(&r, 1000);
     EXPECT(used(&r, 1) >= 15 * block_bytes);
     EXPECT(core_rig_now(&r) - from_us < 2500000);
     core_rig_finish(&r);
@@ -157,7 +157,7 @@ static void a_tenants_guarantee_is_taken_back_from_whoever_borrowed_it(void) {
     core_rig_deinit(&r);
 }
 
-static void a_tenant_at_its_ceiling_is_in_nobody_elses_way(void) {
+static void a_tenant_at_its_ceiling_blocks_no_other(void) {
     static core_rig r;
     open_rig(&r, 100, 1);
     set_tenant(&r, 1, 0, 20 * block_bytes);
@@ -167,9 +167,9 @@ static void a_tenant_at_its_ceiling_is_in_nobody_elses_way(void) {
         q->prio = GEN_HIGH;
         core_rig_submit(&r, 0, q);
     }
-    for (int i = 0; i < 4; i++) core_rig_turn(&r, 1000);
+    for (int i = 0; i < 4; i++) core_rig_iterate(&r, 1000);
     core_rig_submit(&r, 0, request_of(9, 2, 8, 4));
-    for (int i = 0; i < 12; i++) core_rig_turn(&r, 1000);
+    for (int i = 0; i < 12; i++) core_rig_iterate(&r, 1000);
     EXPECT_EQ(r.outcomes[9].n_done, 1);
     EXPECT(r.outcomes[1].n_done == 0 && r.outcomes[2].n_tokens == 0);
     core_rig_finish(&r);
@@ -187,10 +187,10 @@ static void an_urgent_one_goes_first_at_its_tenants_ceiling(void) {
     slow->prio = GEN_BATCH;
     urgent->prio = GEN_HIGH;
     core_rig_submit(&r, 0, slow);
-    for (int i = 0; i < 30; i++) core_rig_turn(&r, 1000);
+    for (int i = 0; i < 30; i++) core_rig_iterate(&r, 1000);
     EXPECT(used(&r, 1) > 11 * block_bytes);
     core_rig_submit(&r, 1, urgent);
-    for (int i = 0; i < 6; i++) core_rig_turn(&r, 1000);
+    for (int i = 0; i < 6; i++) core_rig_iterate(&r, 1000);
     EXPECT(r.outcomes[2].n_tokens > 0 && r.outcomes[1].n_done == 0);
     EXPECT(finish_and_watch(&r, 1) <= 20 * block_bytes);
     for (uint64_t id = 1; id <= 2; id++) EXPECT(core_rig_gives(&r, id));
@@ -224,7 +224,7 @@ static void the_guaranteed_do_not_take_it_from_each_other(void) {
 }
 
 /* The pages that are kept free for it are of no use to who waits before it. */
-static void who_wants_only_what_was_guaranteed_does_not_wait_for_others(void) {
+static void work_within_its_guarantee_does_not_wait_for_others(void) {
     static core_rig r;
     open_rig(&r, 40, 1);
     set_tenant(&r, 1, 12 * block_bytes, 0);
@@ -234,10 +234,10 @@ static void who_wants_only_what_was_guaranteed_does_not_wait_for_others(void) {
         q->prio = GEN_HIGH;
         core_rig_submit(&r, 0, q);
     }
-    for (int i = 0; i < 10; i++) core_rig_turn(&r, 1000);
+    for (int i = 0; i < 10; i++) core_rig_iterate(&r, 1000);
     EXPECT(r.core.sched->n_waiting > 0);
     core_rig_submit(&r, 0, request_of(9, 1, 8, 4));
-    for (int i = 0; i < 12; i++) core_rig_turn(&r, 1000);
+    for (int i = 0; i < 12; i++) core_rig_iterate(&r, 1000);
     EXPECT(r.outcomes[9].n_done == 1 && r.core.sched->n_waiting > 0);
     core_rig_finish(&r);
     for (uint64_t id = 1; id <= 6; id++) EXPECT(core_rig_gives(&r, id));
@@ -253,7 +253,7 @@ static void paused_work_wants_no_model(void) {
     open_rig(&r, 100, 2);
     EXPECT_EQ(sched_set_tenant(r.core.sched, 1, &paused, core_rig_now(&r), &err), INFERD_OK);
     core_rig_submit(&r, 0, request_of(1, 1, 8, 4));
-    core_rig_turn(&r, 1000);
+    core_rig_iterate(&r, 1000);
     sched_demands(r.core.sched, core_rig_now(&r), d);
     EXPECT_EQ(d[0].n_waiting + d[0].n_running, 0);
     EXPECT_EQ(sched_set_tenant(r.core.sched, 1, &plain, core_rig_now(&r), &err), INFERD_OK);
@@ -276,7 +276,7 @@ static void a_models_ceiling_is_its_own_affair(void) {
     uint32_t most = 0;
     const pool_owner *o = &r.core.pool.owners[0];
     for (int i = 0; i < 20000 && core_rig_n_alive(&r) > 0; i++) {
-        core_rig_turn(&r, 1000);
+        core_rig_iterate(&r, 1000);
         most = u32_max(most, pool_held(o));
     }
     EXPECT(most <= 12 && most >= 11);
@@ -301,7 +301,7 @@ static void a_models_guarantee_is_honoured_within_one_reclaim(void) {
     gen_request *q = request_of(9, 2, 100, 20); // 30 blocks: ten pages
     q->prio = GEN_BATCH;
     core_rig_submit(&r, 1, q);
-    for (int i = 0; i < 300 && r.outcomes[9].n_tokens == 0; i++) core_rig_turn(&r, 1000);
+    for (int i = 0; i < 300 && r.outcomes[9].n_tokens == 0; i++) core_rig_iterate(&r, 1000);
     EXPECT(r.outcomes[9].n_tokens > 0 || r.outcomes[9].n_done > 0);
     core_rig_finish(&r);
     for (uint64_t id = 1; id <= 4; id++) EXPECT(core_rig_gives(&r, id));
@@ -336,7 +336,7 @@ static void only_what_was_lent_is_taken_back(void) {
             q->prio = all[i].prio;
             core_rig_submit(&r, all[i].model_idx, q);
             for (int k = 0; k < 100 && r.outcomes[all[i].id].n_tokens == 0; k++)
-                core_rig_turn(&r, 1000);
+                core_rig_iterate(&r, 1000);
         }
         sched_counters n;
         sched_count(r.core.sched, &n);
@@ -368,7 +368,7 @@ static void a_single_lent_page_is_taken_back(void) {
         inferd_err err = {0};
         open_rig(&r, 60, 2);
         core_rig_submit(&r, 1, request_of(1, 0, 20, 60));
-        for (int k = 0; k < 100 && r.outcomes[1].n_tokens == 0; k++) core_rig_turn(&r, 1000);
+        for (int k = 0; k < 100 && r.outcomes[1].n_tokens == 0; k++) core_rig_iterate(&r, 1000);
         const pool_owner *o = &r.core.pool.owners[1];
         p.min_bytes = (uint64_t)(pool_held(o) - above) * PAGE_MIB << 20;
         EXPECT_EQ(residency_set_policy(&r.core.models, 1, &p, core_rig_now(&r), &err), INFERD_OK);
@@ -389,11 +389,11 @@ static const test_case cases[] = {
     TEST(what_would_never_fit_a_tenant_is_refused_with_the_number),
     TEST(lowering_a_ceiling_pushes_out_the_newest_and_loses_nothing),
     TEST(what_another_device_needs_is_given_back_at_once),
-    TEST(a_tenants_guarantee_is_taken_back_from_whoever_borrowed_it),
-    TEST(a_tenant_at_its_ceiling_is_in_nobody_elses_way),
+    TEST(a_tenants_guarantee_is_taken_back_from_borrowers),
+    TEST(a_tenant_at_its_ceiling_blocks_no_other),
     TEST(an_urgent_one_goes_first_at_its_tenants_ceiling),
     TEST(the_guaranteed_do_not_take_it_from_each_other),
-    TEST(who_wants_only_what_was_guaranteed_does_not_wait_for_others),
+    TEST(work_within_its_guarantee_does_not_wait_for_others),
     TEST(paused_work_wants_no_model),
     TEST(a_models_ceiling_is_its_own_affair),
     TEST(a_models_guarantee_is_honoured_within_one_reclaim),

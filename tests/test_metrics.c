@@ -22,7 +22,7 @@ static buf page_of(metrics *m, uint32_t n_models) {
                                               .bytes_used = 5,
                                               .bytes_held = 9,
                                               .bytes_cached = 4,
-                                              .pages_parked = 6,
+                                              .pages_swapped = 6,
                                               .bytes_max = UINT64_MAX,
                                               .kv_block_tokens = 16,
                                               .kv_blocks_max = 4096,
@@ -33,7 +33,7 @@ static buf page_of(metrics *m, uint32_t n_models) {
                                      .info = {.state = MODEL_LOADING,
                                               .n_loads = 4,
                                               .n_evictions = {0, 3},
-                                              .n_rungs = {1, 0, 2, 0},
+                                              .n_preempts = {1, 0, 2, 0},
                                               .sum = {.first_us = 250000}}}};
     static const metrics_replica replicas[] = {{0, 0, "serving"}};
     static const metrics_share shares[] = {{"tenant", "t1", 0.25, 0.4}};
@@ -46,21 +46,21 @@ static buf page_of(metrics *m, uint32_t n_models) {
                       .pages_weight = 20,
                       .pages_kv = 30,
                       .pages_cached = 10,
-                      .pages_parked = 12,
+                      .pages_swapped = 12,
                       .pages_absent = 13,
                       .thrashing = true,
                       .reload_us_window = 2500000,
-                      .turns_attainment_ppm = 750000,
+                      .slices_attainment_ppm = 750000,
                       .prefix_queries_tokens = 50,
                       .prefix_hits_tokens = 20,
                       .charged_us = 2000000,
                       .class_us = {[GEN_HIGH] = 500000, [GEN_BATCH] = 1500000},
                       .waste_us = 500000,
-                      .account_load_us = 250000,
+                      .usage_load_us = 250000,
                       .opened_us = 1000000,
-                      .account_until_us = 4000000,
+                      .usage_until_us = 4000000,
                       .step_us_sum = 3000};
-    e.rungs[GEN_RUNG_PARK] = (engine_times){.n = 1, .us = 600, .hist = {0, 1}};
+    e.preempts[GEN_PREEMPT_SWAP] = (engine_times){.n = 1, .us = 600, .hist = {0, 1}};
     e.step_us_hist[0] = 2;
     e.step_us_hist[ENGINE_STEP_BUCKETS - 1] = 1;
     e.backend = (backend_stats){.n_launches = 11,
@@ -158,7 +158,7 @@ static void what_was_counted_is_written(void) {
     metrics_destroy(m);
 }
 
-static void a_tenant_has_its_account(void) {
+static void a_tenant_has_its_usage(void) {
     static const char *const lines[] = {
         "inferd_device_seconds_total{tenant=\"t1\",model=\"second\"} 1.5",
         "inferd_device_seconds_total{tenant=\"none\",model=\"none\"} 0.25",
@@ -189,21 +189,21 @@ static void a_tenant_has_its_account(void) {
     };
     metrics *m = metrics_create(2, routes, 2);
     uint32_t slots[] = {1};
-    engine_principal list[] = {{.tenant = 1,
-                                .model = 0,
-                                .serial = 1,
-                                .device_us = 1500000,
-                                .prompt_tokens = 7,
-                                .cached_tokens = 2,
-                                .output_tokens = 3,
-                                .n_rungs = {[GEN_RUNG_PARK] = 4},
-                                .away_us = 750000},
-                               {.tenant = 1, .model = 9, .serial = 2, .device_us = 250000}};
+    engine_flow list[] = {{.tenant = 1,
+                           .model = 0,
+                           .serial = 1,
+                           .device_us = 1500000,
+                           .prompt_tokens = 7,
+                           .cached_tokens = 2,
+                           .output_tokens = 3,
+                           .n_preempts = {[GEN_PREEMPT_SWAP] = 4},
+                           .away_us = 750000},
+                          {.tenant = 1, .model = 9, .serial = 2, .device_us = 250000}};
     buf page = page_of(m, 2);
     EXPECT(strstr(buf_cstr(&page), "inferd_cost_total") == NULL); // nobody said what it costs
     buf_deinit(&page);
-    ledger_set_price(metrics_ledger(m), 3600000); // a thousandth per second
-    EXPECT(ledger_read(metrics_ledger(m), 0, list, 2, slots, 1));
+    tenant_usage_set_price(metrics_tenant_usage(m), 3600000); // a thousandth per second
+    EXPECT(tenant_usage_read(metrics_tenant_usage(m), 0, list, 2, slots, 1));
     metrics_refused(m, 1, 1, API_REQUEST_RATE);
     metrics_refused(m, -1, -1, API_OVERLOADED);
     metrics_refused(m, 1, 1, API_REQUEST_RATE);
@@ -218,7 +218,7 @@ static void a_tenant_has_its_account(void) {
 
 /* Once the last row was handed out, and then called nobody's: a tenant's series vanished, its count
  * in another's. */
-static void refusals_of_whom_there_is_no_row_for_are_nobodys(void) {
+static void refusals_without_a_row_have_no_tenant(void) {
     enum { N = METRICS_REFUSAL_ROWS_MAX + 10 };
     metrics *m = metrics_create(2, routes, 2);
     static char names[N][16];
@@ -490,9 +490,9 @@ static void the_page_of_the_manual_names_every_family(void) {
 
 static const test_case cases[] = {
     TEST(what_was_counted_is_written),
-    TEST(a_tenant_has_its_account),
+    TEST(a_tenant_has_its_usage),
     TEST(each_pair_of_tenant_and_model_has_its_refusals),
-    TEST(refusals_of_whom_there_is_no_row_for_are_nobodys),
+    TEST(refusals_without_a_row_have_no_tenant),
     TEST(devices_are_told_apart_and_added_up),
     TEST(an_endpoint_picker_finds_what_it_asks_for),
     TEST(buckets_are_cumulative_and_include_their_bound),

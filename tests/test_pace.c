@@ -32,7 +32,7 @@ static void begin_streams(rig *r, uint32_t n, uint32_t ttft_ms, uint32_t tpot_ms
         q->tpot_target_ms = tpot_ms;
         submit(r, q);
     }
-    while (r->outcomes[FIRST_STREAM + n - 1].n_tokens < 10) rig_turn(r);
+    while (r->outcomes[FIRST_STREAM + n - 1].n_tokens < 10) rig_iterate(r);
 }
 
 typedef struct beside_prompts {
@@ -100,7 +100,7 @@ static void a_wish_of_a_request_has_an_end(void) {
     gen_request *q = request(50, 20, 480);
     q->tpot_target_ms = 1;
     submit(&r, q);
-    while (r.outcomes[50].n_tokens < 10) rig_turn(&r);
+    while (r.outcomes[50].n_tokens < 10) rig_iterate(&r);
     beside_prompts got = run_prompts(&r, 40);
     uint64_t mean_us = got.sum_us / got.n_steps;
     EXPECT(mean_us >= l.pace_us * 3 / 10 && mean_us <= l.pace_us / 2);
@@ -163,7 +163,7 @@ static void a_paused_tenant_takes_no_part(void) {
             q->tenant_idx = 1;
             q->tpot_target_ms = 10;
             submit(&r, q);
-            while (r.outcomes[50].n_tokens < 5) rig_turn(&r);
+            while (r.outcomes[50].n_tokens < 5) rig_iterate(&r);
         }
         set_tenant(&r, 1, 0);
         if (paused == 2) {
@@ -193,7 +193,7 @@ static void drafts_are_part_of_the_pace(void) {
     r.device.a_us = 3000;
     r.device.b_us = 1000;
     for (uint32_t id = 1; id <= 6; id++) submit(&r, request(id, 20, 480));
-    for (int i = 0; i < 30; i++) rig_turn(&r);
+    for (int i = 0; i < 30; i++) rig_iterate(&r);
     uint32_t n_over = 0;
     uint64_t prompt = FIRST_PROMPT;
     submit(&r, request(prompt, 400, 1));
@@ -276,7 +276,7 @@ static void beside_streams_large_steps_keep_the_pace(void) {
             gen_request *q = request(id, GPU_PROMPT_TOKENS, 1);
             submit(&r, q);
         }
-        while (r.outcomes[30].n_done == 0) rig_turn(&r); // the rate is learned
+        while (r.outcomes[30].n_done == 0) rig_iterate(&r); // the rate is learned
         got[large] = run_prompts(&r, 15);
         EXPECT(r.outcomes[79].n_done == 0); // there were prompts all the time
         close_all(&r);

@@ -126,7 +126,7 @@ static void pass(device *d, net *m, const family *f, uint32_t n, bool one_by_one
                   .row_seq = r.row_seq,
                   .seqs = &seq,
                   .logit_rows = r.logit_rows,
-                  .promised = r.promised};
+                  .pending = r.pending};
     be_step_begin(be, &r.b, &m->kv);
     OP(be_embed(be, m->x, &m->embed, 1));
     for (int i = 0; i < LAYERS; i++) {

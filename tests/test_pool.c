@@ -170,7 +170,7 @@ static void what_is_left_for_keys_and_values_excludes_weights_and_guarantees(voi
 static void two_ledgers_share_the_pages(void) {
     pool p = open_pool(20, 2);
     uint32_t pages[12], warm[6];
-    pool_set_ledgers(&p, 12, 8);
+    pool_set_budgets(&p, 12, 8);
     EXPECT_EQ(pool_n_device_free(&p), 12);
     EXPECT_EQ(pool_n_host_free(&p), 8);
     EXPECT(pool_take_weights(&p, 0, PAGE_WEIGHT, 10, pages));
@@ -178,21 +178,21 @@ static void two_ledgers_share_the_pages(void) {
     EXPECT(pool_take_weights(&p, 1, PAGE_WARM, 6, warm));
     EXPECT_EQ(pool_n_device_free(&p), 2);
     EXPECT_EQ(pool_n_host_free(&p), 2);
-    EXPECT(!pool_turn(&p, warm, 6, PAGE_WEIGHT)); // room for two
+    EXPECT(!pool_convert(&p, warm, 6, PAGE_WEIGHT)); // room for two
     verify(&p);
-    EXPECT(!pool_turn(&p, pages, 10, PAGE_WARM));
-    EXPECT(pool_turn(&p, warm, 2, PAGE_WEIGHT));
+    EXPECT(!pool_convert(&p, pages, 10, PAGE_WARM));
+    EXPECT(pool_convert(&p, warm, 2, PAGE_WEIGHT));
     EXPECT_EQ(p.owners[1].held[PAGE_WEIGHT], 2);
     EXPECT_EQ(p.owners[1].held[PAGE_WARM], 4);
     EXPECT_EQ(pool_n_device_free(&p), 0);
     verify(&p);
     for (int i = 0; i < 10; i++) pool_give(&p, pages[i], 0);
     EXPECT_EQ(pool_n_device_free(&p), 10);
-    EXPECT(pool_turn(&p, warm, 2, PAGE_WARM));
+    EXPECT(pool_convert(&p, warm, 2, PAGE_WARM));
     EXPECT_EQ(pool_n_host_free(&p), 2);
     EXPECT(pool_host_take(&p, 2));
     EXPECT(!pool_host_take(&p, 1));
-    EXPECT_EQ(pool_take(&p, 0, PAGE_PARKED), PAGE_NONE);
+    EXPECT_EQ(pool_take(&p, 0, PAGE_SWAPPED), PAGE_NONE);
     pool_host_give(&p, 2);
     for (int i = 0; i < 6; i++) pool_give(&p, warm[i], 0);
     EXPECT_EQ(p.n_in[PAGE_FREE], 20);
@@ -200,19 +200,19 @@ static void two_ledgers_share_the_pages(void) {
     pool_deinit(&p);
 }
 
-static void turning_pages_respects_ceilings_and_the_guarantees_of_others(void) {
+static void converting_pages_respects_ceilings_and_guarantees(void) {
     pool p = open_pool(20, 2);
     uint32_t warm[6];
     inferd_err err = {0};
-    pool_set_ledgers(&p, 12, 8);
+    pool_set_budgets(&p, 12, 8);
     EXPECT(pool_take_weights(&p, 1, PAGE_WARM, 6, warm));
     EXPECT_EQ(pool_set_limits(&p, 1, 0, 5, &err), INFERD_OK);
-    EXPECT(!pool_turn(&p, warm, 6, PAGE_WEIGHT));
+    EXPECT(!pool_convert(&p, warm, 6, PAGE_WEIGHT));
     EXPECT_EQ(pool_set_limits(&p, 1, 0, 6, &err), INFERD_OK);
     EXPECT_EQ(pool_set_limits(&p, 0, 7, UINT32_MAX, &err), INFERD_OK);
-    EXPECT(!pool_turn(&p, warm, 6, PAGE_WEIGHT)); // seven of twelve are promised
+    EXPECT(!pool_convert(&p, warm, 6, PAGE_WEIGHT)); // seven of twelve are promised
     EXPECT_EQ(pool_set_limits(&p, 0, 6, UINT32_MAX, &err), INFERD_OK);
-    EXPECT(pool_turn(&p, warm, 6, PAGE_WEIGHT));
+    EXPECT(pool_convert(&p, warm, 6, PAGE_WEIGHT));
     EXPECT_EQ(pool_set_limits(&p, 0, 13, UINT32_MAX, &err), INFERD_EINVAL);
     verify(&p);
     pool_deinit(&p);
@@ -313,7 +313,7 @@ static void books_stay_right_in_any_order(void) {
     for (uint32_t size = 0; size <= 4; size++) {
         uint32_t n_pages = 24, held[24], n_held = 0, seed = 7 + size;
         pool p = extents_of(n_pages, n_pages, size);
-        for (int turn = 0; turn < 2000; turn++) {
+        for (int iteration = 0; iteration < 2000; iteration++) {
             seed = seed * 1664525u + 1013904223u;
             uint32_t unit = size == 0 ? 1 : size, n = ((seed >> 8) % 3 + 1) * unit;
             if (seed >> 31 && n_held + n <= n_pages) {
@@ -325,7 +325,7 @@ static void books_stay_right_in_any_order(void) {
                 pool_give(&p, held[i], 0);
                 held[i] = held[--n_held];
             }
-            if (turn % 16 == 0) verify(&p);
+            if (iteration % 16 == 0) verify(&p);
         }
         pool_deinit(&p);
     }
@@ -344,35 +344,35 @@ static void pages_of_the_host_count_by_extents_where_they_are_apart(void) {
     pool p = open_pool(10, 2), host;
     inferd_err err = {0};
     EXPECT_EQ(pool_init_extents(&host, 12, 12, 4, 2, &err), INFERD_OK);
-    pool_set_ledgers(&p, 10, 9);
+    pool_set_budgets(&p, 10, 9);
     pool_set_host(&host, &p, note_empty, emptied);
     n_emptied = 0;
     uint32_t pages[8];
     for (uint32_t i = 0; i < 8; i++) {
-        pages[i] = pool_take(&host, i % 2, PAGE_PARKED);
+        pages[i] = pool_take(&host, i % 2, PAGE_SWAPPED);
         EXPECT_EQ(pages[i], i);
         EXPECT_EQ(pool_n_host_free(&p), i < 4 ? 5 : 1);
         EXPECT_EQ(pool_n_host_free(&host), pool_n_host_free(&p));
         verify(&host);
         verify(&p);
     }
-    EXPECT_EQ(pool_take(&host, 0, PAGE_PARKED), PAGE_NONE); // there are 4 pages, and no room
+    EXPECT_EQ(pool_take(&host, 0, PAGE_SWAPPED), PAGE_NONE); // there are 4 pages, and no room
     EXPECT(!pool_host_take(&p, 2) && pool_host_take(&p, 1));
     EXPECT_EQ(pool_n_device_free(&p), 10); // the device has nothing to do with it
     for (uint32_t i = 5; i < 8; i++) pool_give(&host, pages[i], 0);
     EXPECT_EQ(pool_n_host_free(&p), 0);
     EXPECT_EQ(n_emptied, 0);
-    EXPECT_EQ(pool_take(&host, 0, PAGE_PARKED), pages[7]); // its extent is paid for
+    EXPECT_EQ(pool_take(&host, 0, PAGE_SWAPPED), pages[7]); // its extent is paid for
     pool_give(&host, pages[7], 0);
     pool_give(&host, pages[4], 0);
     EXPECT_EQ(pool_n_host_free(&p), 4);
     EXPECT_EQ(n_emptied, 1);
     EXPECT_EQ(emptied[0], 4);
-    EXPECT_EQ(pool_take(&host, 0, PAGE_PARKED), pages[4]); // the extent that was emptied last
+    EXPECT_EQ(pool_take(&host, 0, PAGE_SWAPPED), pages[4]); // the extent that was emptied last
     verify(&host);
-    host.ledger->n_parked_apart++;
+    host.budget->n_swapped_apart++;
     EXPECT(pool_verify(&host, &err) != INFERD_OK);
-    host.ledger->n_parked_apart--;
+    host.budget->n_swapped_apart--;
     pool_deinit(&host);
     pool_deinit(&p);
 }
@@ -388,7 +388,7 @@ static const test_case cases[] = {
     TEST(watermarks_say_how_many_pages_are_short),
     TEST(what_is_left_for_keys_and_values_excludes_weights_and_guarantees),
     TEST(two_ledgers_share_the_pages),
-    TEST(turning_pages_respects_ceilings_and_the_guarantees_of_others),
+    TEST(converting_pages_respects_ceilings_and_guarantees),
     TEST(verify_finds_what_is_wrong),
     TEST(keys_and_values_break_one_extent_at_a_time),
     TEST(weights_take_whole_extents_in_order),

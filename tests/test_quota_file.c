@@ -182,7 +182,7 @@ static void it_is_written_when_something_changed_and_not_more_often(void) {
     close_folder();
 }
 
-static void tenants_who_left_are_remembered_for_a_while(void) {
+static void removed_tenants_are_remembered_for_a_while(void) {
     open_folder();
     quota_file *q = read_file();
     limits *l = open_limits(2);
@@ -464,7 +464,7 @@ static const test_case cases[] = {
     TEST(use_survives),
     TEST(names_of_all_kinds_survive),
     TEST(it_is_written_when_something_changed_and_not_more_often),
-    TEST(tenants_who_left_are_remembered_for_a_while),
+    TEST(removed_tenants_are_remembered_for_a_while),
     TEST(a_file_that_is_not_right_is_an_error),
     TEST(a_cut_file_is_an_error),
     TEST(what_is_not_a_file_is_an_error),

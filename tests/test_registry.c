@@ -96,10 +96,10 @@ static void what_fits_is_kept_and_the_rest_leaves(void) {
     EXPECT_EQ(n_used(), 3);
     registry_drop(&r, first, 2);
     EXPECT(!r.slots[first[0]].leaving && r.slots[first[1]].leaving);
-    r.slots[first[1]].n_flights = 1; // an answer is still being written
+    r.slots[first[1]].n_generations = 1; // an answer is still being written
     registry_sweep(&r);
     EXPECT_EQ(n_used(), 3);
-    r.slots[first[1]].n_flights = 0;
+    r.slots[first[1]].n_generations = 0;
     registry_sweep(&r);
     EXPECT_EQ(n_used(), 2);
     EXPECT_EQ(registry_match(&r, &changed), second[1]);
@@ -233,7 +233,7 @@ static void when_all_slots_are_in_use_the_old_one_stays(void) {
     config_model a = named("a", 0);
     EXPECT(serve(&a, 1, NULL, 0, was, &problems));
     for (int i = 1; i < REGISTRY_SLOTS; i++) { // others still end their work
-        r.slots[i] = (registry_slot){.m = r.slots[was[0]].m, .leaving = true, .n_flights = 1};
+        r.slots[i] = (registry_slot){.m = r.slots[was[0]].m, .leaving = true, .n_generations = 1};
     }
     model *m = open_as(a);
     slot = registry_replace(&r, was[0], m, REGISTRY_NONE, &err);
@@ -273,7 +273,7 @@ static bool comes_up(fleet *f, int slot) {
 
 /* The one that left kept its guarantee while the one in its place came, which failed for good
  * because both together were more than the device has. */
-static void one_that_leaves_guarantees_nothing_to_who_comes(void) {
+static void a_departing_model_guarantees_nothing_to_new_ones(void) {
     buf problems = {0};
     int was[1], now[1];
     fake_device d;
@@ -351,7 +351,7 @@ static const test_case cases[] = {
 #if OWN_ALLOCATOR
     TEST(what_the_fleet_could_not_be_told_is_told_later),
 #endif
-    TEST(one_that_leaves_guarantees_nothing_to_who_comes),
+    TEST(a_departing_model_guarantees_nothing_to_new_ones),
     TEST(what_fits_is_kept_and_the_rest_leaves),
     TEST(what_a_plan_found_stays_until_it_is_applied),
     TEST(files_of_the_same_bytes_share),

@@ -14,7 +14,7 @@ static uint32_t n_free(const core_rig *r) {
     return pool_n_device_free(&r->core.pool);
 }
 
-static void two_models_are_computed_in_turns_of_steps(void) {
+static void two_models_alternate_by_step(void) {
     static core_rig r;
     core_rig_init(&r, 60, 0, 5);
     core_rig_open(&r, true);
@@ -63,11 +63,11 @@ static void those_that_decode_go_on_while_another_model_comes(void) {
     uint32_t before = r.outcomes[1].n_tokens;
     EXPECT(before > 0 && r.outcomes[1].n_done == 0);
     core_rig_submit(&r, 1, request(2, 8, 4));
-    for (int i = 0; i < 1000 && state_of(&r, 1) != MODEL_HOT; i++) core_rig_turn(&r, 1000);
+    for (int i = 0; i < 1000 && state_of(&r, 1) != MODEL_HOT; i++) core_rig_iterate(&r, 1000);
     EXPECT(r.outcomes[1].n_tokens >= before + 90); // a step between every two pieces
     core_rig_finish(&r);
     EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
-    EXPECT(r.core.account.load_us >= 100000);
+    EXPECT(r.core.usage.load_us >= 100000);
     core_rig_deinit(&r);
 }
 
@@ -137,7 +137,7 @@ static void running_work_of_a_lower_class_makes_room_and_goes_on_later(void) {
     core_rig_deinit(&r);
 }
 
-static void work_of_the_same_class_takes_turns(void) {
+static void work_of_the_same_class_gets_time_slices(void) {
     static core_rig r;
     core_rig_init(&r, 20, 12, 12);
     r.device.a_us = 4000;
@@ -146,12 +146,12 @@ static void work_of_the_same_class_takes_turns(void) {
     core_rig_submit(&r, 0, request(1, 10, 80));
     core_rig_submit(&r, 1, request(2, 10, 80));
     core_rig_run(&r, 60000);
-    EXPECT_EQ(r.core.models.n_turns, 0); // nobody has had its turn
+    EXPECT_EQ(r.core.models.n_slices, 0); // nobody has had its turn
     core_rig_run(&r, 200000);
     EXPECT(r.outcomes[1].n_tokens > 15 && r.outcomes[2].n_tokens > 15);
     core_rig_finish(&r);
     EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
-    EXPECT(r.core.models.n_turns >= 3 && r.core.models.n_turns <= 8); // 680 ms in turns of 100
+    EXPECT(r.core.models.n_slices >= 3 && r.core.models.n_slices <= 8); // 680 ms in turns of 100
     core_rig_deinit(&r);
 }
 
@@ -167,7 +167,7 @@ static void a_higher_class_is_never_pushed_out_and_the_lower_waits(void) {
     core_rig_submit(&r, 1, low);
     for (int i = 0; i < 100000 && r.outcomes[1].n_done == 0; i++) {
         EXPECT(state_of(&r, 0) == MODEL_HOT);
-        core_rig_turn(&r, 1000);
+        core_rig_iterate(&r, 1000);
     }
     core_rig_finish(&r);
     EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
@@ -175,7 +175,7 @@ static void a_higher_class_is_never_pushed_out_and_the_lower_waits(void) {
     core_rig_deinit(&r);
 }
 
-static void a_pinned_model_stays_and_who_finds_no_room_is_told(void) {
+static void a_pinned_model_stays_and_others_report_no_room(void) {
     static core_rig r;
     model_policy p = plain_policy();
     core_rig_init(&r, 20, 12, 12);
@@ -209,7 +209,7 @@ static void a_pinned_model_stays_and_who_finds_no_room_is_told(void) {
 
 /* What is left free for others was taken from the model's own ceiling, so it never came by itself.
  */
-static void a_small_ceiling_keeps_nobody_away_at_the_start(void) {
+static void a_small_ceiling_blocks_no_model_at_the_start(void) {
     static core_rig r;
     model_policy p = plain_policy();
     core_rig_init(&r, 40, 12, 12);
@@ -224,7 +224,7 @@ static void a_small_ceiling_keeps_nobody_away_at_the_start(void) {
 }
 
 /* It was wanted for ever, and nobody behind it came by himself. */
-static void who_is_pinned_where_he_never_fits_is_in_nobodys_way(void) {
+static void a_pin_that_never_fits_blocks_no_model(void) {
     static core_rig r;
     model_policy p = plain_policy();
     core_rig_init(&r, 60, 4, 12);
@@ -240,7 +240,7 @@ static void who_is_pinned_where_he_never_fits_is_in_nobodys_way(void) {
 }
 
 /* Once the command was lost when it came while the model was being brought up. */
-static void who_is_sent_away_while_he_comes_goes(void) {
+static void a_model_unloaded_during_bring_up_goes(void) {
     static const model_state whens[] = {MODEL_STAGING, MODEL_LOADING};
     static const engine_command how[] = {ENGINE_UNLOAD, ENGINE_DROP};
     model_policy p = plain_policy();
@@ -252,7 +252,7 @@ static void who_is_sent_away_while_he_comes_goes(void) {
         core_rig_open(&r, false);
         core_rig_attach(&r, 0, &p);
         residency_do(&r.core.models, 0, ENGINE_LOAD, core_rig_now(&r));
-        for (int k = 0; k < 10000 && state_of(&r, 0) != when; k++) core_rig_turn(&r, 50);
+        for (int k = 0; k < 10000 && state_of(&r, 0) != when; k++) core_rig_iterate(&r, 50);
         EXPECT_EQ(state_of(&r, 0), when);
         residency_do(&r.core.models, 0, how[i % 2], core_rig_now(&r));
         core_rig_run(&r, 100000);
@@ -269,7 +269,7 @@ static void who_is_sent_away_while_he_comes_goes(void) {
 
 /* The command was lost, too, when somebody waited for what is staged; and one that found nothing to
  * do was obeyed the next time the model left. */
-static void who_is_sent_away_while_somebody_waits_goes_after_him(void) {
+static void a_model_unloaded_while_work_waits_goes_after_it(void) {
     static const engine_command how[] = {ENGINE_UNLOAD, ENGINE_DROP};
     for (uint32_t i = 0; i < 6; i++) {
         static core_rig r;
@@ -281,7 +281,7 @@ static void who_is_sent_away_while_somebody_waits_goes_after_him(void) {
         core_rig_open(&r, false);
         core_rig_attach(&r, 0, &p);
         core_rig_submit(&r, 0, request(1, 10, 10));
-        for (int k = 0; k < 7; k++) core_rig_turn(&r, 50);
+        for (int k = 0; k < 7; k++) core_rig_iterate(&r, 50);
         EXPECT_EQ(state_of(&r, 0), MODEL_STAGING);
         residency_do(&r.core.models, 0, how[i % 2], core_rig_now(&r));
         if (cancelled) sched_cancel(r.core.sched, 1, core_rig_now(&r)); // far enough to go on
@@ -317,7 +317,7 @@ static void a_switch_tells_how_long_others_took_to_make_room(void) {
     core_rig_run(&r, 50000);
     core_rig_submit(&r, 1, request(2, 10, 5)); // after the turn of the other
     uint64_t from_us = core_rig_now(&r);
-    while (state_of(&r, 1) != MODEL_STAGING) core_rig_turn(&r, 1000);
+    while (state_of(&r, 1) != MODEL_STAGING) core_rig_iterate(&r, 1000);
     uint64_t waited_us = core_rig_now(&r) - from_us;
     EXPECT(waited_us > 20000);
     core_rig_finish(&r);
@@ -328,7 +328,7 @@ static void a_switch_tells_how_long_others_took_to_make_room(void) {
 }
 
 /* Nobody waited as long as half a stage takes: each began anew, for ever. */
-static void who_comes_again_soon_finds_the_model_in_the_end(void) {
+static void a_client_that_retries_soon_finds_the_model(void) {
     static core_rig r;
     core_rig_init(&r, 40, 12, 12);
     r.device.stage_pieces = 100;
@@ -346,7 +346,7 @@ static void who_comes_again_soon_finds_the_model_in_the_end(void) {
     core_rig_deinit(&r);
 }
 
-static void nobody_goes_in_vain(void) {
+static void no_model_is_evicted_in_vain(void) {
     static core_rig r;
     model_policy p = plain_policy();
     core_rig_init(&r, 40, 40, 10);
@@ -441,7 +441,7 @@ static void a_load_that_fails_gives_its_pages_back_and_is_tried_again(void) {
 }
 
 /* A client that came at the moment it was told to was before the engine, and told to come again. */
-static void who_comes_when_he_was_told_to_is_let_in(void) {
+static void a_client_that_returns_on_time_is_admitted(void) {
     static core_rig r;
     core_rig_init(&r, 40, 12, 12);
     r.device.bad_files = 1;
@@ -485,21 +485,21 @@ static void failures_in_a_row_wait_longer_each_time(void) {
     core_rig_deinit(&r);
 }
 
-static void who_leaves_while_a_model_comes_ends_the_stage_unless_it_is_far(void) {
-    for (uint32_t n_turns = 2; n_turns <= 8; n_turns += 6) {
+static void a_cancel_during_bring_up_ends_the_stage_unless_far(void) {
+    for (uint32_t n_iterations = 2; n_iterations <= 8; n_iterations += 6) {
         static core_rig r;
         core_rig_init(&r, 40, 0, 12);
         r.device.stage_pieces = 10;
         core_rig_open(&r, false);
         attach_all(&r, 1);
         core_rig_submit(&r, 0, request(1, 10, 10));
-        for (uint32_t i = 0; i < n_turns; i++) core_rig_turn(&r, 1000);
+        for (uint32_t i = 0; i < n_iterations; i++) core_rig_iterate(&r, 1000);
         EXPECT_EQ(state_of(&r, 0), MODEL_STAGING);
         sched_cancel(r.core.sched, 1, core_rig_now(&r));
         core_rig_finish(&r);
         core_rig_run(&r, 10000);
-        EXPECT_EQ(state_of(&r, 0), n_turns == 2 ? MODEL_COLD : MODEL_HOT);
-        EXPECT_EQ(n_free(&r), n_turns == 2 ? 40 : 28);
+        EXPECT_EQ(state_of(&r, 0), n_iterations == 2 ? MODEL_COLD : MODEL_HOT);
+        EXPECT_EQ(n_free(&r), n_iterations == 2 ? 40 : 28);
         core_rig_deinit(&r);
     }
 }
@@ -514,7 +514,7 @@ static void open_at_work(core_rig *r) {
     EXPECT_EQ(state_of(r, 0), MODEL_HOT);
 }
 
-static void unloading_lets_what_runs_end_and_who_waits_brings_it_back(void) {
+static void unloading_lets_running_work_end_and_waiting_work_reloads(void) {
     static core_rig r;
     open_at_work(&r);
     residency_do(&r.core.models, 0, ENGINE_UNLOAD, core_rig_now(&r));
@@ -678,7 +678,7 @@ static void a_removed_name_says_nothing_more_about_its_weights(void) {
     core_rig_run(&r, 20000);
     residency_remove(&r.core.models, 0);
     EXPECT_EQ(r.core.pool.n_min, 0);
-    core_rig_turn(&r, 0);
+    core_rig_iterate(&r, 0);
     EXPECT_EQ(r.outcomes[1].n_done, 0); // and goes on to be answered
     EXPECT_EQ(core_rig_model(&r, 0)->weights_of, 1);
     core_rig_finish(&r);
@@ -715,7 +715,7 @@ static void a_guarantee_that_does_not_fit_is_kept_as_soon_as_it_does(void) {
     }
     EXPECT(core_next_us(&r.core) <= core_rig_now(&r) + 1000000);
     core_rig_submit(&r, 2, request(2, 10, 5));
-    core_rig_turn(&r, 1000);
+    core_rig_iterate(&r, 1000);
     EXPECT_EQ(r.outcomes[2].done.done.status, INFERD_EMODEL);
     EXPECT(r.outcomes[2].done.done.retry_after_ms > 0);
     core_rig_run(&r, 1100000); // once more, and in vain
@@ -736,7 +736,7 @@ static void a_guarantee_that_does_not_fit_is_kept_as_soon_as_it_does(void) {
     p.min_bytes = 0;
     EXPECT_EQ(residency_set_policy(&r.core.models, 1, &p, core_rig_now(&r), &err), INFERD_OK);
     core_rig_submit(&r, 2, request(4, 10, 5));
-    core_rig_turn(&r, 0);
+    core_rig_iterate(&r, 0);
     EXPECT_EQ(r.core.pool.owners[2].min, 25);
     core_rig_submit(&r, 2, request(5, 10, 5));
     core_rig_finish(&r);
@@ -805,7 +805,7 @@ static void weights_are_read_from_whichever_name_has_them(void) {
 }
 
 /* A name that joins weights that could not be read has a file of its own. */
-static void who_joins_a_group_that_failed_brings_it_back(void) {
+static void a_model_that_joins_a_failed_weight_group_revives_it(void) {
     static core_rig r;
     model_policy p = plain_policy();
     core_rig_init(&r, 40, 12, 12);
@@ -918,7 +918,7 @@ static void a_device_that_never_came_up_takes_new_policies(void) {
     core_rig_finish(&r);
     EXPECT_STR(r.outcomes[1].done.done.text, "opening the device: no such device");
     residency_remove(&r.core.models, 0);
-    core_rig_turn(&r, 0);
+    core_rig_iterate(&r, 0);
     EXPECT_EQ(state_of(&r, 0), MODEL_NONE);
     core_rig_deinit(&r);
 }
@@ -935,10 +935,10 @@ static void a_lost_device_has_every_page_back(void) {
         attach_all(&r, 3);
         core_rig_submit(&r, 0, request(1, 10, 400));
         residency_do(&r.core.models, 1, ENGINE_PREFETCH, core_rig_now(&r));
-        for (int i = 0; i < 1000 && state_of(&r, 1) != MODEL_WARM; i++) core_rig_turn(&r, 1000);
+        for (int i = 0; i < 1000 && state_of(&r, 1) != MODEL_WARM; i++) core_rig_iterate(&r, 1000);
         residency_do(&r.core.models, 2, ENGINE_LOAD, core_rig_now(&r));
-        core_rig_turn(&r, 1000);
-        core_rig_turn(&r, 1000);
+        core_rig_iterate(&r, 1000);
+        core_rig_iterate(&r, 1000);
         EXPECT_EQ(state_of(&r, 0), MODEL_HOT);
         EXPECT_EQ(state_of(&r, 1), MODEL_WARM);
         EXPECT_EQ(state_of(&r, 2), MODEL_STAGING);
@@ -1002,7 +1002,7 @@ static void storm(uint64_t seed, bool apart, uint32_t depth) {
         } else if (what == 16) {
             r.device.fail_stage_at = r.device.n_pieces + 1 + (uint32_t)(next_random(&s) % 4);
         }
-        core_rig_turn(&r, 1000);
+        core_rig_iterate(&r, 1000);
     }
     core_rig_finish(&r);
     uint32_t n_good = 0;
@@ -1033,28 +1033,28 @@ static void storms_lose_nothing(void) {
 }
 
 static const test_case cases[] = {
-    TEST(two_models_are_computed_in_turns_of_steps),
+    TEST(two_models_alternate_by_step),
     TEST(a_request_brings_its_model_and_many_bring_it_once),
     TEST(those_that_decode_go_on_while_another_model_comes),
     TEST(an_idle_model_makes_room_and_waits_in_host_memory),
     TEST(without_host_memory_it_is_read_again),
     TEST(running_work_of_a_lower_class_makes_room_and_goes_on_later),
-    TEST(work_of_the_same_class_takes_turns),
+    TEST(work_of_the_same_class_gets_time_slices),
     TEST(a_higher_class_is_never_pushed_out_and_the_lower_waits),
-    TEST(a_pinned_model_stays_and_who_finds_no_room_is_told),
-    TEST(a_small_ceiling_keeps_nobody_away_at_the_start),
-    TEST(who_is_pinned_where_he_never_fits_is_in_nobodys_way),
-    TEST(who_is_sent_away_while_he_comes_goes),
-    TEST(who_is_sent_away_while_somebody_waits_goes_after_him),
+    TEST(a_pinned_model_stays_and_others_report_no_room),
+    TEST(a_small_ceiling_blocks_no_model_at_the_start),
+    TEST(a_pin_that_never_fits_blocks_no_model),
+    TEST(a_model_unloaded_during_bring_up_goes),
+    TEST(a_model_unloaded_while_work_waits_goes_after_it),
     TEST(a_switch_tells_how_long_others_took_to_make_room),
-    TEST(who_comes_again_soon_finds_the_model_in_the_end),
-    TEST(nobody_goes_in_vain),
+    TEST(a_client_that_retries_soon_finds_the_model),
+    TEST(no_model_is_evicted_in_vain),
     TEST(what_never_fits_fails_with_the_numbers),
     TEST(a_load_that_fails_gives_its_pages_back_and_is_tried_again),
-    TEST(who_comes_when_he_was_told_to_is_let_in),
+    TEST(a_client_that_returns_on_time_is_admitted),
     TEST(failures_in_a_row_wait_longer_each_time),
-    TEST(who_leaves_while_a_model_comes_ends_the_stage_unless_it_is_far),
-    TEST(unloading_lets_what_runs_end_and_who_waits_brings_it_back),
+    TEST(a_cancel_during_bring_up_ends_the_stage_unless_far),
+    TEST(unloading_lets_running_work_end_and_waiting_work_reloads),
     TEST(a_drained_model_ends_what_it_has_and_stays_away),
     TEST(only_a_load_ends_a_drain),
     TEST(a_paused_sequence_of_a_model_that_left_brings_it_back),
@@ -1064,7 +1064,7 @@ static const test_case cases[] = {
     TEST(a_guarantee_that_does_not_fit_is_kept_as_soon_as_it_does),
     TEST(a_drained_name_leaves_the_other_in_service),
     TEST(weights_are_read_from_whichever_name_has_them),
-    TEST(who_joins_a_group_that_failed_brings_it_back),
+    TEST(a_model_that_joins_a_failed_weight_group_revives_it),
     TEST(a_removed_model_finishes_its_work_and_leaves_an_empty_slot),
     TEST(guarantees_are_kept_free_for_their_models),
     TEST(idle_weights_go_before_anybodys_keys_and_values),

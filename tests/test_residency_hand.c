@@ -23,7 +23,7 @@ static void tell(core_rig *r, uint32_t idx, engine_command command) {
 }
 
 /* It was counted as if it were there, and what ran beside it had no memory left. */
-static void a_pin_that_does_not_fit_now_ends_nobodys_work(void) {
+static void a_pin_that_does_not_fit_now_ends_no_work(void) {
     static core_rig r;
     model_policy p = plain_policy();
     core_rig_init(&r, 20, 2 * WEIGHTS, WEIGHTS);
@@ -112,13 +112,13 @@ static void a_prefetch_tries_a_model_that_failed(void) {
 }
 
 /* A client that wants it leaves meanwhile: it is wanted by hand, too. */
-static void a_prefetch_goes_on_without_the_client_who_began_it(void) {
+static void a_prefetch_goes_on_without_its_client(void) {
     static core_rig r;
     core_rig_init(&r, 60, WEIGHTS, WEIGHTS);
     core_rig_open(&r, false);
     attach_all(&r, 1);
     core_rig_submit(&r, 0, request(1, 10, 10));
-    while (state_of(&r, 0) != MODEL_STAGING) core_rig_turn(&r, 100);
+    while (state_of(&r, 0) != MODEL_STAGING) core_rig_iterate(&r, 100);
     tell(&r, 0, ENGINE_PREFETCH);
     sched_cancel(r.core.sched, 1, core_rig_now(&r));
     core_rig_run(&r, 200000);
@@ -137,7 +137,7 @@ static void a_load_without_room_keeps_no_prefetch_away(void) {
     EXPECT_EQ(state_of(&r, 0), MODEL_HOT);
     tell(&r, 1, ENGINE_LOAD);
     tell(&r, 2, ENGINE_PREFETCH);
-    while (state_of(&r, 2) != MODEL_WARM && core_rig_n_alive(&r) > 0) core_rig_turn(&r, 100);
+    while (state_of(&r, 2) != MODEL_WARM && core_rig_n_alive(&r) > 0) core_rig_iterate(&r, 100);
     EXPECT_EQ(state_of(&r, 2), MODEL_WARM);
     EXPECT_EQ(state_of(&r, 0), MODEL_HOT);
     EXPECT_EQ(core_rig_n_alive(&r), 1);
@@ -156,11 +156,11 @@ static void attach_pair(core_rig *r, const model_policy *first, const model_poli
 /* The guarantee of one name was kept beside the weights that it is meant for. */
 static void a_guarantee_of_one_name_includes_the_weights(void) {
     static core_rig r;
-    model_policy plain = plain_policy(), promised = plain;
+    model_policy plain = plain_policy(), guaranteed = plain;
     core_rig_init(&r, 20, WEIGHTS, WEIGHTS);
     core_rig_open(&r, false);
-    promised.min_bytes = 14 * r.core.models.page_bytes;
-    attach_pair(&r, &plain, &promised);
+    guaranteed.min_bytes = 14 * r.core.models.page_bytes;
+    attach_pair(&r, &plain, &guaranteed);
     core_rig_run(&r, 1000);
     core_rig_submit(&r, 0, request(1, 10, 30));
     core_rig_submit(&r, 1, request(2, 10, 30));
@@ -226,7 +226,7 @@ static void cached_blocks_keep_no_name_from_the_weights(void) {
 }
 
 /* The file of a model that failed is back: it is no prefetch by hand. */
-static void a_retry_brings_nothing_that_nobody_wants(void) {
+static void a_retry_brings_up_nothing_unwanted(void) {
     static core_rig r;
     open_with_a_failed_model(&r);
     tell(&r, 0, ENGINE_RETRY);
@@ -239,15 +239,15 @@ static void a_retry_brings_nothing_that_nobody_wants(void) {
 }
 
 static const test_case cases[] = {
-    TEST(a_pin_that_does_not_fit_now_ends_nobodys_work),
+    TEST(a_pin_that_does_not_fit_now_ends_no_work),
     TEST(what_is_pinned_warm_goes_before_what_only_lies_there),
     TEST(a_pinned_copy_stays_when_its_model_leaves_the_device),
     TEST(a_prefetch_tries_a_model_that_failed),
-    TEST(a_prefetch_goes_on_without_the_client_who_began_it),
+    TEST(a_prefetch_goes_on_without_its_client),
     TEST(a_load_without_room_keeps_no_prefetch_away),
     TEST(a_guarantee_of_one_name_includes_the_weights),
     TEST(a_ceiling_of_one_name_leaves_the_weights_to_the_other),
     TEST(cached_blocks_keep_no_name_from_the_weights),
-    TEST(a_retry_brings_nothing_that_nobody_wants),
+    TEST(a_retry_brings_up_nothing_unwanted),
 };
 TEST_MAIN(cases)

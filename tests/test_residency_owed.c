@@ -31,13 +31,13 @@ static uint32_t held_by(const core_rig *r, uint32_t idx) {
 /* How long until it is HOT. */
 static uint64_t wait_for(core_rig *r, uint32_t idx) {
     uint64_t from_us = core_rig_now(r);
-    for (int i = 0; i < 5000 && state_of(r, idx) != MODEL_HOT; i++) core_rig_turn(r, 1000);
+    for (int i = 0; i < 5000 && state_of(r, idx) != MODEL_HOT; i++) core_rig_iterate(r, 1000);
     EXPECT_EQ(state_of(r, idx), MODEL_HOT);
     return core_rig_now(r) - from_us;
 }
 
 static void run_until_done(core_rig *r, uint64_t id) {
-    for (int i = 0; i < 20000 && r->outcomes[id].n_done == 0; i++) core_rig_turn(r, 1000);
+    for (int i = 0; i < 20000 && r->outcomes[id].n_done == 0; i++) core_rig_iterate(r, 1000);
     EXPECT_EQ(r->outcomes[id].n_done, 1);
 }
 
@@ -63,20 +63,20 @@ static void open_rig(core_rig *r, uint32_t n_pages, const uint32_t *weights, uin
 
 static void make_hot(core_rig *r, uint32_t idx) {
     residency_do(&r->core.models, idx, ENGINE_LOAD, core_rig_now(r));
-    for (int i = 0; i < 1000 && state_of(r, idx) != MODEL_HOT; i++) core_rig_turn(r, 1000);
+    for (int i = 0; i < 1000 && state_of(r, idx) != MODEL_HOT; i++) core_rig_iterate(r, 1000);
     EXPECT_EQ(state_of(r, idx), MODEL_HOT);
 }
 
 static void make_warm(core_rig *r, uint32_t idx) {
     residency_do(&r->core.models, idx, ENGINE_PREFETCH, core_rig_now(r));
-    for (int i = 0; i < 1000 && state_of(r, idx) != MODEL_WARM; i++) core_rig_turn(r, 1000);
+    for (int i = 0; i < 1000 && state_of(r, idx) != MODEL_WARM; i++) core_rig_iterate(r, 1000);
     EXPECT_EQ(state_of(r, idx), MODEL_WARM);
 }
 
 /* ---- who had to make room ---- */
 
 /* The device idled for the rest of a turn, though somebody waited for it. */
-static void who_made_room_is_back_when_that_work_is_over(void) {
+static void an_evicted_model_is_back_when_that_work_is_over(void) {
     static const uint32_t weights[] = {12, 12};
     static core_rig r;
     open_rig(&r, 20, weights, 2, false);
@@ -87,7 +87,7 @@ static void who_made_room_is_back_when_that_work_is_over(void) {
     EXPECT(core_rig_now(&r) < core_rig_model(&r, 0)->away_until_us - 50000);
     uint32_t n_before = r.outcomes[1].n_tokens;
     uint64_t from_us = core_rig_now(&r);
-    while (r.outcomes[1].n_tokens == n_before) core_rig_turn(&r, 1000);
+    while (r.outcomes[1].n_tokens == n_before) core_rig_iterate(&r, 1000);
     EXPECT(core_rig_now(&r) - from_us < 10000);
     core_rig_finish(&r);
     EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
@@ -95,7 +95,7 @@ static void who_made_room_is_back_when_that_work_is_over(void) {
 }
 
 /* Switching takes 20 ms each time: it is of no use for a pause that is shorter. */
-static void who_made_room_lets_a_short_pause_of_the_other_pass(void) {
+static void an_evicted_model_ignores_a_short_pause_of_the_other(void) {
     static const uint32_t weights[] = {12, 12};
     static core_rig r;
     open_rig(&r, 20, weights, 2, true);
@@ -118,7 +118,7 @@ static void who_made_room_lets_a_short_pause_of_the_other_pass(void) {
 }
 
 /* Somebody else of that class comes first, though he takes longer to come. */
-static void who_made_room_waits_for_others_who_are_as_urgent(void) {
+static void an_evicted_model_waits_for_equally_urgent_ones(void) {
     static const uint32_t weights[] = {12, 12, 12};
     static core_rig r;
     open_rig(&r, 20, weights, 3, false);
@@ -138,7 +138,7 @@ static void who_made_room_waits_for_others_who_are_as_urgent(void) {
 /* ---- within a guarantee ---- */
 
 /* Its pages were kept free for it all the same, and it was brought back and evicted again. */
-static void who_holds_no_more_than_its_guarantee_stays(void) {
+static void a_model_within_its_guarantee_stays(void) {
     static const uint32_t weights[] = {10, 10};
     for (int busy = 0; busy <= 1; busy++) {
         static core_rig r;
@@ -157,7 +157,7 @@ static void who_holds_no_more_than_its_guarantee_stays(void) {
     }
 }
 
-static void who_would_go_in_vain_is_left_out(void) {
+static void a_victim_that_would_not_help_is_left_out(void) {
     static const uint32_t weights[] = {10, 10, 12};
     static core_rig r;
     open_rig(&r, 32, weights, 3, false);
@@ -185,7 +185,7 @@ static void a_model_that_is_away_takes_back_what_it_was_guaranteed(void) {
             make_warm(&r, 1);
             make_hot(&r, 0);
             for (uint64_t id = 1; id <= 6; id++) submit(&r, id, 0, GEN_HIGH, 66, 60);
-            while (r.outcomes[4].n_tokens == 0) core_rig_turn(&r, 1000);
+            while (r.outcomes[4].n_tokens == 0) core_rig_iterate(&r, 1000);
             uint32_t n_running = r.core.sched->models[0].n_running, n_preempted = 0;
             EXPECT(pool_n_device_free(&r.core.pool) < 15);
             set_limits(&r, 1, 18, 0);
@@ -228,7 +228,7 @@ static void weights_that_nothing_guarantees_go_too(void) {
 }
 
 /* A higher class that waited for its turn stood in the way. */
-static void who_is_owed_his_waits_behind_nobody(void) {
+static void a_model_below_its_guarantee_waits_behind_no_other(void) {
     static const uint32_t weights[] = {20, 20, 8};
     static core_rig r;
     open_rig(&r, 40, weights, 3, false);
@@ -259,14 +259,14 @@ static void a_lower_ceiling_holds_at_once(void) {
         core_rig_finish(&r);
         EXPECT(held_by(&r, 0) > 24);
         set_limits(&r, 0, 0, 20);
-        core_rig_turn(&r, 1000);
+        core_rig_iterate(&r, 1000);
         EXPECT_EQ(held_by(&r, 0), 20);
         set_limits(&r, 0, 0, 0);
         for (uint64_t id = 2; id <= 5; id++) submit(&r, id, 0, GEN_NORMAL, 40, 40);
         core_rig_run(&r, 30000);
         EXPECT(held_by(&r, 0) > 22);
         set_limits(&r, 0, 0, 18);
-        for (int i = 0; i < 3; i++) core_rig_turn(&r, 1000);
+        for (int i = 0; i < 3; i++) core_rig_iterate(&r, 1000);
         EXPECT(held_by(&r, 0) <= 18);
         core_rig_finish(&r);
         for (uint64_t id = 1; id <= 5; id++) EXPECT(core_rig_gives(&r, id));
@@ -297,14 +297,14 @@ static void a_model_whose_weights_are_above_its_ceiling_leaves(void) {
 }
 
 static const test_case cases[] = {
-    TEST(who_made_room_is_back_when_that_work_is_over),
-    TEST(who_made_room_lets_a_short_pause_of_the_other_pass),
-    TEST(who_made_room_waits_for_others_who_are_as_urgent),
-    TEST(who_holds_no_more_than_its_guarantee_stays),
-    TEST(who_would_go_in_vain_is_left_out),
+    TEST(an_evicted_model_is_back_when_that_work_is_over),
+    TEST(an_evicted_model_ignores_a_short_pause_of_the_other),
+    TEST(an_evicted_model_waits_for_equally_urgent_ones),
+    TEST(a_model_within_its_guarantee_stays),
+    TEST(a_victim_that_would_not_help_is_left_out),
     TEST(a_model_that_is_away_takes_back_what_it_was_guaranteed),
     TEST(weights_that_nothing_guarantees_go_too),
-    TEST(who_is_owed_his_waits_behind_nobody),
+    TEST(a_model_below_its_guarantee_waits_behind_no_other),
     TEST(a_lower_ceiling_holds_at_once),
     TEST(a_model_whose_weights_are_above_its_ceiling_leaves),
 };

@@ -57,7 +57,7 @@ static void one_more_after_two_periods_over_the_target(void) {
     expect_step(at(&s, 24, &in), 1, SCALE_SLOW);
 }
 
-static void without_a_target_those_who_wait_count(void) {
+static void without_a_target_waiting_requests_count(void) {
     scale_state s = {0};
     scale_input in = calm();
     in.ttft_max_us = 0, in.ttft_p95_us = 100000000;
@@ -308,7 +308,7 @@ static void a_device_that_becomes_free_is_used(void) {
 
 static const test_case cases[] = {
     TEST(one_more_after_two_periods_over_the_target),
-    TEST(without_a_target_those_who_wait_count),
+    TEST(without_a_target_waiting_requests_count),
     TEST(one_less_after_a_minute_below),
     TEST(a_moment_of_load_begins_the_minute_again),
     TEST(limits_hold_whatever_is_seen),

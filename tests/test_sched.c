@@ -22,7 +22,7 @@ static void a_request_gives_the_pure_function_of_its_prompt(void) {
     }
 }
 
-static void depth_two_plans_a_row_for_a_promised_token(void) {
+static void depth_two_plans_a_row_for_a_pending_token(void) {
     rig r;
     sched_limits l = default_limits();
     l.depth = 2;
@@ -33,8 +33,8 @@ static void depth_two_plans_a_row_for_a_promised_token(void) {
     step *second = rig_plan(&r);
     EXPECT(second != NULL);
     EXPECT_EQ(second->b.n_rows, 1);
-    EXPECT_EQ(second->b.tokens[0], TOK_PROMISED);
-    EXPECT_EQ(second->b.promised[0], 0);
+    EXPECT_EQ(second->b.tokens[0], TOK_PENDING);
+    EXPECT_EQ(second->b.pending[0], 0);
     EXPECT_EQ(second->b.positions[0], 5);
     rig_verify(&r);
     rig_run(&r);
@@ -167,7 +167,7 @@ static void ids_outside_of_the_vocabulary_are_refused(void) {
     q = request(4, 4, 4);
     q->model_idx = 1;
     sched_submit(r.s, q, r.now_us);
-    EXPECT(!rig_turn(&r));
+    EXPECT(!rig_iterate(&r));
     for (int i = 1; i <= 3; i++) EXPECT_EQ(r.outcomes[i].done.done.status, INFERD_EINVAL);
     EXPECT_EQ(r.outcomes[4].done.done.status, INFERD_ENOTFOUND);
     rig_verify(&r);
@@ -201,7 +201,7 @@ static void steps_that_a_request_waited_for_are_told(void) {
         rig_init(&r, 64, &l);
         sched_submit(r.s, request(1, 4, 40), r.now_us);
         for (int k = 1; k <= 3; k++) {
-            rig_turn(&r);
+            rig_iterate(&r);
             end_us[k] = r.now_us;
         }
         for (uint64_t id = 2; id <= 3; id++) { // there is a place for one of them
@@ -209,7 +209,7 @@ static void steps_that_a_request_waited_for_are_told(void) {
             q->arrival_us = end_us[rows[i].ends] + !rows[i].in_time;
             sched_submit(r.s, q, r.now_us);
         }
-        rig_turn(&r);
+        rig_iterate(&r);
         sched_cancel(r.s, 3, r.now_us);
         rig_run(&r);
         EXPECT_EQ(r.outcomes[2].done.done.queued_steps, rows[i].n_steps);
@@ -419,7 +419,7 @@ static uint32_t rows_of_run(rig *r) {
     return n;
 }
 
-static void a_beginning_is_computed_once_for_all_who_arrive_together(void) {
+static void a_shared_beginning_is_computed_once(void) {
     for (uint32_t depth = 1; depth <= 2; depth++)
         for (uint32_t chunk = 20; chunk <= 128; chunk += 108) { // of several steps, and of one
             rig r;
@@ -452,7 +452,7 @@ static void the_next_in_line_computes_when_the_first_leaves(void) {
         rig_finish(&r);
         if (how == 0) sched_cancel(r.s, 1, r.now_us);
         if (how == 1) sched_pause(r.s, 1);
-        if (how == 2) rig_turn(&r); // its second step fails
+        if (how == 2) rig_iterate(&r); // its second step fails
         st = rig_plan(&r);
         EXPECT(st->b.n_seqs == 1 && st->items[0].q->req->id == 2);
         EXPECT_EQ(st->b.positions[0], 20); // what was computed is not lost
@@ -481,7 +481,7 @@ static uint32_t first_step(rig *r) {
     return ids;
 }
 
-static void nobody_waits_for_what_would_not_help(void) {
+static void no_request_waits_for_what_would_not_help(void) {
     rig r;
     sched_limits l = default_limits();
     rig_init(&r, 200, &l);
@@ -508,7 +508,7 @@ static void nobody_waits_for_what_would_not_help(void) {
     rig_deinit(&r);
 }
 
-static void nobody_waits_for_the_less_urgent(void) {
+static void urgent_work_never_waits_for_less_urgent_work(void) {
     for (int how = 0; how < 2; how++) {
         rig r;
         sched_limits l = default_limits();
@@ -518,7 +518,7 @@ static void nobody_waits_for_the_less_urgent(void) {
         if (how == 0) q->prio = GEN_BATCH;
         if (how == 1) q->rank = 1;
         sched_submit(r.s, q, r.now_us);
-        rig_turn(&r);
+        rig_iterate(&r);
         sched_submit(r.s, alike(2), r.now_us);
         EXPECT_EQ(first_step(&r), 1 << 2);
         rig_run(&r);
@@ -527,7 +527,7 @@ static void nobody_waits_for_the_less_urgent(void) {
     }
 }
 
-static void whoever_scores_its_prompt_holds_nobody_back(void) {
+static void prompt_scoring_delays_no_other(void) {
     rig r;
     sched_limits l = default_limits();
     rig_init(&r, 200, &l);
@@ -549,7 +549,7 @@ static void decoding_goes_on_beside_a_long_prompt(void) {
     rig_init(&r, 200, &l);
     r.device.b_us = 1000; // a row takes a millisecond: 7 ms are 6 rows
     sched_submit(r.s, request(1, 40, 400), r.now_us);
-    while (r.outcomes[1].n_tokens < 3) rig_turn(&r);
+    while (r.outcomes[1].n_tokens < 3) rig_iterate(&r);
     sched_submit(r.s, request(2, 400, 4), r.now_us);
     uint32_t before = r.outcomes[1].n_tokens, n_steps = 0;
     while (r.outcomes[2].n_tokens == 0) {
@@ -580,15 +580,15 @@ static void longest_gap(uint64_t b_us, uint64_t c_per_us, uint64_t pace_us, uint
     r.device.b_us = b_us;
     r.device.c_per_us = c_per_us;
     for (uint32_t i = 1; i <= 4; i++) sched_submit(r.s, request(i, 20, 400), r.now_us);
-    while (r.outcomes[4].n_tokens < 30) rig_turn(&r);
+    while (r.outcomes[4].n_tokens < 30) rig_iterate(&r);
     uint64_t began_us = r.now_us;
-    rig_turn(&r);
+    rig_iterate(&r);
     *before = r.now_us - began_us;
     sched_submit(r.s, request(5, 200, 2), r.now_us);
     *longest = 0;
     while (r.outcomes[5].n_tokens == 0) {
         began_us = r.now_us;
-        rig_turn(&r);
+        rig_iterate(&r);
         if (r.now_us - began_us > *longest) *longest = r.now_us - began_us;
     }
     for (uint32_t i = 1; i <= 4; i++) EXPECT_EQ(r.outcomes[i].n_done, 0);
@@ -628,7 +628,7 @@ static uint64_t tenth_step_us(gen_class prio, uint64_t ago_us, uint32_t target_m
     gen_request *q = request(1, 20, 400);
     q->tpot_target_ms = target_ms;
     sched_submit(r.s, q, r.now_us);
-    while (r.outcomes[1].n_tokens < 30) rig_turn(&r);
+    while (r.outcomes[1].n_tokens < 30) rig_iterate(&r);
     r.now_us += ago_us;
     q = request(2, 400, 2);
     q->prio = prio;
@@ -649,7 +649,7 @@ static uint64_t tenth_step_us(gen_class prio, uint64_t ago_us, uint32_t target_m
     return us;
 }
 
-static void whoever_waits_for_long_has_a_fifth_more_of_the_pace(void) {
+static void long_waiting_work_gets_a_fifth_more_of_the_pace(void) {
     uint64_t soon = tenth_step_us(GEN_NORMAL, 0, 0), late = tenth_step_us(GEN_NORMAL, 2000000, 0);
     EXPECT(soon >= 18000 && soon <= 20500);
     EXPECT(late >= 22500 && late <= 24500);
@@ -667,12 +667,12 @@ static void a_long_wait_behind_batch_work_counts(void) {
         rig_init(&r, 400, &l);
         r.device.b_us = 1000;
         sched_submit(r.s, request(1, 20, 400), r.now_us);
-        while (r.outcomes[1].n_tokens < 30) rig_turn(&r);
+        while (r.outcomes[1].n_tokens < 30) rig_iterate(&r);
         r.now_us += 2000000;
         gen_request *prompt = request(2, 400, 2);
         prompt->arrival_us = r.now_us;
         sched_submit(r.s, prompt, r.now_us);
-        rig_turn(&r);
+        rig_iterate(&r);
         for (uint32_t id = 3; id <= 4; id++) {
             gen_request *q = request(id, 20, 2);
             q->prio = id == 3 ? GEN_BATCH : GEN_NORMAL;
@@ -682,7 +682,7 @@ static void a_long_wait_behind_batch_work_counts(void) {
         uint64_t longest_us = 0;
         for (int i = 0; i < 5; i++) {
             uint64_t began_us = r.now_us;
-            rig_turn(&r);
+            rig_iterate(&r);
             longest_us = u64_max(longest_us, r.now_us - began_us);
         }
         EXPECT_EQ(r.outcomes[2].n_tokens, 0);
@@ -713,7 +713,7 @@ static void a_prompt_alone_takes_two_paces_a_step(void) {
     rig_deinit(&r);
 }
 
-static void chunks_grow_while_nobody_decodes(void) {
+static void chunks_grow_while_no_sequence_decodes(void) {
     rig r;
     sched_limits l = default_limits();
     rig_init(&r, 200, &l);
@@ -758,7 +758,7 @@ static void class_then_rank_then_arrival(void) {
     rig_deinit(&r);
 }
 
-static void waiting_lifts_one_class_per_interval(void) {
+static void waiting_ages_by_one_class_per_interval(void) {
     rig r;
     sched_limits l = default_limits();
     l.running_max = 1;
@@ -795,7 +795,7 @@ static void a_batch_request_gets_through_a_stream_of_urgent_ones(void) {
         q->prio = GEN_HIGH;
         sched_submit(r.s, q, r.now_us);
         r.now_us += 30000;
-        for (int turn = 0; turn < 9; turn++) rig_turn(&r);
+        for (int iteration = 0; iteration < 9; iteration++) rig_iterate(&r);
     }
     EXPECT(gives(&r, copy));
     gen_request_destroy(copy);
@@ -826,7 +826,7 @@ static void pause_one(rig *r) {
     gen_request *q = request(FLOOD_PAUSED, 20, 100);
     q->prio = GEN_BATCH;
     sched_submit(r->s, q, r->now_us);
-    while (r->outcomes[FLOOD_PAUSED].n_tokens == 0) rig_turn(r);
+    while (r->outcomes[FLOOD_PAUSED].n_tokens == 0) rig_iterate(r);
     sched_pause(r->s, FLOOD_PAUSED);
 }
 
@@ -858,7 +858,7 @@ static void flood(const flood_case *f, uint64_t seed) {
             q->prio = f->prio;
             sched_submit(r.s, q, r.now_us);
         }
-        rig_turn(&r);
+        rig_iterate(&r);
         n_done = 0;
         for (uint64_t id = 1; id <= FLOOD_BATCH; id++) {
             n_done += r.outcomes[id].n_done;
@@ -898,7 +898,7 @@ static void a_flood_of_urgent_requests_starves_no_batch_request(void) {
 }
 
 /* As long as there is anybody whom they outrank, newcomers took each place that came free. */
-static void nor_does_one_beside_somebody_who_is_paused(void) {
+static void nor_does_one_beside_a_paused_sequence(void) {
     static const flood_case f = {GEN_NORMAL, 350, 20, true};
     for (uint64_t seed = 1; seed <= 8; seed++) flood(&f, seed);
 }
@@ -920,51 +920,51 @@ static void open_late_queue(rig *r, uint32_t n) {
         sched_submit(r->s, q, r->now_us);
     }
     r->now_us += 3 * l.starvation_us + 1;
-    for (int i = 0; i < 10 && r->s->n_running < l.running_max; i++) rig_turn(r);
+    for (int i = 0; i < 10 && r->s->n_running < l.running_max; i++) rig_iterate(r);
     EXPECT_EQ(r->s->n_running, l.running_max);
 }
 
 /* All who waited for long were lifted together: nobody could be preempted, however urgent. */
-static void a_queue_that_waited_for_long_leaves_the_urgent_their_place(void) {
+static void an_aged_queue_leaves_urgent_requests_their_slots(void) {
     rig r;
     open_late_queue(&r, 20);
-    EXPECT_EQ(r.s->n_lifted, 1);
+    EXPECT_EQ(r.s->n_aged, 1);
     gen_request *q = request(21, 8, 10), *copy = copy_request(q);
     q->prio = GEN_HIGH;
     sched_submit(r.s, q, r.now_us);
     EXPECT(rig_plan(&r) != NULL);
     EXPECT_EQ(sequence(&r, 21)->state, SEQ_RUNNING);
     EXPECT_EQ(sequence(&r, 21)->n_planned, 8);
-    for (int i = 0; i < 10000 && rig_turn(&r); i++) {
+    for (int i = 0; i < 10000 && rig_iterate(&r); i++) {
         rig_verify(&r);
-        EXPECT(r.s->n_lifted <= 1);
+        EXPECT(r.s->n_aged <= 1);
     }
     EXPECT(gives(&r, copy));
     for (uint64_t id = 1; id <= 20; id++) EXPECT_EQ(r.outcomes[id].n_done, 1);
-    EXPECT_EQ(r.s->n_lifted, 0);
+    EXPECT_EQ(r.s->n_aged, 0);
     gen_request_destroy(copy);
     rig_deinit(&r);
 }
 
-static void whoever_is_paused_gives_its_lift_to_the_next(void) {
+static void a_paused_sequence_passes_its_aging_to_the_next(void) {
     rig r;
     open_late_queue(&r, 20);
-    seq *lifted = NULL;
+    seq *aged = NULL;
     for (uint64_t id = 1; id <= 20; id++)
-        if (sequence(&r, id)->granted < GEN_BATCH) lifted = sequence(&r, id);
-    EXPECT(lifted != NULL && lifted->granted == GEN_HIGH);
-    uint64_t id = lifted->req->id;
+        if (sequence(&r, id)->granted < GEN_BATCH) aged = sequence(&r, id);
+    EXPECT(aged != NULL && aged->granted == GEN_HIGH);
+    uint64_t id = aged->req->id;
     sched_pause(r.s, id);
-    EXPECT_EQ(r.s->n_lifted, 0);
-    EXPECT_EQ(lifted->granted, GEN_BATCH);
-    rig_turn(&r); // its place is free, and its lift
+    EXPECT_EQ(r.s->n_aged, 0);
+    EXPECT_EQ(aged->granted, GEN_BATCH);
+    rig_iterate(&r); // its place is free, and its lift
     EXPECT_EQ(r.s->n_running, 9);
-    EXPECT_EQ(r.s->n_lifted, 1);
+    EXPECT_EQ(r.s->n_aged, 1);
     sched_resume(r.s, id, r.now_us);
-    EXPECT_EQ(lifted->granted, GEN_BATCH); // it has no right to both
-    EXPECT_EQ(r.s->n_lifted, 1);
+    EXPECT_EQ(aged->granted, GEN_BATCH); // it has no right to both
+    EXPECT_EQ(r.s->n_aged, 1);
     rig_run(&r);
-    EXPECT_EQ(r.s->n_lifted, 0);
+    EXPECT_EQ(r.s->n_aged, 0);
     for (id = 1; id <= 20; id++) EXPECT_EQ(r.outcomes[id].done.done.finish, GEN_LENGTH);
     rig_deinit(&r);
 }
@@ -976,12 +976,12 @@ static uint32_t count_paused(rig *r) {
     return c.n_paused;
 }
 
-static void whoever_is_paused_is_counted_until_it_goes_on_or_ends(void) {
+static void a_paused_sequence_is_counted_until_it_goes_on(void) {
     rig r;
     sched_limits l = default_limits();
     rig_init(&r, 64, &l);
     for (uint64_t id = 1; id <= 3; id++) sched_submit(r.s, request(id, 8, 20), r.now_us);
-    rig_turn(&r);
+    rig_iterate(&r);
     sched_submit(r.s, request(4, 8, 20), r.now_us);
     sched_resume(r.s, 1, r.now_us); // it never was
     EXPECT_EQ(count_paused(&r), 0);
@@ -1004,7 +1004,7 @@ static void whoever_is_paused_is_counted_until_it_goes_on_or_ends(void) {
 
 /* Pages that were taken from whoever is first by its share, while a step still used them, went back
  * to it, to be taken again: neither ever ended. */
-static void pages_that_somebody_was_preempted_for_are_his(void) {
+static void pages_freed_by_a_preemption_go_to_its_cause(void) {
     rig r;
     sched_limits l = default_limits();
     inferd_err err = {0};
@@ -1028,7 +1028,7 @@ static void pages_that_somebody_was_preempted_for_are_his(void) {
     EXPECT(rig_plan(&r) != NULL);
     EXPECT_EQ(sequence(&r, 2)->state, SEQ_RUNNING);
     for (int i = 0; i < 2000 && r.outcomes[1].n_done + r.outcomes[2].n_done < 2; i++)
-        if (!rig_turn(&r)) r.now_us += 1000;
+        if (!rig_iterate(&r)) r.now_us += 1000;
     rig_verify(&r);
     for (uint32_t i = 0; i < 2; i++) {
         EXPECT(gives(&r, copies[i]));
@@ -1038,7 +1038,7 @@ static void pages_that_somebody_was_preempted_for_are_his(void) {
 }
 
 /* Who was to have the pages may be gone when they are there. */
-static void pages_for_somebody_who_left_are_anybodys(void) {
+static void pages_freed_for_a_cancelled_request_are_free_to_all(void) {
     rig r;
     sched_limits l = default_limits();
     l.depth = 2;
@@ -1059,7 +1059,7 @@ static void pages_for_somebody_who_left_are_anybodys(void) {
     rig_deinit(&r);
 }
 
-static void an_urgent_request_takes_the_place_of_the_newest_of_the_lowest_class(void) {
+static void an_urgent_request_displaces_the_newest_of_the_lowest_class(void) {
     rig r;
     sched_limits l = default_limits();
     l.running_max = 3;
@@ -1071,7 +1071,7 @@ static void an_urgent_request_takes_the_place_of_the_newest_of_the_lowest_class(
         copies[i] = copy_request(q);
         sched_submit(r.s, q, r.now_us);
     }
-    for (int i = 0; i < 5; i++) rig_turn(&r);
+    for (int i = 0; i < 5; i++) rig_iterate(&r);
     gen_request *q = request(4, 8, 5);
     q->prio = GEN_HIGH;
     copies[4] = copy_request(q);
@@ -1089,7 +1089,7 @@ static void an_urgent_request_takes_the_place_of_the_newest_of_the_lowest_class(
     rig_deinit(&r);
 }
 
-static void nobody_is_preempted_in_vain(void) {
+static void no_sequence_is_preempted_in_vain(void) {
     rig r;
     sched_limits l = default_limits();
     rig_init(&r, 14, &l);                 // 42 blocks
@@ -1099,7 +1099,7 @@ static void nobody_is_preempted_in_vain(void) {
     q = request(2, 20, 20); // 10 blocks
     q->prio = GEN_BATCH;
     sched_submit(r.s, q, r.now_us);
-    while (r.outcomes[2].n_tokens < 2) rig_turn(&r);
+    while (r.outcomes[2].n_tokens < 2) rig_iterate(&r);
     q = request(3, 60, 4); // 16 blocks: more than the batch request could give
     q->prio = GEN_HIGH;
     sched_submit(r.s, q, r.now_us);
@@ -1122,7 +1122,7 @@ static void without_pages_the_newest_of_the_lowest_class_goes_and_resumes_exactl
             copies[i] = copy_request(q);
             sched_submit(r.s, q, r.now_us);
         }
-        while (r.s->counters.n_preemptions == 0 && rig_turn(&r)) rig_verify(&r);
+        while (r.s->counters.n_preemptions == 0 && rig_iterate(&r)) rig_verify(&r);
         EXPECT_EQ(r.s->counters.n_preemptions, 1);
         for (uint32_t i = 0; i < r.s->n_seqs; i++)
             if (r.s->seqs[i].n_preempted > 0) EXPECT_EQ(r.s->seqs[i].req->id, 2);
@@ -1137,17 +1137,17 @@ static void without_pages_the_newest_of_the_lowest_class_goes_and_resumes_exactl
     }
 }
 
-static void whoever_was_preempted_three_times_is_spared(void) {
+static void a_sequence_preempted_three_times_is_spared(void) {
     rig r;
     sched_limits l = default_limits();
     rig_init(&r, 20, &l);
     for (uint32_t i = 1; i <= 4; i++) sched_submit(r.s, request(i, 20, 100), r.now_us);
-    for (int i = 0; i < 8; i++) rig_turn(&r);
+    for (int i = 0; i < 8; i++) rig_iterate(&r);
     EXPECT_EQ(r.s->n_running, 4);
     for (uint32_t i = 0; i < r.s->n_seqs; i++)
         if (r.s->seqs[i].state == SEQ_RUNNING && r.s->seqs[i].req->id == 4)
             r.s->seqs[i].n_preempted = 3;
-    while (r.s->counters.n_preemptions == 0 && rig_turn(&r)) {
+    while (r.s->counters.n_preemptions == 0 && rig_iterate(&r)) {
     }
     for (uint32_t i = 0; i < r.s->n_seqs; i++)
         if (r.s->seqs[i].state == SEQ_WAITING) EXPECT_EQ(r.s->seqs[i].req->id, 3);
@@ -1163,10 +1163,10 @@ static void a_paused_sequence_keeps_its_pages_until_they_are_needed(void) {
     gen_request *q = request(1, 40, 20), *copy = copy_request(q);
     q->prio = GEN_SYSTEM;
     sched_submit(r.s, q, r.now_us);
-    while (r.outcomes[1].n_tokens < 5) rig_turn(&r);
+    while (r.outcomes[1].n_tokens < 5) rig_iterate(&r);
     uint32_t n_free = r.pool.n_in[PAGE_FREE];
     sched_pause(r.s, 1);
-    EXPECT(!rig_turn(&r));
+    EXPECT(!rig_iterate(&r));
     EXPECT_EQ(r.pool.n_in[PAGE_FREE], n_free);
     EXPECT_EQ(r.s->n_running, 1);
     sched_submit(r.s, request(2, 10, 4), r.now_us); // fits beside it
@@ -1197,12 +1197,12 @@ static void deadlines_end_what_is_too_late(void) {
     q->queue_deadline_us = 2000; // planned before: does not matter
     q->deadline_us = 150000;
     sched_submit(r.s, q, r.now_us);
-    rig_turn(&r);
+    rig_iterate(&r);
     q = request(2, 4, 4);
     q->queue_deadline_us = 50000;
     sched_submit(r.s, q, r.now_us);
     EXPECT_EQ(sched_next_deadline(r.s), 2000); // may be early, never late
-    while (r.outcomes[2].n_done == 0) rig_turn(&r);
+    while (r.outcomes[2].n_done == 0) rig_iterate(&r);
     EXPECT(r.now_us >= 50000 && r.now_us < 53000);
     EXPECT_EQ(r.outcomes[2].done.done.finish, GEN_TIMEOUT);
     EXPECT_EQ(r.outcomes[1].n_done, 0);
@@ -1271,11 +1271,11 @@ static void two_models_share_the_device_and_its_pages(void) {
         copies[i] = copy_request(q);
         sched_submit(r.s, q, r.now_us);
     }
-    uint32_t n_turns = 0, n_switches = 0, last = 0;
-    while (rig_turn(&r)) {
+    uint32_t n_iterations = 0, n_switches = 0, last = 0;
+    while (rig_iterate(&r)) {
         rig_verify(&r);
         uint32_t now = r.steps[(r.oldest + 1) % 2].model_idx;
-        n_switches += n_turns++ > 0 && now != last;
+        n_switches += n_iterations++ > 0 && now != last;
         last = now;
     }
     EXPECT(n_switches > 20); // they take turns
@@ -1293,14 +1293,14 @@ static void submit_to(rig *r, uint32_t model_idx, gen_class prio, gen_request *q
 }
 
 /* Models with work that is not served meanwhile had their parts of the time for prompts. */
-static void work_that_has_no_turn_takes_no_time_from_prompts(void) {
+static void unplanned_work_takes_no_time_from_prompts(void) {
     rig r;
     sched_limits l = default_limits();
     open_models(&r, 800, 8, &l);
     r.device.b_us = 350;
     uint64_t id = 1;
     submit_to(&r, 0, GEN_NORMAL, request(id++, 20, 300));
-    while (r.outcomes[1].n_tokens < 20) rig_turn(&r);
+    while (r.outcomes[1].n_tokens < 20) rig_iterate(&r);
     for (uint32_t m = 1; m < 8; m++)
         for (int i = 0; i < 3; i++) submit_to(&r, m, GEN_BATCH, request(id++, 300, 4));
     submit_to(&r, 0, GEN_NORMAL, request(100, 400, 4));
@@ -1328,7 +1328,7 @@ static void a_lax_target_does_not_make_steps_of_seconds(void) {
     gen_request *q = request(1, 20, 100);
     q->tpot_target_ms = 5000;
     sched_submit(r.s, q, r.now_us);
-    while (r.outcomes[1].n_tokens < 10) rig_turn(&r);
+    while (r.outcomes[1].n_tokens < 10) rig_iterate(&r);
     sched_submit(r.s, request(2, 400, 4), r.now_us);
     uint64_t longest_us = 0;
     while (r.outcomes[2].n_tokens == 0) {
@@ -1361,7 +1361,7 @@ static void every_class_that_waits_has_a_floor(void) {
             ids[i] = next++;
             submit_to(&r, 0, GEN_HIGH, request(ids[i], 20, 20));
         }
-        rig_turn(&r);
+        rig_iterate(&r);
     }
     EXPECT(r.now_us >= 20000000);
     sched_counters c;
@@ -1376,7 +1376,7 @@ static void every_class_that_waits_has_a_floor(void) {
 
 static const test_case cases[] = {
     TEST(a_request_gives_the_pure_function_of_its_prompt),
-    TEST(depth_two_plans_a_row_for_a_promised_token),
+    TEST(depth_two_plans_a_row_for_a_pending_token),
     TEST(pages_of_a_cancelled_sequence_wait_for_both_steps),
     TEST(ends_are_told_as_they_are),
     TEST(the_context_ends_a_request_without_a_maximum),
@@ -1393,37 +1393,37 @@ static const test_case cases[] = {
     TEST(cached_blocks_go_before_cold_pages),
     TEST(at_least_one_token_is_computed),
     TEST(scopes_do_not_see_each_other),
-    TEST(a_beginning_is_computed_once_for_all_who_arrive_together),
+    TEST(a_shared_beginning_is_computed_once),
     TEST(the_next_in_line_computes_when_the_first_leaves),
-    TEST(nobody_waits_for_what_would_not_help),
-    TEST(nobody_waits_for_the_less_urgent),
-    TEST(whoever_scores_its_prompt_holds_nobody_back),
+    TEST(no_request_waits_for_what_would_not_help),
+    TEST(urgent_work_never_waits_for_less_urgent_work),
+    TEST(prompt_scoring_delays_no_other),
     TEST(decoding_goes_on_beside_a_long_prompt),
     TEST(a_prompt_does_not_make_streams_stutter),
     TEST(the_operators_pace_is_kept_where_decoding_allows),
-    TEST(whoever_waits_for_long_has_a_fifth_more_of_the_pace),
+    TEST(long_waiting_work_gets_a_fifth_more_of_the_pace),
     TEST(a_long_wait_behind_batch_work_counts),
     TEST(a_prompt_alone_takes_two_paces_a_step),
-    TEST(work_that_has_no_turn_takes_no_time_from_prompts),
+    TEST(unplanned_work_takes_no_time_from_prompts),
     TEST(a_lax_target_does_not_make_steps_of_seconds),
     TEST(every_class_that_waits_has_a_floor),
-    TEST(chunks_grow_while_nobody_decodes),
+    TEST(chunks_grow_while_no_sequence_decodes),
     TEST(class_then_rank_then_arrival),
-    TEST(waiting_lifts_one_class_per_interval),
+    TEST(waiting_ages_by_one_class_per_interval),
     TEST(a_batch_request_gets_through_a_stream_of_urgent_ones),
     TEST(a_flood_of_normal_requests_starves_no_batch_request),
     TEST(a_flood_of_urgent_requests_starves_no_batch_request),
-    TEST(nor_does_one_beside_somebody_who_is_paused),
+    TEST(nor_does_one_beside_a_paused_sequence),
     TEST(nor_does_one_on_a_fast_device),
-    TEST(a_queue_that_waited_for_long_leaves_the_urgent_their_place),
-    TEST(whoever_is_paused_gives_its_lift_to_the_next),
-    TEST(whoever_is_paused_is_counted_until_it_goes_on_or_ends),
-    TEST(pages_that_somebody_was_preempted_for_are_his),
-    TEST(pages_for_somebody_who_left_are_anybodys),
-    TEST(an_urgent_request_takes_the_place_of_the_newest_of_the_lowest_class),
-    TEST(nobody_is_preempted_in_vain),
+    TEST(an_aged_queue_leaves_urgent_requests_their_slots),
+    TEST(a_paused_sequence_passes_its_aging_to_the_next),
+    TEST(a_paused_sequence_is_counted_until_it_goes_on),
+    TEST(pages_freed_by_a_preemption_go_to_its_cause),
+    TEST(pages_freed_for_a_cancelled_request_are_free_to_all),
+    TEST(an_urgent_request_displaces_the_newest_of_the_lowest_class),
+    TEST(no_sequence_is_preempted_in_vain),
     TEST(without_pages_the_newest_of_the_lowest_class_goes_and_resumes_exactly),
-    TEST(whoever_was_preempted_three_times_is_spared),
+    TEST(a_sequence_preempted_three_times_is_spared),
     TEST(a_paused_sequence_keeps_its_pages_until_they_are_needed),
     TEST(deadlines_end_what_is_too_late),
     TEST(a_failed_step_ends_its_sequences_and_no_others),

@@ -70,7 +70,7 @@ static bool serve_one(const char *text, long at) {
     client_text(fd, text);
     for (int i = 0; i < 400; i++) {
         if (i == 0) r.n = 0, r.closed = r.reset = false;
-        turn();
+        iterate();
         client_read_some(fd, &r);
         if (seen.waiting != NULL) {
             http_request *rq = seen.waiting;
@@ -102,9 +102,9 @@ static void server_survives_each_failed_allocation(void) {
         long before = n_live, at = 0;
         start(&o);
         serve_one(requests[8], -1); // the workers start with the first work, once per process
-        for (int k = 0; k < 200 && http_n_open(server) > 0; k++) turn_for(1);
+        for (int k = 0; k < 200 && http_n_open(server) > 0; k++) iterate_for(1);
         for (at = 0; serve_one(requests[i], at) && at < 300; at++) {
-            for (int k = 0; k < 500 && http_n_open(server) > 0; k++) turn_for(1);
+            for (int k = 0; k < 500 && http_n_open(server) > 0; k++) iterate_for(1);
             EXPECT_EQ(http_n_open(server), 0);
         }
         EXPECT(!OWN_ALLOCATOR || (at > 5 && at < 300));

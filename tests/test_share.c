@@ -4,7 +4,7 @@
 #include "share.h"
 
 static void a_bucket_fills_with_its_percent_up_to_its_cap(void) {
-    share_account a;
+    share_bucket a;
     share_init(&a, SHARE_FIXED, 25, 1, 1000);
     EXPECT(share_may_run(&a, 0) && share_is_entitled(&a));
     uint32_t cap_us = share_cap_us(25);
@@ -28,7 +28,7 @@ static void the_cap_goes_with_the_share(void) {
     EXPECT_EQ(share_cap_us(25), 25000);
     EXPECT_EQ(share_cap_us(40), 40000);
     EXPECT_EQ(share_cap_us(100), 50000);
-    share_account a;
+    share_bucket a;
     share_init(&a, SHARE_FIXED, 40, 1, 0);
     EXPECT_EQ(a.level, 40000 * 100);
     share_set(&a, SHARE_FIXED, 5, 1, 0);
@@ -36,7 +36,7 @@ static void the_cap_goes_with_the_share(void) {
 }
 
 static void what_flows_in_is_lost_when_the_bucket_is_full(void) {
-    share_account a;
+    share_bucket a;
     share_init(&a, SHARE_BURST, 50, 1, 0);
     EXPECT_EQ(share_full_us(&a), 0);
     share_charge(&a, 10000);
@@ -48,7 +48,7 @@ static void what_flows_in_is_lost_when_the_bucket_is_full(void) {
 }
 
 static void besteffort_is_never_entitled_and_always_may(void) {
-    share_account a;
+    share_bucket a;
     share_init(&a, SHARE_BESTEFFORT, 50, 1, 0);
     share_charge(&a, 1000000);
     EXPECT(share_may_run(&a, 0) && !share_is_entitled(&a));
@@ -64,7 +64,7 @@ static void a_share_over_devices_is_split(void) {
 }
 
 static void other_terms_keep_what_was_received(void) {
-    share_account a;
+    share_bucket a;
     share_init(&a, SHARE_FIXED, 10, 1, 0);
     share_charge(&a, 75000); // 50 ms more than it had
     share_set(&a, SHARE_FIXED, 50, 3, 0);
@@ -78,7 +78,7 @@ static void other_terms_keep_what_was_received(void) {
 static void a_fixed_share_holds_to_a_point_in_ten_seconds(void) {
     enum { SECONDS = 40, WINDOW_US = 10000000 };
     for (uint32_t percent = 5; percent <= 100; percent += 5) {
-        share_account a;
+        share_bucket a;
         uint64_t now_us = 0, seed = percent;
         static uint64_t began_us[100000], took_us[100000];
         uint32_t n = 0;

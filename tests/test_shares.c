@@ -53,7 +53,7 @@ static void run_busy(core_rig *r, load *loads, uint32_t n, uint64_t us) {
     uint64_t until_us = core_rig_now(r) + us;
     while (core_rig_now(r) < until_us) {
         for (uint32_t i = 0; i < n; i++) keep_busy(r, &loads[i]);
-        if (core_rig_turn(r, 0)) continue;
+        if (core_rig_iterate(r, 0)) continue;
         uint64_t next_us = core_next_us(&r->core), now_us = core_rig_now(r);
         if (next_us > now_us + 10000) next_us = now_us + 10000;
         r->idle_us += next_us > now_us ? next_us - now_us : 1;
@@ -125,14 +125,14 @@ static void a_share_has_its_part_of_the_batch(void) {
             core_rig_submit(&r, 0, q);
         }
         uint64_t from_us = core_rig_now(&r);
-        while (r.outcomes[13].n_tokens == 0) core_rig_turn(&r, 1000);
+        while (r.outcomes[13].n_tokens == 0) core_rig_iterate(&r, 1000);
         EXPECT(core_rig_now(&r) - from_us < 20000);
         while (r.outcomes[18].n_done == 0) {
             uint32_t n = n_running_of(&r, 2), n_left = 0;
             for (uint64_t id = 13; id <= 18; id++) n_left += r.outcomes[id].n_done == 0;
             EXPECT(n <= 4 || prio == GEN_BATCH); // half of eight
             EXPECT(n_running_of(&r, 1) >= 3 || prio == GEN_BATCH || n_left == 0);
-            core_rig_turn(&r, 1000);
+            core_rig_iterate(&r, 1000);
         }
         uint32_t n_preempted = 0;
         core_rig_finish(&r);
@@ -156,12 +156,12 @@ static void the_fullest_bucket_goes_first(void) {
         run_busy(&r, l, 2, 20000);
         for (int k = 0; k < 2; k++) keep_busy(&r, &l[k]);
         uint32_t first = i % 2;
-        share_account *full = &r.core.sched->tenants[1 + first].share,
-                      *other = &r.core.sched->tenants[2 - first].share;
+        share_bucket *full = &r.core.sched->tenants[1 + first].share,
+                     *other = &r.core.sched->tenants[2 - first].share;
         full->level = (share_cap_us(full->percent) - 2000 * (int64_t)full->percent / 100) * 100;
         other->level = (share_cap_us(other->percent) - 20000 * (int64_t)other->percent / 100) * 100;
         uint64_t full_us = full->used_us, other_us = other->used_us;
-        core_rig_turn(&r, 0);
+        core_rig_iterate(&r, 0);
         EXPECT(full->used_us > full_us);
         EXPECT_EQ(other->used_us, other_us);
     }
@@ -211,17 +211,17 @@ static void set_floor(core_rig *r, uint32_t percent) {
     limits.starvation_percent = percent;
     limits.objective = OBJECTIVE_THROUGHPUT;
     limits.background_copies = !limits.background_copies;
-    limits.kv_turn_us++;
+    limits.kv_slice_us++;
     models.min_residency_us = 77;
-    models.turn_us++;
+    models.slice_us++;
     sched_limits was = r->core.sched->limits;
-    uint64_t turn_us = r->core.models.limits.turn_us;
+    uint64_t slice_us = r->core.models.limits.slice_us;
     core_set_policy(&r->core, &limits, &models);
     const sched_limits *is = &r->core.sched->limits;
     EXPECT(is->starvation_percent == percent && is->objective == OBJECTIVE_THROUGHPUT);
-    EXPECT(is->background_copies != was.background_copies && is->kv_turn_us == was.kv_turn_us);
+    EXPECT(is->background_copies != was.background_copies && is->kv_slice_us == was.kv_slice_us);
     EXPECT_EQ(r->core.models.limits.min_residency_us, 77);
-    EXPECT_EQ(r->core.models.limits.turn_us, turn_us);
+    EXPECT_EQ(r->core.models.limits.slice_us, slice_us);
     limits.objective = was.objective;
     limits.background_copies = was.background_copies;
     models.min_residency_us = 0;
@@ -261,7 +261,7 @@ static void what_is_left_goes_by_weight(void) {
     core_rig_deinit(&r);
 }
 
-static void who_was_idle_has_no_credit(void) {
+static void an_idle_flow_has_no_credit(void) {
     static core_rig r;
     next_id = 0;
     open_rig(&r, 2);
@@ -444,7 +444,7 @@ static void a_refusal_for_targets_tells_when_it_is_of_use_to_ask_again(void) {
 
 /* With targets as the objective whoever cannot have his first token in time is overtaken by those
  * of his class who can; and a prompt takes as many times as long as models have work. */
-static void who_is_late_anyway_lets_others_go_first(void) {
+static void late_work_lets_others_go_first(void) {
     static core_rig r;
     for (int busy = 0; busy <= 1; busy++) {
         next_id = 0;
@@ -455,7 +455,7 @@ static void who_is_late_anyway_lets_others_go_first(void) {
         run_busy(&r, l, 1, SECOND_US / 2); // what a row takes is known
         core_rig_finish(&r);
         if (busy) core_rig_submit(&r, 1, request(++next_id, 8, 200));
-        core_rig_turn(&r, 0);
+        core_rig_iterate(&r, 0);
         s->models[0].n_started = 0; // one in a few that begin may be late
         gen_request *first = request(++next_id, 200, 8), *second = request(++next_id, 200, 8);
         rate_work work = {0};
@@ -466,7 +466,8 @@ static void who_is_late_anyway_lets_others_go_first(void) {
         uint64_t ids[] = {first->id, second->id};
         core_rig_submit(&r, 0, first);
         core_rig_submit(&r, 0, second);
-        while (r.outcomes[ids[0]].n_tokens + r.outcomes[ids[1]].n_tokens == 0) core_rig_turn(&r, 0);
+        while (r.outcomes[ids[0]].n_tokens + r.outcomes[ids[1]].n_tokens == 0)
+            core_rig_iterate(&r, 0);
         EXPECT_EQ(r.outcomes[ids[busy]].n_tokens, 1);
         EXPECT_EQ(r.outcomes[ids[1 - busy]].n_tokens, 0);
         core_rig_finish(&r);
@@ -488,7 +489,7 @@ static void every_microsecond_is_paid_once(void) {
     core_rig_finish(&r);
     sched_counters c;
     sched_count(r.core.sched, &c);
-    EXPECT_EQ(c.charged_us + c.waste_us, r.core.account.step_us);
+    EXPECT_EQ(c.charged_us + c.waste_us, r.core.usage.step_us);
     EXPECT(c.waste_us > 1000);
     uint64_t told = 0, wasted = 0;
     for (uint64_t id = 1; id <= next_id; id++) {
@@ -563,13 +564,13 @@ static const test_case cases[] = {
     TEST(what_an_idle_tenant_leaves_is_used_by_others_at_once),
     TEST(a_lower_class_gets_its_floor_and_no_more),
     TEST(what_is_left_goes_by_weight),
-    TEST(who_was_idle_has_no_credit),
+    TEST(an_idle_flow_has_no_credit),
     TEST(a_weight_of_zero_pauses_a_model),
     TEST(a_deadline_that_passes_in_a_pause_says_so),
     TEST(the_earliest_urgent_deadline_goes_first),
     TEST(what_could_not_be_kept_is_refused_when_targets_are_the_objective),
     TEST(a_refusal_for_targets_tells_when_it_is_of_use_to_ask_again),
-    TEST(who_is_late_anyway_lets_others_go_first),
+    TEST(late_work_lets_others_go_first),
     TEST(every_microsecond_is_paid_once),
 };
 TEST_MAIN(cases)

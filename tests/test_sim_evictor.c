@@ -77,7 +77,7 @@ static void size_can_count_for_more_than_time(void) {
 }
 
 /* The small one is needed last, but the large one has to go anyway. */
-static void who_would_go_in_vain_is_spared(void) {
+static void a_victim_that_would_not_help_is_spared(void) {
     evict_model models[] = {{10, 0, 1000, 1}, {30, 0, 3000, 1}, {30, 0, 3000, 1}};
     evict_span spans[4];
     in_turn(spans, "abca", 4);
@@ -110,7 +110,7 @@ static void memory_of_running_models_evicts_idle_ones(void) {
     EXPECT_EQ(r.n_evicted, 0);
 }
 
-static void what_can_never_fit_is_refused_and_evicts_nobody(void) {
+static void what_can_never_fit_is_refused_and_evicts_no_model(void) {
     evict_model models[] = {{10, 0, 1000, 1}, {10, 0, 1000, 1}, {12, 0, 1000, 1}};
     const evict_span spans[] = {
         {0, 0, 1 * SECOND},
@@ -180,7 +180,7 @@ static void a_policy_is_told_what_it_may_know(void) {
     EXPECT_EQ(h.last[1].next_us, EVICT_NEVER);
 }
 
-static void who_is_active_is_no_candidate(void) {
+static void an_active_model_is_no_candidate(void) {
     const evict_span spans[] = {
         {0, 0, 1 * SECOND}, {1, 2 * SECOND, 9 * SECOND}, {2, 3 * SECOND, 4 * SECOND}};
     evict_run run = {alike, 3, spans, 3, 25};
@@ -466,7 +466,7 @@ static void knowing_beats_guessing_beats_chance(void) {
 }
 
 /* Weights of 1 to 4: the rule is made for them. */
-static void the_rule_spares_who_waits_dearly(void) {
+static void the_rule_spares_models_whose_reload_costs_most(void) {
     double sum[N_POLICIES] = {0}, s[N_POLICIES], weighted[N_POLICIES];
     for (uint64_t seed = 1; seed <= 5; seed++) {
         load_seconds(seed, 4, s, weighted);
@@ -480,11 +480,11 @@ static const test_case cases[] = {
     TEST(a_model_that_stays_is_loaded_once),
     TEST(a_cycle_is_what_lru_cannot_do),
     TEST(size_can_count_for_more_than_time),
-    TEST(who_would_go_in_vain_is_spared),
+    TEST(a_victim_that_would_not_help_is_spared),
     TEST(memory_of_running_models_evicts_idle_ones),
-    TEST(what_can_never_fit_is_refused_and_evicts_nobody),
+    TEST(what_can_never_fit_is_refused_and_evicts_no_model),
     TEST(a_policy_is_told_what_it_may_know),
-    TEST(who_is_active_is_no_candidate),
+    TEST(an_active_model_is_no_candidate),
     TEST(a_refused_activation_is_activity),
     TEST(the_future_skips_what_will_be_refused),
     TEST(policies_choose_by_their_values),
@@ -492,6 +492,6 @@ static const test_case cases[] = {
     TEST(activations_are_as_asked),
     TEST(one_seed_gives_one_scenario),
     TEST(knowing_beats_guessing_beats_chance),
-    TEST(the_rule_spares_who_waits_dearly),
+    TEST(the_rule_spares_models_whose_reload_costs_most),
 };
 TEST_MAIN(cases)

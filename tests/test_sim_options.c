@@ -87,7 +87,7 @@ static void what_is_said_is_taken(void) {
     EXPECT_EQ(e.seed0, 9);
     EXPECT_NEAR(e.slo_scale, 2.5, 0);
     EXPECT_STR(e.preset->name, "h200-141");
-    EXPECT_EQ(e.verify_turns, 1);
+    EXPECT_EQ(e.verify_iterations, 1);
     EXPECT(e.cache_all && e.shape != NULL);
     EXPECT_STR(e.svg_path, "/dev/null");
     EXPECT_STR(e.line, "inferd-sim mix --mix g --cv 8 --models 4 --seconds 0.5 --seed0 9 "
@@ -97,7 +97,7 @@ static void what_is_said_is_taken(void) {
     EXPECT_EQ(e.attacks, ATTACK_FLOOD | ATTACK_LONG);
     experiment_deinit(&e);
     EXPECT_EQ(read_line(&e, MIX_OPTIONS, "", &err), INFERD_OK);
-    EXPECT_EQ(e.verify_turns, WORLD_VERIFY_TURNS);
+    EXPECT_EQ(e.verify_iterations, WORLD_VERIFY_ITERATIONS);
     experiment_deinit(&e);
 }
 

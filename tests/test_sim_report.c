@@ -95,18 +95,18 @@ static void entitled(const stats_run *run, const char *backlogged, const double 
     bool b[8];
     double out[8];
     inferd_err err = {0};
-    for (uint32_t i = 0; i < run->n_principals; i++) b[i] = backlogged[i] == '1';
+    for (uint32_t i = 0; i < run->n_flows; i++) b[i] = backlogged[i] == '1';
     EXPECT_EQ(stats_entitle(run, b, out, &err), INFERD_OK);
-    for (uint32_t i = 0; i < run->n_principals; i++) EXPECT_NEAR(out[i], wanted[i], 1e-6);
+    for (uint32_t i = 0; i < run->n_flows; i++) EXPECT_NEAR(out[i], wanted[i], 1e-6);
 }
 
 static void shares_come_first_then_weights(void) {
-    const stats_principal p[] = {
+    const stats_flow p[] = {
         {SHARE_FIXED, 30, 0, 5, GEN_NORMAL},
         {SHARE_BURST, 20, 0, 1, GEN_NORMAL},
         {SHARE_BESTEFFORT, 7, 0, 3, GEN_NORMAL}, // its share is not looked at
     };
-    stats_run run = {.principals = p, .n_principals = 3, .capacity = 100};
+    stats_run run = {.flows = p, .n_flows = 3, .capacity = 100};
     entitled(&run, "111", (double[]){30, 20 + 12.5, 37.5}); // 50 left, one part and three
     entitled(&run, "110", (double[]){30, 70, 0});
     entitled(&run, "100", (double[]){30, 0, 0}); // a hard cap: the rest is idle
@@ -116,13 +116,13 @@ static void shares_come_first_then_weights(void) {
 }
 
 static void a_ceiling_leaves_its_part_to_others(void) {
-    const stats_principal p[] = {
+    const stats_flow p[] = {
         {SHARE_BESTEFFORT, 0, 10, 2, GEN_NORMAL},
         {SHARE_BURST, 20, 35, 1, GEN_NORMAL},
         {SHARE_BESTEFFORT, 0, 0, 1, GEN_NORMAL},
         {SHARE_BESTEFFORT, 0, 0, 0, GEN_NORMAL}, // weight 0: nothing
     };
-    stats_run run = {.principals = p, .n_principals = 4, .capacity = 100};
+    stats_run run = {.flows = p, .n_flows = 4, .capacity = 100};
     entitled(&run, "1111", (double[]){10, 35, 55, 0});
     entitled(&run, "1101", (double[]){10, 35, 0, 0}); // nobody takes the rest
     run.capacity = 50; // 30 of surplus: 15 : 7.5 : 7.5, then 5 more for two
@@ -130,22 +130,22 @@ static void a_ceiling_leaves_its_part_to_others(void) {
 }
 
 static void urgent_classes_take_surplus_first(void) {
-    const stats_principal p[] = {
+    const stats_flow p[] = {
         {SHARE_BESTEFFORT, 0, 0, 1, GEN_HIGH},
         {SHARE_BURST, 10, 0, 1, GEN_NORMAL},
         {SHARE_BESTEFFORT, 0, 0, 3, GEN_BATCH},
     };
-    stats_run run = {.principals = p, .n_principals = 3, .capacity = 100};
+    stats_run run = {.flows = p, .n_flows = 3, .capacity = 100};
     entitled(&run, "111", (double[]){90, 10, 0});
     entitled(&run, "011", (double[]){0, 100, 0});
     run.floor_percent = 10; // of the surplus of 90: 9, one part and three
     entitled(&run, "111", (double[]){81, 10 + 2.25, 6.75});
     entitled(&run, "101", (double[]){90, 0, 10});
-    entitled(&run, "001", (double[]){0, 0, 100}); // nobody to be protected from
-    const stats_principal paused[] = {{SHARE_BURST, 10, 0, 0, GEN_HIGH}, // its share, no surplus
-                                      {SHARE_BESTEFFORT, 0, 30, 1, GEN_NORMAL},
-                                      {SHARE_BESTEFFORT, 0, 0, 1, GEN_BATCH}};
-    run.principals = paused;
+    entitled(&run, "001", (double[]){0, 0, 100});                   // nobody to be protected from
+    const stats_flow paused[] = {{SHARE_BURST, 10, 0, 0, GEN_HIGH}, // its share, no surplus
+                                 {SHARE_BESTEFFORT, 0, 30, 1, GEN_NORMAL},
+                                 {SHARE_BESTEFFORT, 0, 0, 1, GEN_BATCH}};
+    run.flows = paused;
     run.floor_percent = 10; // below the class that takes first: 9, then 30, then the rest
     entitled(&run, "111", (double[]){10, 30, 60});
     run.capacity = 40; // 3 reserved of 30
@@ -153,9 +153,9 @@ static void urgent_classes_take_surplus_first(void) {
 }
 
 static void too_many_shares_are_refused(void) {
-    const stats_principal p[] = {{SHARE_FIXED, 60, 0, 1, GEN_NORMAL},
-                                 {SHARE_BURST, 70, 0, 1, GEN_NORMAL}};
-    stats_run run = {.principals = p, .n_principals = 2, .capacity = 100};
+    const stats_flow p[] = {{SHARE_FIXED, 60, 0, 1, GEN_NORMAL},
+                            {SHARE_BURST, 70, 0, 1, GEN_NORMAL}};
+    stats_run run = {.flows = p, .n_flows = 2, .capacity = 100};
     bool both[2] = {true, true};
     double out[2];
     inferd_err err = {0};
@@ -174,31 +174,31 @@ static void share_errors(const stats_run *run, stats_share_error out[STATS_WINDO
     EXPECT_STR(err.text, "");
 }
 
-static const stats_principal HALVES[] = {{SHARE_BESTEFFORT, 0, 0, 1, GEN_NORMAL},
-                                         {SHARE_BESTEFFORT, 0, 0, 1, GEN_NORMAL}};
+static const stats_flow HALVES[] = {{SHARE_BESTEFFORT, 0, 0, 1, GEN_NORMAL},
+                                    {SHARE_BESTEFFORT, 0, 0, 1, GEN_NORMAL}};
 
 /* Two that are entitled to a half each take turns of 400 ms.  In a window of one second each gets
  * between 400 and 600 ms: the error is 10 points.  In ten seconds, where a window begins and ends
  * with the same turn, it is 2 points: 5.2 of 10 s. */
-static void turns_are_an_error_in_short_windows(void) {
-    enum { TURNS = 50 }; // 20 s
-    stats_span service[TURNS + 2];
-    for (uint32_t i = 0; i < TURNS; i++)
+static void slices_are_an_error_in_short_windows(void) {
+    enum { SLICES = 50 }; // 20 s
+    stats_span service[SLICES + 2];
+    for (uint32_t i = 0; i < SLICES; i++)
         service[i] = (stats_span){i % 2, i * 400000, (i + 1) * 400000, 400000};
     /* Spans without time are no service; the two of principal 0's backlog touch. */
-    service[TURNS] = (stats_span){0, 5, 5, 0};
-    service[TURNS + 1] = (stats_span){1, 5, 5, 0};
+    service[SLICES] = (stats_span){0, 5, 5, 0};
+    service[SLICES + 1] = (stats_span){1, 5, 5, 0};
     const stats_span backlog[] = {{0, 7 * SECOND, 20 * SECOND, 0},
                                   {0, 0, 7 * SECOND, 0},
                                   {1, 4, 4, 0},
                                   {1, 0, 20 * SECOND, 0}};
-    stats_run run = {.principals = HALVES,
-                     .n_principals = 2,
+    stats_run run = {.flows = HALVES,
+                     .n_flows = 2,
                      .capacity = 100,
                      .backlog = backlog,
                      .n_backlog = 4,
                      .service = service,
-                     .n_service = TURNS + 2,
+                     .n_service = SLICES + 2,
                      .begin_us = 0,
                      .end_us = 20 * SECOND};
     stats_share_error e[STATS_WINDOWS];
@@ -226,7 +226,7 @@ static void turns_are_an_error_in_short_windows(void) {
 
 /* Principal 1 has nothing to do from second 3 to second 5: principal 0 is entitled to all of that
  * time.  It gets it, but for the last half second, in which the device stands still. */
-static void who_is_idle_is_entitled_to_nothing(void) {
+static void an_idle_flow_is_entitled_to_nothing(void) {
     const stats_span backlog[] = {
         {0, 0, 12 * SECOND, 0}, {1, 5 * SECOND, 12 * SECOND, 0}, {1, 0, 3 * SECOND, 0}};
     const stats_span service[] = {
@@ -234,8 +234,8 @@ static void who_is_idle_is_entitled_to_nothing(void) {
         {0, 3 * SECOND, 4500000, 1.5e6},     {0, 5 * SECOND, 12 * SECOND, 3.5e6},
         {1, 5 * SECOND, 12 * SECOND, 3.5e6},
     };
-    stats_run run = {.principals = HALVES,
-                     .n_principals = 2,
+    stats_run run = {.flows = HALVES,
+                     .n_flows = 2,
                      .capacity = 100,
                      .backlog = backlog,
                      .n_backlog = 3,
@@ -246,7 +246,7 @@ static void who_is_idle_is_entitled_to_nothing(void) {
     stats_share_error e[STATS_WINDOWS];
     share_errors(&run, e);
     EXPECT_NEAR(e[0].points, 50, 1e-6); // 0.5 s missing in any second around it
-    EXPECT_EQ(e[0].principal_idx, 0);
+    EXPECT_EQ(e[0].flow_idx, 0);
     EXPECT(e[0].window_end_us >= 5 * SECOND && e[0].window_end_us <= 5500000);
     EXPECT_NEAR(e[0].measured, e[0].entitled - 50, 1e-6);
     EXPECT_NEAR(e[1].points, 5, 1e-6); // 0.5 of 10 s
@@ -266,8 +266,8 @@ static void the_worst_window_is_found_between_the_seconds(void) {
         {0, 71300000, 100 * SECOND, 14350000},
         {1, 71300000, 100 * SECOND, 14350000},
     };
-    stats_run run = {.principals = HALVES,
-                     .n_principals = 2,
+    stats_run run = {.flows = HALVES,
+                     .n_flows = 2,
                      .capacity = 100,
                      .backlog = backlog,
                      .n_backlog = 2,
@@ -301,8 +301,8 @@ static stats_share_error error_of(const piece *pieces, size_t n, uint64_t begin_
                 (stats_span){p, at_us, pieces[i].end_us, part * (double)(pieces[i].end_us - at_us)};
         }
     const stats_span backlog[] = {{0, 0, at_us, 0}, {1, 0, at_us, 0}};
-    stats_run run = {.principals = HALVES,
-                     .n_principals = 2,
+    stats_run run = {.flows = HALVES,
+                     .n_flows = 2,
                      .capacity = 100,
                      .backlog = backlog,
                      .n_backlog = 2,
@@ -339,8 +339,8 @@ static void every_kind_of_worst_window_is_looked_at(void) {
 
 static void wrong_books_are_refused(void) {
     const stats_span twice[] = {{0, 0, 10, 0}, {0, 5, 15, 0}};
-    stats_run run = {.principals = HALVES,
-                     .n_principals = 2,
+    stats_run run = {.flows = HALVES,
+                     .n_flows = 2,
                      .capacity = 100,
                      .backlog = twice,
                      .n_backlog = 2,
@@ -367,16 +367,16 @@ static void jain_is_one_when_all_are_alike(void) {
 /* a is served in [0, 4), b in [4, 10), c never; weights 1, 2, 1.  Both are backlogged in [0, 8):
  * a gains 4 on b, then b gains 2 by 8.  c is backlogged in [6, 10) only. */
 static void the_gap_counts_while_both_wait(void) {
-    const stats_principal p[] = {{SHARE_BESTEFFORT, 0, 0, 1, GEN_NORMAL},
-                                 {SHARE_BESTEFFORT, 0, 0, 2, GEN_NORMAL},
-                                 {SHARE_BESTEFFORT, 0, 0, 1, GEN_NORMAL}};
+    const stats_flow p[] = {{SHARE_BESTEFFORT, 0, 0, 1, GEN_NORMAL},
+                            {SHARE_BESTEFFORT, 0, 0, 2, GEN_NORMAL},
+                            {SHARE_BESTEFFORT, 0, 0, 1, GEN_NORMAL}};
     const stats_span service[] = {{0, 0, 4 * SECOND, 4e6}, {1, 4 * SECOND, 10 * SECOND, 6e6}};
     const stats_span backlog[] = {{1, 0, 5 * SECOND, 0},
                                   {1, 5 * SECOND, 10 * SECOND, 0}, // touch: one stretch
                                   {0, 0, 8 * SECOND, 0},
                                   {2, 6 * SECOND, 10 * SECOND, 0}};
-    stats_run run = {.principals = p,
-                     .n_principals = 3,
+    stats_run run = {.flows = p,
+                     .n_flows = 3,
                      .capacity = 100,
                      .backlog = backlog,
                      .n_backlog = 4,
@@ -408,11 +408,11 @@ static void the_gap_counts_while_both_wait(void) {
 
 /* The same service in stretches: what happens between them is not counted. */
 static void each_stretch_of_waiting_is_looked_at(void) {
-    stats_principal p[] = {{SHARE_BESTEFFORT, 0, 0, 1, GEN_NORMAL},
-                           {SHARE_BESTEFFORT, 0, 0, 1, GEN_NORMAL}};
+    stats_flow p[] = {{SHARE_BESTEFFORT, 0, 0, 1, GEN_NORMAL},
+                      {SHARE_BESTEFFORT, 0, 0, 1, GEN_NORMAL}};
     const stats_span service[] = {{0, 0, 4 * SECOND, 4e6}, {1, 4 * SECOND, 10 * SECOND, 6e6}};
-    stats_run run = {.principals = p,
-                     .n_principals = 2,
+    stats_run run = {.flows = p,
+                     .n_flows = 2,
                      .capacity = 100,
                      .service = service,
                      .n_service = 2,
@@ -891,8 +891,8 @@ static const test_case cases[] = {
     TEST(a_ceiling_leaves_its_part_to_others),
     TEST(urgent_classes_take_surplus_first),
     TEST(too_many_shares_are_refused),
-    TEST(turns_are_an_error_in_short_windows),
-    TEST(who_is_idle_is_entitled_to_nothing),
+    TEST(slices_are_an_error_in_short_windows),
+    TEST(an_idle_flow_is_entitled_to_nothing),
     TEST(the_worst_window_is_found_between_the_seconds),
     TEST(every_kind_of_worst_window_is_looked_at),
     TEST(wrong_books_are_refused),

@@ -75,7 +75,7 @@ static world *make_world(const sim_preset *p, const world_model *models, uint32_
     o.models = models;
     o.n_models = n_models;
     o.n_devices = n_devices;
-    o.verify_turns = 1;
+    o.verify_iterations = 1;
     EXPECT_EQ(world_create(&o, &w, &err), INFERD_OK);
     EXPECT_STR(err.text, "");
     return w;
@@ -103,7 +103,7 @@ static void a_request_takes_the_steps_it_needs(void) {
     EXPECT_EQ(w->records[0].stats.last_us, 1105 + 4 * 1015);
     EXPECT_EQ(w->records[0].stats.n_output, 5);
     EXPECT_EQ(w->records[1].stats.first_us, 1000000 + 1205);
-    world_account a;
+    world_usage a;
     world_sum(w, &a);
     EXPECT_EQ(a.n_steps, 6);
     EXPECT_EQ(a.n_rows, 10 + 4 + 20);
@@ -146,7 +146,7 @@ static void two_devices_compute_beside_each_other(void) {
     EXPECT_EQ(n[0], 2); // to whoever has fewer
     EXPECT_EQ(n[1], 2);
     EXPECT_EQ(last_us, 1210 + 49 * 1030); // as if each were alone with its two
-    world_account a;
+    world_usage a;
     world_sum(w, &a);
     EXPECT_EQ(a.wall_us, 2 * last_us);
     EXPECT_EQ(a.step_us, 2 * last_us);
@@ -168,7 +168,7 @@ static void a_model_comes_at_the_speed_of_disk_and_bus(void) {
         run_world(w, offer(&o, rows, 1));
         uint64_t us = w->records[0].stats.first_us;
         EXPECT_EQ(us, (warm == 1 ? 0 : 400000) + 40000 + 1105);
-        world_account a;
+        world_usage a;
         world_sum(w, &a);
         EXPECT_EQ(a.n_loads, 1);
         EXPECT_EQ(a.n_stages, 1 - warm);
@@ -199,34 +199,34 @@ static void what_goes_wrong_is_a_record(void) {
 }
 
 /* How many turns until books that are wrong are noticed; 0: nobody does. */
-static uint64_t noticed_after(uint32_t verify_turns) {
+static uint64_t noticed_after(uint32_t verify_iterations) {
     static const trace_row rows[] = {{0, 10, 100}, {1000000000, 10, 100}};
     sim_preset p = small_preset();
     world_model m = plain_model(0);
     inferd_err err = {0};
     offered o;
     world *w = make_world(&p, &m, 1, 1);
-    w->options.verify_turns = verify_turns;
+    w->options.verify_iterations = verify_iterations;
     w->cores[0].core.sched->charged_us = 1; // and no principal had it
     workload *load = offer(&o, rows, 2);
     inferd_status st = world_run(w, load, &err);
-    uint64_t n_turns = st != INFERD_OK ? w->cores[0].n_turns : 0;
+    uint64_t n_iterations = st != INFERD_OK ? w->cores[0].n_iterations : 0;
     EXPECT(st == INFERD_OK || strstr(err.text, "us were charged") != NULL);
     workload_destroy(load);
     world_destroy(w);
-    return n_turns;
+    return n_iterations;
 }
 
 static void books_are_looked_at_now_and_then_and_at_the_end(void) {
     EXPECT_EQ(noticed_after(0), 0);
     EXPECT_EQ(noticed_after(1), 1);
     EXPECT_EQ(noticed_after(64), 64);
-    uint64_t n_turns = noticed_after(WORLD_VERIFY_TURNS);
-    EXPECT(n_turns > 200 && n_turns < WORLD_VERIFY_TURNS);
+    uint64_t n_iterations = noticed_after(WORLD_VERIFY_ITERATIONS);
+    EXPECT(n_iterations > 200 && n_iterations < WORLD_VERIFY_ITERATIONS);
     sim_preset p = small_preset();
     world_options o;
     world_options_init(&o, &p);
-    EXPECT_EQ(o.verify_turns, WORLD_VERIFY_TURNS);
+    EXPECT_EQ(o.verify_iterations, WORLD_VERIFY_ITERATIONS);
 }
 
 static void run_mix(uint64_t seed, world **out, bool cache_all) {
@@ -285,7 +285,7 @@ static void the_same_seed_gives_the_same_world(void) {
     EXPECT(a->n_records > 50);
     EXPECT(are_same(a, b));
     EXPECT(!are_same(a, c));
-    world_account sum;
+    world_usage sum;
     world_sum(a, &sum);
     EXPECT(sum.prefix_hits_tokens > 0); // requests of a group begin alike
     EXPECT(sum.step_us + sum.load_us + sum.idle_us <= sum.wall_us);
@@ -334,11 +334,11 @@ static world *run_market(world_worth worth, uint32_t queue_len, double rate_per_
     return w;
 }
 
-static void who_knows_the_future_loads_least(void) {
+static void a_clairvoyant_loads_least(void) {
     uint64_t n_loads[4];
     for (int k = 0; k < 4; k++) {
         world *w = run_market((world_worth)k, 0, 0.3);
-        world_account a;
+        world_usage a;
         world_sum(w, &a);
         n_loads[k] = a.n_loads;
         EXPECT(w->n_records > 200);
@@ -351,7 +351,7 @@ static void who_knows_the_future_loads_least(void) {
     EXPECT(n_loads[WORLD_WORTH_FUTURE] * 10 < n_loads[WORLD_WORTH_RATE] * 9);
 }
 
-static void who_comes_back_when_told_is_taken(void) {
+static void a_retry_on_time_is_admitted(void) {
     world *w = run_market(WORLD_WORTH_OWN, 64, 4);
     uint32_t n_told = 0, n_taken = 0;
     for (size_t i = 0; i < w->n_records; i++) {
@@ -371,7 +371,7 @@ static void who_comes_back_when_told_is_taken(void) {
 }
 
 /* Its device was once chosen when it came first, and said so when it was taken by another later. */
-static void who_comes_back_is_counted_where_it_was_taken(void) {
+static void a_retry_is_counted_where_it_was_admitted(void) {
     enum { DEVICES = 2, RATE = 1500 };
     sim_preset p = small_preset();
     world_model m = plain_model(0);
@@ -463,7 +463,7 @@ static void defaults_are_those_of_the_daemon(void) {
     EXPECT_EQ(o.sched.background_copies, s.background_copies);
     EXPECT_EQ(o.sched.zero_on_tenant_change, s.zero_on_tenant_change);
     EXPECT_EQ(o.residency.min_residency_us, m.min_residency_us);
-    EXPECT_EQ(o.residency.turn_us, m.turn_us);
+    EXPECT_EQ(o.residency.slice_us, m.slice_us);
     EXPECT_EQ(o.residency.retry_us, m.retry_us);
     EXPECT_EQ(o.residency.retry_max_us, m.retry_max_us);
     EXPECT_EQ(o.residency.eager, m.eager);
@@ -534,7 +534,7 @@ static void a_share_that_does_not_hold_is_an_error(void) {
 }
 
 /* The second one comes while the second step is computed. */
-static void who_comes_waits_for_the_step_under_way(void) {
+static void a_new_request_waits_for_the_running_step(void) {
     static const trace_row rows[] = {{0, 10, 5}, {1500000, 10, 1}};
     for (uint32_t depth = 1; depth <= 2; depth++) {
         sim_preset p = small_preset();
@@ -595,7 +595,7 @@ static void constants_are_those_of_the_table(void) {
 }
 
 static void worlds_in_which_everything_happens_are_sound(void) {
-    uint64_t n_preempted = 0, n_evicted = 0, n_turns = 0, n_failed = 0;
+    uint64_t n_preempted = 0, n_evicted = 0, n_slices = 0, n_failed = 0;
     uint64_t n_ahead = 0, n_fetched = 0, n_zeroed = 0;
     for (uint64_t seed = 1; seed <= 20; seed++) {
         check_result r;
@@ -605,14 +605,14 @@ static void worlds_in_which_everything_happens_are_sound(void) {
         EXPECT_EQ(r.failed, CHECK_NONE);
         n_preempted += r.n_preempted;
         n_evicted += r.n_evicted;
-        n_turns += r.n_turns;
+        n_slices += r.n_slices;
         n_failed += r.n_failed_loads;
         n_ahead += r.n_copied_ahead;
         n_fetched += r.n_fetched;
         n_zeroed += r.n_zeroed;
     }
     EXPECT(n_ahead > 10 && n_fetched > 5 && n_zeroed > 50);
-    EXPECT(n_preempted > 100 && n_evicted > 100 && n_turns > 20 && n_failed > 10);
+    EXPECT(n_preempted > 100 && n_evicted > 100 && n_slices > 20 && n_failed > 10);
 }
 
 static const test_case cases[] = {
@@ -623,13 +623,13 @@ static const test_case cases[] = {
     TEST(what_goes_wrong_is_a_record),
     TEST(books_are_looked_at_now_and_then_and_at_the_end),
     TEST(the_same_seed_gives_the_same_world),
-    TEST(who_knows_the_future_loads_least),
-    TEST(who_comes_back_when_told_is_taken),
-    TEST(who_comes_back_is_counted_where_it_was_taken),
+    TEST(a_clairvoyant_loads_least),
+    TEST(a_retry_on_time_is_admitted),
+    TEST(a_retry_is_counted_where_it_was_admitted),
     TEST(a_load_that_no_rate_reaches_is_said),
     TEST(defaults_are_those_of_the_daemon),
     TEST(a_share_that_does_not_hold_is_an_error),
-    TEST(who_comes_waits_for_the_step_under_way),
+    TEST(a_new_request_waits_for_the_running_step),
     TEST(nothing_is_due_while_weights_come),
     TEST(constants_are_those_of_the_table),
     TEST(worlds_in_which_everything_happens_are_sound),

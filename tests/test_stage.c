@@ -7,7 +7,7 @@
 #include <sys/uio.h>
 
 #include "packed.h"
-#include "placed_rig.h"
+#include "bound_rig.h"
 
 enum { ALL = 1000000, FIRST_PIECES = 20 }; // after so many something is there
 
@@ -42,34 +42,34 @@ static void remove_files(void) {
 static uint32_t stage_all(rig *r) {
     inferd_err err = {0};
     inferd_status st;
-    placed_progress at = {0};
+    bound_progress at = {0};
     bell b = {0};
-    sem_init(&b.rung, 0, 0);
+    sem_init(&b.woken, 0, 0);
     uint32_t n = 0;
     if (fine(rig_stage_begin(r, &b, &err), &err)) {
-        EXPECT_EQ(placed_state_of(r->p), PLACED_STAGING);
+        EXPECT_EQ(bound_state_of(r->p), BOUND_STAGING);
         n = rig_pieces(r, &b, FIRST_PIECES, &at, &st, &err);
         uint64_t early = at.done;
         if (st == INFERD_OK) n += rig_pieces(r, &b, ALL, &at, &st, &err);
         fine(st, &err);
         EXPECT(at.finished);
-        bool whole_units = strstr(placed_stage_note(r->p), "read from") != NULL; // counted then
+        bool whole_units = strstr(bound_stage_note(r->p), "read from") != NULL; // counted then
         EXPECT(early > 0 || whole_units);
         EXPECT_EQ(at.done, at.total);
-        EXPECT_EQ(at.total, placed_stage_bytes(r->p));
-        EXPECT_EQ(placed_state_of(r->p), PLACED_WARM);
+        EXPECT_EQ(at.total, bound_stage_bytes(r->p));
+        EXPECT_EQ(bound_state_of(r->p), BOUND_WARM);
     }
-    sem_destroy(&b.rung);
+    sem_destroy(&b.woken);
     return n;
 }
 
 static void load_all(rig *r) {
     inferd_err err = {0};
-    placed_progress at = {0};
-    fine(placed_load_begin(r->p, r->pages, r->n_pages, &err), &err);
-    while (!at.finished && fine(placed_load_step(r->p, 0, &at, &err), &err)) {
+    bound_progress at = {0};
+    fine(bound_load_begin(r->p, r->pages, r->n_pages, &err), &err);
+    while (!at.finished && fine(bound_load_step(r->p, 0, &at, &err), &err)) {
     }
-    EXPECT_EQ(placed_state_of(r->p), PLACED_HOT);
+    EXPECT_EQ(bound_state_of(r->p), BOUND_HOT);
 }
 
 /* ---- the same bytes ---- */
@@ -111,15 +111,15 @@ static void a_large_model_comes_in_many_pieces(void) {
     told_by(large_path, on_cpu(1), &wanted);
     if (rig_open(&r, on_cpu(1), large_path)) {
         uint32_t n_threads = n_threads_now();
-        EXPECT(placed_stage_bytes(r.p) > 20u << 20);
+        EXPECT(bound_stage_bytes(r.p) > 20u << 20);
         uint32_t n = stage_all(&r);
         EXPECT(n > 5); // a fast machine prepares some megabytes in the shortest piece
         EXPECT(n_threads_now() <= n_threads);
         load_all(&r);
         rig_score(&r, &got);
         EXPECT(same(&wanted, &got));
-        placed_unload(r.p);
-        EXPECT_EQ(placed_state_of(r.p), PLACED_WARM);
+        bound_unload(r.p);
+        EXPECT_EQ(bound_state_of(r.p), BOUND_WARM);
         load_all(&r); // nothing to read
         rig_score(&r, &got);
         EXPECT(same(&wanted, &got));
@@ -157,16 +157,16 @@ static void a_step_ends_soon_after_its_budget(void) {
     enum { BUDGET_US = 2000, LATE_US = 15000, LATE_MAX = 3 };
     rig r;
     bell b = {0};
-    placed_progress at = {0};
+    bound_progress at = {0};
     inferd_err err = {0};
     uint32_t n_late = 0, n_steps = 0;
     uint64_t told_us = 0, passed_us = 0;
     make_files();
-    sem_init(&b.rung, 0, 0);
+    sem_init(&b.woken, 0, 0);
     if (rig_open(&r, on_cpu(1), large_path) && fine(rig_stage_begin(&r, &b, &err), &err)) {
         while (!at.finished) {
             uint64_t began_us = clock_now_us(), before_us = computed_us();
-            if (!fine(placed_stage_step(r.p, BUDGET_US, &at, &err), &err)) break;
+            if (!fine(bound_stage_step(r.p, BUDGET_US, &at, &err), &err)) break;
             n_late += computed_us() - before_us > BUDGET_US + LATE_US;
             n_steps++;
             passed_us += clock_now_us() - began_us;
@@ -177,7 +177,7 @@ static void a_step_ends_soon_after_its_budget(void) {
         EXPECT(told_us <= passed_us && told_us * 10 >= passed_us * 5);
     }
     rig_close(&r);
-    sem_destroy(&b.rung);
+    sem_destroy(&b.woken);
 }
 
 /* ---- ending early ---- */
@@ -194,24 +194,24 @@ static void a_stage_can_be_given_up_at_every_piece(void) {
         told_by(paths[k], on_cpu(1), &wanted);
         if (rig_open(&r, on_cpu(2), paths[k])) {
             uint32_t n_pieces = stage_all(&r), n_threads = n_threads_now();
-            placed_unstage(r.p);
+            bound_unstage(r.p);
             for (uint32_t n = 0; n <= n_pieces; n++) {
                 bell b = {0};
-                placed_progress at = {0};
-                sem_init(&b.rung, 0, 0);
+                bound_progress at = {0};
+                sem_init(&b.woken, 0, 0);
                 if (!fine(rig_stage_begin(&r, &b, &err), &err)) break;
                 rig_pieces(&r, &b, n, &at, &st, &err);
                 if (!fine(st, &err)) break;
-                placed_unstage(r.p);
-                EXPECT_EQ(placed_state_of(r.p), PLACED_COLD);
+                bound_unstage(r.p);
+                EXPECT_EQ(bound_state_of(r.p), BOUND_COLD);
                 EXPECT(n_threads_now() <= n_threads); // the one that touches pages may end
-                sem_destroy(&b.rung);
+                sem_destroy(&b.woken);
             }
-            fine(placed_bring_up(r.p, r.pages, r.n_pages, &err), &err);
+            fine(bound_bring_up(r.p, r.pages, r.n_pages, &err), &err);
             rig_score(&r, &got);
             EXPECT(same(&wanted, &got));
-            placed_unstage(r.p); // from HOT
-            EXPECT_EQ(placed_state_of(r.p), PLACED_COLD);
+            bound_unstage(r.p); // from HOT
+            EXPECT_EQ(bound_state_of(r.p), BOUND_COLD);
         }
         rig_close(&r);
     }
@@ -222,10 +222,10 @@ static void closing_gives_a_stage_up(void) {
     bell b = {0};
     inferd_err err = {0};
     make_files();
-    sem_init(&b.rung, 0, 0);
+    sem_init(&b.woken, 0, 0);
     if (rig_open(&r, on_cpu(1), large_path)) fine(rig_stage_begin(&r, &b, &err), &err);
     rig_close(&r);
-    sem_destroy(&b.rung);
+    sem_destroy(&b.woken);
 }
 
 /* ---- the file changes ---- */
@@ -244,8 +244,8 @@ typedef enum harm { CUT, TOUCHED, REPLACED, TAKEN_AWAY, HARMS } harm;
 
 static void do_harm(harm h, const char *path, uint32_t n) {
     struct stat now;
-    char aside[80];
-    snprintf(aside, sizeof aside, "%s.aside", path);
+    char moved[80];
+    snprintf(moved, sizeof moved, "%s.aside", path);
     INFERD_CHECK(stat(path, &now) == 0);
     switch (h) {
     case CUT:
@@ -255,8 +255,8 @@ static void do_harm(harm h, const char *path, uint32_t n) {
         INFERD_CHECK(utimensat(AT_FDCWD, path, (struct timespec[2]){{1, 0}, {1, 0}}, 0) == 0);
         break;
     case REPLACED:
-        copy_file(path, aside);
-        INFERD_CHECK(rename(aside, path) == 0);
+        copy_file(path, moved);
+        INFERD_CHECK(rename(moved, path) == 0);
         break;
     default:
         INFERD_CHECK(unlink(path) == 0);
@@ -276,10 +276,10 @@ static void a_file_that_changes_ends_its_stage(void) {
         for (uint32_t n = h == REPLACED ? 3 : 0; n <= 6; n += 3) {
             rig r;
             bell b = {0};
-            placed_progress at = {0};
+            bound_progress at = {0};
             inferd_err err = {0};
             inferd_status st;
-            sem_init(&b.rung, 0, 0);
+            sem_init(&b.woken, 0, 0);
             copy_file(large_path, path);
             if (rig_open(&r, on_cpu(1), path) && fine(rig_stage_begin(&r, &b, &err), &err)) {
                 rig_pieces(&r, &b, n, &at, &st, &err);
@@ -287,11 +287,11 @@ static void a_file_that_changes_ends_its_stage(void) {
                 if (st == INFERD_OK) rig_pieces(&r, &b, ALL, &at, &st, &err);
                 EXPECT_EQ(st, INFERD_EIO);
                 EXPECT(strstr(err.text, path) != NULL && strstr(err.text, words[h]) != NULL);
-                EXPECT_EQ(placed_state_of(r.p), PLACED_COLD);
+                EXPECT_EQ(bound_state_of(r.p), BOUND_COLD);
                 /* Another model on the same pages. */
                 rig other = {.be = r.be};
-                if (rig_place(&other, tiny_path, 0)) {
-                    fine(placed_bring_up(other.p, other.pages, other.n_pages, &err), &err);
+                if (rig_bind(&other, tiny_path, 0)) {
+                    fine(bound_bring_up(other.p, other.pages, other.n_pages, &err), &err);
                     rig_score(&other, &got);
                     EXPECT(same(&wanted, &got));
                 }
@@ -300,7 +300,7 @@ static void a_file_that_changes_ends_its_stage(void) {
             }
             rig_close(&r);
             unlink(path);
-            sem_destroy(&b.rung);
+            sem_destroy(&b.woken);
         }
     }
 }
@@ -316,9 +316,9 @@ static void a_file_that_changed_before_is_not_read(void) {
         if (rig_open(&r, on_cpu(1), path)) {
             bool whole = h == REPLACED; // and another file is another model's
             do_harm((harm)h, path, 0);
-            EXPECT_EQ(placed_bring_up(r.p, r.pages, r.n_pages, &err),
+            EXPECT_EQ(bound_bring_up(r.p, r.pages, r.n_pages, &err),
                       whole ? INFERD_OK : INFERD_EIO);
-            EXPECT_EQ(placed_state_of(r.p), whole ? PLACED_HOT : PLACED_COLD);
+            EXPECT_EQ(bound_state_of(r.p), whole ? BOUND_HOT : BOUND_COLD);
         }
         rig_close(&r);
         unlink(path);
@@ -340,13 +340,13 @@ static void a_held_file_is_read_wherever_its_name_is(void) {
         if (rig_open(&r, on_cpu(1), path)) {
             model_hold_file(r.m, true);
             do_harm((harm)h, path, 0);
-            EXPECT_EQ(placed_bring_up(r.p, r.pages, r.n_pages, &err),
+            EXPECT_EQ(bound_bring_up(r.p, r.pages, r.n_pages, &err),
                       whole ? INFERD_OK : INFERD_EIO);
             if (whole) rig_score(&r, &got);
             EXPECT(!whole || same(&wanted, &got));
-            placed_unstage(r.p);
+            bound_unstage(r.p);
             model_hold_file(r.m, false);
-            EXPECT_EQ(placed_bring_up(r.p, r.pages, r.n_pages, &err),
+            EXPECT_EQ(bound_bring_up(r.p, r.pages, r.n_pages, &err),
                       h == REPLACED ? INFERD_OK : INFERD_EIO);
         }
         rig_close(&r);
@@ -362,22 +362,22 @@ static bool same_inode(int fd, const struct stat *wanted) {
 
 /* The path may name another file of the same size and time; what was opened is opened again. */
 static void a_file_is_opened_again_wherever_its_name_is(void) {
-    char path[80], aside[90];
+    char path[80], moved[90];
     struct stat first;
     inferd_err err = {0};
     gguf *g = NULL;
     make_files();
     snprintf(path, sizeof path, "/tmp/test_stage.%d.again", (int)getpid());
-    snprintf(aside, sizeof aside, "%s.aside", path);
+    snprintf(moved, sizeof moved, "%s.aside", path);
     copy_file(tiny_path, path);
-    copy_file(tiny_path, aside);
+    copy_file(tiny_path, moved);
     INFERD_CHECK(stat(path, &first) == 0);
     INFERD_CHECK(
-        utimensat(AT_FDCWD, aside, (struct timespec[2]){first.st_atim, first.st_mtim}, 0) == 0);
+        utimensat(AT_FDCWD, moved, (struct timespec[2]){first.st_atim, first.st_mtim}, 0) == 0);
     if (fine(gguf_open(path, &g, &err), &err)) {
         int again[3];
         again[0] = gguf_reopen(g);
-        INFERD_CHECK(rename(aside, path) == 0);
+        INFERD_CHECK(rename(moved, path) == 0);
         again[1] = gguf_reopen(g);
         INFERD_CHECK(unlink(path) == 0);
         again[2] = gguf_reopen(g);
@@ -423,9 +423,9 @@ static void a_vector_that_is_not_finite_is_named(void) {
         rig r;
         inferd_err err = {0};
         if (rig_open(&r, on_cpu(1), path)) {
-            EXPECT_EQ(placed_bring_up(r.p, r.pages, r.n_pages, &err), INFERD_EFORMAT);
+            EXPECT_EQ(bound_bring_up(r.p, r.pages, r.n_pages, &err), INFERD_EFORMAT);
             EXPECT(strstr(err.text, t->name) != NULL && strstr(err.text, "finite") != NULL);
-            EXPECT_EQ(placed_state_of(r.p), PLACED_COLD);
+            EXPECT_EQ(bound_state_of(r.p), BOUND_COLD);
         }
         rig_close(&r);
         unlink(path);
@@ -520,13 +520,13 @@ static void a_matrix_that_is_not_finite_is_named(void) {
             snprintf(words, sizeof words, "row %llu, column %llu ", (unsigned long long)row,
                      (unsigned long long)(block * each));
             if (rig_open(&r, on_cpu(1 + n % 2), path)) {
-                EXPECT_EQ(placed_bring_up(r.p, r.pages, r.n_pages, &err), INFERD_EFORMAT);
+                EXPECT_EQ(bound_bring_up(r.p, r.pages, r.n_pages, &err), INFERD_EFORMAT);
                 bool named = strstr(err.text, t->name) != NULL && strstr(err.text, words) != NULL &&
                              strstr(err.text, path) == err.text &&
                              strstr(err.text, "finite") != NULL;
                 if (!named) printf("%s, %s: \"%s\"\n", t->name, words, err.text);
                 EXPECT(named);
-                EXPECT_EQ(placed_state_of(r.p), PLACED_COLD);
+                EXPECT_EQ(bound_state_of(r.p), BOUND_COLD);
                 EXPECT_EQ(be_check(r.be, &err), INFERD_OK); // the device can go on
                 char *packed_at = NULL;
                 EXPECT_EQ(model_pack(r.m, r.be, NULL, &packed_at, &err), INFERD_EFORMAT);
@@ -597,17 +597,17 @@ static void a_vector_wider_than_a_row_of_matrices_comes_in(void) {
     free(g);
     rig r;
     bell b = {0};
-    placed_progress at = {0};
+    bound_progress at = {0};
     inferd_err err = {0};
     inferd_status st;
-    sem_init(&b.rung, 0, 0);
+    sem_init(&b.woken, 0, 0);
     if (rig_open(&r, on_cpu(1), path) && fine(rig_stage_begin(&r, &b, &err), &err)) {
         rig_pieces(&r, &b, PIECES, &at, &st, &err);
         fine(st, &err);
         EXPECT(at.finished);
     }
     rig_close(&r);
-    sem_destroy(&b.rung);
+    sem_destroy(&b.woken);
     unlink(path);
 }
 
@@ -617,18 +617,18 @@ static void steps_are_computed_between_the_pieces_of_another(void) {
     static told wanted[2], got;
     rig a, b;
     bell wake = {0};
-    placed_progress at = {0};
+    bound_progress at = {0};
     inferd_err err = {0};
     inferd_status st = INFERD_OK;
     uint32_t n_steps = 0;
     make_files();
     told_by(other_path, on_cpu(1), &wanted[0]);
     told_by(large_path, on_cpu(1), &wanted[1]);
-    sem_init(&wake.rung, 0, 0);
+    sem_init(&wake.woken, 0, 0);
     if (rig_open(&a, on_cpu(2), other_path)) {
-        fine(placed_bring_up(a.p, a.pages, a.n_pages, &err), &err);
+        fine(bound_bring_up(a.p, a.pages, a.n_pages, &err), &err);
         b = (rig){.be = a.be};
-        if (rig_place(&b, large_path, a.kv_page + RIG_KV_PAGES) &&
+        if (rig_bind(&b, large_path, a.kv_page + RIG_KV_PAGES) &&
             fine(rig_stage_begin(&b, &wake, &err), &err)) {
             while (!at.finished && st == INFERD_OK) {
                 rig_pieces(&b, &wake, 3, &at, &st, &err);
@@ -646,7 +646,7 @@ static void steps_are_computed_between_the_pieces_of_another(void) {
         rig_close(&b);
     }
     rig_close(&a);
-    sem_destroy(&wake.rung);
+    sem_destroy(&wake.woken);
 }
 
 typedef struct one_engine {
@@ -660,17 +660,17 @@ static void *bring_up_and_score(void *ctx) {
     model_limits limits = {.rows_max = RIG_ROWS, .logits_max = RIG_ROWS, .kv = KV_F16};
     inferd_err err = {0};
     if (fine(backend_open(on_cpu(1), &r.be, &err), &err) &&
-        fine(placed_open(r.m, r.be, &limits, &r.p, &err), &err)) {
-        r.n_pages = r.kv_page = placed_weight_pages(r.p);
+        fine(bound_open(r.m, r.be, &limits, &r.p, &err), &err)) {
+        r.n_pages = r.kv_page = bound_weight_pages(r.p);
         for (uint32_t i = 0; i < r.n_pages; i++) r.pages[i] = i;
         for (int i = 0; i < 2; i++) {
-            placed_unstage(r.p);
-            fine(placed_bring_up(r.p, r.pages, r.n_pages, &err), &err);
+            bound_unstage(r.p);
+            fine(bound_bring_up(r.p, r.pages, r.n_pages, &err), &err);
         }
         text t;
         be_step_result result;
-        text_make(&t, placed_kv(r.p), r.kv_page);
-        placed_launch(r.p, &t.b, NULL, model_about(r.m)->n_vocab);
+        text_make(&t, bound_kv(r.p), r.kv_page);
+        bound_launch(r.p, &t.b, NULL, model_about(r.m)->n_vocab);
         if (fine(be_step_finish(r.be, &result, &err), &err))
             keep(&e->got, &result, model_about(r.m)->n_vocab);
     }
@@ -719,8 +719,8 @@ static bool stage_and_score(const char *path, told *out, char note[INFERD_ERR_TE
     uint32_t n = 0;
     if (rig_open(&r, on_cpu(1), path)) {
         n = stage_all(&r);
-        snprintf(note, INFERD_ERR_TEXT_BYTES, "%s", placed_stage_note(r.p));
-        if (placed_state_of(r.p) == PLACED_WARM) {
+        snprintf(note, INFERD_ERR_TEXT_BYTES, "%s", bound_stage_note(r.p));
+        if (bound_state_of(r.p) == BOUND_WARM) {
             load_all(&r);
             rig_score(&r, out);
         }
@@ -744,19 +744,19 @@ static void a_packed_file_is_as_good_as_the_model(void) {
         /* Given up at every piece. */
         rig r;
         bell b = {0};
-        sem_init(&b.rung, 0, 0);
+        sem_init(&b.woken, 0, 0);
         if (rig_open(&r, on_cpu(1), all[i])) {
             for (uint32_t n = 0; n < 5; n++) {
-                placed_progress at = {0};
+                bound_progress at = {0};
                 inferd_err err = {0};
                 inferd_status st;
                 fine(rig_stage_begin(&r, &b, &err), &err);
                 rig_pieces(&r, &b, n, &at, &st, &err);
-                placed_unstage(r.p);
+                bound_unstage(r.p);
             }
         }
         rig_close(&r);
-        sem_destroy(&b.rung);
+        sem_destroy(&b.woken);
         unlink(packed_at);
         free(packed_at);
         stage_and_score(all[i], &got, note);

@@ -164,8 +164,8 @@ static void push_interrupted(stream *s, uint32_t choice, uint64_t queued_us, uin
     ev.done.queued_us = queued_us;
     ev.done.queued_steps = 4 - n;
     ev.done.n_preempted = 1; // times it lost its pages: pauses are not among them
-    ev.done.n_rungs[GEN_RUNG_RECOMPUTE] = 1;
-    ev.done.n_rungs[GEN_RUNG_PAUSE] = n - 1;
+    ev.done.n_preempts[GEN_PREEMPT_RECOMPUTE] = 1;
+    ev.done.n_preempts[GEN_PREEMPT_PAUSE] = n - 1;
     stream_on_event(s, choice, &ev, out);
 }
 

@@ -150,7 +150,7 @@ static void what_fits_no_window_is_told_so(void) {
         EXPECT(!ask(l, T0, 1, 5, 100));
         EXPECT_EQ(answer.reason, LIMITS_TOO_LARGE);
         EXPECT_EQ(answer.retry_after_s, 0);
-        EXPECT(!answer.promised);
+        EXPECT(!answer.booked);
         EXPECT(strstr(answer.text, rows[i].sentence) != NULL);
         EXPECT(ask(l, T0, 1, 4, 99)); // all of the window
         EXPECT_EQ(usage(l, noon).refused[LIMITS_TOO_LARGE], 1);
@@ -163,7 +163,7 @@ static void what_fits_no_window_is_told_so(void) {
     limits_destroy(l);
 }
 
-static void places_are_given_back(void) {
+static void slots_are_given_back(void) {
     limits *l = open_limits((limits_spec){.concurrent = 3});
     EXPECT(ask(l, T0, 0, 2, 10));
     EXPECT(!ask(l, T0, 9, 2, 10));
@@ -177,7 +177,7 @@ static void places_are_given_back(void) {
     limits_destroy(l);
 }
 
-static void waiting_for_a_place_follows_how_long_requests_take(void) {
+static void waiting_for_a_slot_follows_how_long_requests_take(void) {
     for (uint64_t duration_s = 1; duration_s <= 9; duration_s += 4) {
         limits *l = open_limits((limits_spec){.concurrent = 10});
         uint64_t now_us = T0;
@@ -222,11 +222,11 @@ static void refused_clients_are_told_different_times(void) {
     for (uint64_t k = 1; k <= 30; k++) {
         EXPECT(!ask(l, T0, k, 1, 1));
         EXPECT_EQ(answer.retry_after_s, 2 * k);
-        EXPECT(answer.promised);
+        EXPECT(answer.booked);
     }
     EXPECT(!ask(l, T0, 31, 1, 1)); // the next minute is promised
     EXPECT_EQ(answer.retry_after_s, LIMITS_RETRY_MAX_S);
-    EXPECT(!answer.promised);
+    EXPECT(!answer.booked);
     EXPECT(strstr(answer.text, "try again in 60 s, or later") != NULL);
     for (uint64_t k = 1; k <= 30; k++) {
         uint64_t due_us = T0 + 2 * k * S;
@@ -237,7 +237,7 @@ static void refused_clients_are_told_different_times(void) {
     limits_destroy(l);
 }
 
-static void a_promise_nobody_comes_for_is_forgotten(void) {
+static void an_unclaimed_reservation_is_forgotten(void) {
     limits *l = open_limits((limits_spec){.requests_per_min = 60});
     EXPECT(ask(l, T0, 0, 60, 1));
     EXPECT(!ask(l, T0, 1, 5, 1));
@@ -256,7 +256,7 @@ static void a_promise_nobody_comes_for_is_forgotten(void) {
     limits_destroy(l);
 }
 
-static void who_comes_early_keeps_one_booking(void) {
+static void an_early_client_keeps_one_booking(void) {
     limits *l = open_limits((limits_spec){.requests_per_min = 60});
     EXPECT(ask(l, T0, 0, 60, 1));
     for (uint64_t k = 1; k <= 10; k++) EXPECT(!ask(l, T0, k, 1, 1));
@@ -296,7 +296,7 @@ static void a_booking_covers_no_more_than_was_booked(void) {
     limits_destroy(l);
 }
 
-static void small_ones_pass_where_they_harm_no_promise(void) {
+static void small_ones_pass_where_they_harm_no_reservation(void) {
     limits *l = open_limits((limits_spec){.tokens_per_min = 120}); // two per second
     EXPECT(ask(l, T0, 0, 1, 120));
     EXPECT(!ask(l, T0 + S / 2, 1, 1, 30)); // has 30 at T0 + 15 s, is told T0 + 15.5 s
@@ -309,7 +309,7 @@ static void small_ones_pass_where_they_harm_no_promise(void) {
     limits_destroy(l);
 }
 
-static void a_short_one_is_promised_between_long_ones(void) {
+static void a_short_one_is_reserved_between_long_ones(void) {
     limits *l = open_limits((limits_spec){.requests_per_min = 60, .tokens_per_min = 6000});
     EXPECT(ask(l, T0, 0, 1, 6000));
     EXPECT(!ask(l, T0, 1, 1, 4000));
@@ -338,12 +338,12 @@ static void bookings_are_bounded(void) {
     EXPECT(ask(l, T0, 0, 60000, 0));
     for (uint64_t k = 1; k <= LIMITS_BOOKINGS_MAX; k++) {
         EXPECT(!limits_admit(l, 0, T0, noon, &(limits_ask){k, 10, 0}, &answer));
-        EXPECT(answer.promised);
+        EXPECT(answer.booked);
         EXPECT_EQ(answer.retry_after_s, (k + 99) / 100);
     }
     for (uint64_t k = 1; k <= 50; k++) {
         EXPECT(!ask(l, T0, LIMITS_BOOKINGS_MAX + k, 10, 0));
-        EXPECT(!answer.promised);
+        EXPECT(!answer.booked);
         EXPECT_EQ(answer.retry_after_s, 11); // likely, but nobody holds it
     }
     EXPECT_EQ(usage(l, noon).n_bookings, LIMITS_BOOKINGS_MAX);
@@ -544,7 +544,7 @@ static void a_day_ends_at_midnight(void) {
     EXPECT(!ask_at(l, T0, evening, 0, 1, 401)); // what is reserved counts
     EXPECT_EQ(answer.reason, LIMITS_DAY);
     EXPECT_EQ(answer.retry_after_s, 10); // none has ended yet
-    EXPECT(!answer.promised);
+    EXPECT(!answer.booked);
     EXPECT_STR(answer.text,
                "of 1000 tokens per day (UTC) 0 are used and 600 reserved by 1 running requests; "
                "this request needs 401, and fits when they use less than that; try again in 10 s");
@@ -734,7 +734,7 @@ static void a_closed_limit_lets_nothing_in_until_it_is_opened(void) {
         EXPECT(!ask(l, T0, 7, 1, 10));
         EXPECT_EQ(answer.reason, LIMITS_CLOSED);
         EXPECT_EQ(answer.retry_after_s, 0);
-        EXPECT(!answer.promised && strstr(answer.text, "of tenant alice is 0") != NULL);
+        EXPECT(!answer.booked && strstr(answer.text, "of tenant alice is 0") != NULL);
         EXPECT(!ask(l, T0, 7, 100, 1 << 20)); // nothing is too large for what is shut
         EXPECT_EQ(answer.reason, LIMITS_CLOSED);
         EXPECT_STR(headers(l, T0).remaining_requests, reason == LIMITS_REQUESTS ? "0" : "6");
@@ -836,10 +836,10 @@ static void use_is_kept_and_restored(void) {
 
 /* Places that are all free are not what a request waits for. */
 static void the_limit_that_stands_in_the_way_is_named(void) {
-    static const uint32_t places[] = {1, 2, 4, 64};
-    for (size_t i = 0; i < INFERD_COUNT(places); i++) {
+    static const uint32_t slots[] = {1, 2, 4, 64};
+    for (size_t i = 0; i < INFERD_COUNT(slots); i++) {
         limits *l = open_limits(
-            (limits_spec){.requests_per_min = 30, .tokens_per_min = 60, .concurrent = places[i]});
+            (limits_spec){.requests_per_min = 30, .tokens_per_min = 60, .concurrent = slots[i]});
         uint64_t now_us = T0;
         for (uint64_t k = 0; k < 30; k++) { // each ends before the next
             EXPECT(ask(l, now_us, 1 + k, 1, 1));
@@ -849,11 +849,11 @@ static void the_limit_that_stands_in_the_way_is_named(void) {
             EXPECT(!ask(l, now_us, 100 + k, 1, 1));
             EXPECT_EQ(answer.reason, LIMITS_REQUESTS);
             EXPECT_EQ(answer.retry_after_s, 2 + 2 * k); // one comes back in two seconds
-            EXPECT(answer.promised);
+            EXPECT(answer.booked);
         }
         limits_destroy(l);
 
-        l = open_limits((limits_spec){.tokens_per_min = 6000, .concurrent = places[i]});
+        l = open_limits((limits_spec){.tokens_per_min = 6000, .concurrent = slots[i]});
         EXPECT(ask(l, T0, 1, 1, 6000));
         settle(l, T0 + 1000, 1, 6000, 6000);
         EXPECT(!ask(l, T0 + 1000, 2, 1, 1000));
@@ -872,12 +872,12 @@ static void the_limit_that_stands_in_the_way_is_named(void) {
 }
 
 /* The only place is promised in half a minute: until shortly before, others may have it. */
-static void a_promise_keeps_no_place_empty_until_it_is_due(void) {
+static void a_reservation_keeps_no_slot_empty_until_it_is_due(void) {
     limits *l = open_limits((limits_spec){.concurrent = 1});
     EXPECT(ask(l, T0, 1, 1, 1));
     EXPECT(!ask(l, T0, 2, 1, 1));
     uint32_t after_s = answer.retry_after_s;
-    EXPECT(answer.promised && after_s > 20);
+    EXPECT(answer.booked && after_s > 20);
     settle(l, T0 + S, 1, 1, 1);
     EXPECT(ask(l, T0 + S, 3, 1, 1));
     settle(l, T0 + 2 * S, 1, 1, 1);
@@ -1041,12 +1041,12 @@ static void retry_after_is_true_for_tokens(void) {
     expect_truthful(&(load){"tokens", spec, 2000 / (525 * 0.75), 0, 0});
     expect_truthful(&(load){"tokens, 30 % leave", spec, 2000 / (525 * 0.75), 30, 0});
 }
-static void retry_after_is_true_for_places(void) {
+static void retry_after_is_true_for_slots(void) {
     expect_truthful(&(load){"at once", {.concurrent = 40}, 40 / 6.0, 0, 0});
     expect_truthful(&(load){"at once, 30 % leave", {.concurrent = 40}, 40 / 6.0, 30, 0});
 }
 /* Twenty of the clients ask ten times a second; the promises to the others hold. */
-static void who_does_not_obey_harms_nobody(void) {
+static void a_disobedient_client_harms_no_other(void) {
     expect_truthful(&(load){"requests, 20 hammer", {.requests_per_min = 240}, 4, 0, 20});
     expect_truthful(&(load){"at once, 20 hammer", {.concurrent = 40}, 40 / 6.0, 0, 20});
 }
@@ -1098,7 +1098,7 @@ static void run_few(const few *d, uint64_t n_seed, uint32_t *n_first, uint32_t *
 
 /* Short requests were once told a minute each time, because the uncertainty of the very many that
  * end in a second was taken from the few places that can be free. */
-static void retry_after_is_true_for_few_places_and_short_requests(void) {
+static void retry_after_is_true_for_few_slots_and_short_requests(void) {
     static const few loads[] = {
         {1, 3, 50, 200, false},   {1, 3, 50, 200, true},     {1, 2, 5000, 5000, true},
         {2, 6, 50, 200, false},   {2, 6, 5000, 5000, true},  {4, 12, 50, 200, false},
@@ -1123,16 +1123,16 @@ static const test_case cases[] = {
     TEST(requests_refill_one_by_one),
     TEST(tokens_are_given_back_and_charged),
     TEST(what_fits_no_window_is_told_so),
-    TEST(places_are_given_back),
-    TEST(waiting_for_a_place_follows_how_long_requests_take),
+    TEST(slots_are_given_back),
+    TEST(waiting_for_a_slot_follows_how_long_requests_take),
     TEST(headers_spell_times_like_clients_read_them),
     TEST(refused_clients_are_told_different_times),
-    TEST(a_promise_nobody_comes_for_is_forgotten),
-    TEST(who_comes_early_keeps_one_booking),
+    TEST(an_unclaimed_reservation_is_forgotten),
+    TEST(an_early_client_keeps_one_booking),
     TEST(without_a_mark_amounts_find_the_booking),
     TEST(a_booking_covers_no_more_than_was_booked),
-    TEST(small_ones_pass_where_they_harm_no_promise),
-    TEST(a_short_one_is_promised_between_long_ones),
+    TEST(small_ones_pass_where_they_harm_no_reservation),
+    TEST(a_short_one_is_reserved_between_long_ones),
     TEST(a_full_bucket_gains_nothing_for_the_next),
     TEST(bookings_are_bounded),
     TEST(no_drift_however_small_the_steps),
@@ -1152,11 +1152,11 @@ static const test_case cases[] = {
     TEST(use_is_kept_and_restored),
     TEST(retry_after_is_true_for_requests),
     TEST(retry_after_is_true_for_tokens),
-    TEST(retry_after_is_true_for_places),
-    TEST(who_does_not_obey_harms_nobody),
-    TEST(retry_after_is_true_for_few_places_and_short_requests),
+    TEST(retry_after_is_true_for_slots),
+    TEST(a_disobedient_client_harms_no_other),
+    TEST(retry_after_is_true_for_few_slots_and_short_requests),
     TEST(the_limit_that_stands_in_the_way_is_named),
-    TEST(a_promise_keeps_no_place_empty_until_it_is_due),
+    TEST(a_reservation_keeps_no_slot_empty_until_it_is_due),
     TEST(what_running_requests_reserved_comes_back_before_midnight),
 };
 TEST_MAIN(cases)

@@ -10,11 +10,11 @@
 #include "cpu/threads.h"
 #include "test.h"
 
-static pool *open_pool(uint32_t n_threads) {
+static tpool *open_tpool(uint32_t n_threads) {
     inferd_err err = {0};
-    pool *p = NULL;
-    EXPECT_EQ(pool_open(n_threads, &p, &err), INFERD_OK);
-    EXPECT_EQ(pool_n_threads(p), n_threads);
+    tpool *p = NULL;
+    EXPECT_EQ(tpool_open(n_threads, &p, &err), INFERD_OK);
+    EXPECT_EQ(tpool_n_threads(p), n_threads);
     return p;
 }
 
@@ -38,15 +38,15 @@ static void mark_rank(void *ctx, uint32_t rank, uint32_t n_ranks) {
 
 static void every_rank_runs_once(void) {
     for (uint32_t n = 1; n <= 8; n++) {
-        pool *p = open_pool(n);
+        tpool *p = open_tpool(n);
         ranks r = {0};
-        pool_run(p, mark_rank, &r);
+        tpool_run(p, mark_rank, &r);
         EXPECT_EQ(r.n_ranks, n);
         for (uint32_t i = 0; i < 8; i++) EXPECT_EQ(r.calls[i], i < n);
-        pool_run_alone(p, mark_rank, &r);
+        tpool_run_alone(p, mark_rank, &r);
         EXPECT_EQ(r.n_ranks, 1);
         EXPECT_EQ(r.calls[0], 2);
-        pool_close(p);
+        tpool_close(p);
     }
 }
 
@@ -63,20 +63,20 @@ static void count_late(const void *job, uint32_t begin, uint32_t end) {
 
 /* Many more ranks than there is work, or are CPUs: most come when the work is done, some when the
  * next has begun, and none of them finds work that is not its own. */
-static void who_comes_late_does_nothing(void) {
-    pool *p = open_pool(6);
+static void a_late_thread_does_nothing(void) {
+    tpool *p = open_tpool(6);
     for (uint32_t round = 1; round <= LATE_ROUNDS; round++) {
         uint32_t times[LATE_N] = {0}, n = 1 + round % LATE_N; // gone when the round is over
-        pool_share(p, count_late, &(late_job){times, round}, n);
+        tpool_share(p, count_late, &(late_job){times, round}, n);
         for (uint32_t i = 0; i < LATE_N; i++)
             if (times[i] != (i < n ? round : 0)) EXPECT_EQ(times[i], i < n ? round : 0);
         if (round % 512 == 0) pause_us(300); // they sleep meanwhile
         if (round % 97 != 0) continue;
         ranks r = {0};
-        pool_run(p, mark_rank, &r); // all are called, also those that were not waited for
+        tpool_run(p, mark_rank, &r); // all are called, also those that were not waited for
         for (uint32_t i = 0; i < 6; i++) EXPECT_EQ(r.calls[i], 1);
     }
-    pool_close(p);
+    tpool_close(p);
 }
 
 typedef struct sum_job {
@@ -93,15 +93,15 @@ static void square(const void *job, uint32_t begin, uint32_t end) {
  * the thread sanitizer this shows that fork and join order memory. */
 static void runs_see_what_earlier_runs_wrote(void) {
     enum { N = 100, RUNS = 2000 };
-    pool *p = open_pool(3);
+    tpool *p = open_tpool(3);
     uint32_t in[N];
     uint64_t out[N];
     for (uint32_t run = 0; run < RUNS; run++) {
         for (uint32_t i = 0; i < N; i++) in[i] = i + run;
         if (run % 2 == 0)
-            pool_split(p, square, &(sum_job){in, out}, N);
+            tpool_split(p, square, &(sum_job){in, out}, N);
         else
-            pool_share(p, square, &(sum_job){in, out}, N);
+            tpool_share(p, square, &(sum_job){in, out}, N);
         uint64_t sum = 0, expected = 0;
         for (uint32_t i = 0; i < N; i++) {
             sum += out[i];
@@ -111,7 +111,7 @@ static void runs_see_what_earlier_runs_wrote(void) {
         if (run % 500 == 499) pause_us(2000); // long enough for the workers to fall asleep
     }
     EXPECT_EQ(test_failures, 0);
-    pool_close(p);
+    tpool_close(p);
 }
 
 typedef struct cover_job {
@@ -127,16 +127,16 @@ static void cover(const void *job, uint32_t begin, uint32_t end) {
 static void ranges_cover_everything_once(void) {
     enum { N_MAX = 70 };
     for (uint32_t n_threads = 1; n_threads <= 5; n_threads += 2) {
-        pool *p = open_pool(n_threads);
+        tpool *p = open_tpool(n_threads);
         for (uint32_t n = 0; n < N_MAX; n++) {
             atomic_uint counts[N_MAX] = {0};
             cover_job job = {counts};
-            pool_split(p, cover, &job, n);
-            pool_share(p, cover, &job, n);
-            if (n > 0) pool_alone(p, cover, &job, n);
+            tpool_split(p, cover, &job, n);
+            tpool_share(p, cover, &job, n);
+            if (n > 0) tpool_alone(p, cover, &job, n);
             for (uint32_t i = 0; i < N_MAX; i++) EXPECT_EQ(counts[i], i < n ? 3 : 0);
         }
-        pool_close(p);
+        tpool_close(p);
     }
 }
 
@@ -179,26 +179,26 @@ static void phases_run_in_order_on_any_number_of_threads(void) {
                                       PHASE_EACH,  PHASE_SPLIT, PHASE_ALONE, PHASE_SHARE};
     uint64_t expected[CELLS] = {0};
     for (uint32_t n_threads = 1; n_threads <= 4; n_threads++) {
-        pool *p = open_pool(n_threads);
+        tpool *p = open_tpool(n_threads);
         uint64_t table[2][CELLS] = {{0}}, own[8] = {0}, salts = 0;
         cells jobs[PHASES];
-        pool_phase phases[PHASES];
+        tpool_phase phases[PHASES];
         static const unsigned char matrix[5 * CELLS];
-        const pool_reads reads = {{{matrix, 1, CELLS / 2}, {matrix + 1, 5, CELLS - CELLS / 2}}, 2};
+        const tpool_reads reads = {{{matrix, 1, CELLS / 2}, {matrix + 1, 5, CELLS - CELLS / 2}}, 2};
         for (uint32_t row = 0; row < ROWS; row++) {
-            for (uint32_t i = 0, turn = 0; i < PHASES; i++) {
+            for (uint32_t i = 0, side = 0; i < PHASES; i++) {
                 phase_how how = kinds[(i * 7 + row) % INFERD_COUNT(kinds)];
-                jobs[i] = (cells){table[turn], table[1 - turn], own, i + 1};
-                phases[i] = (pool_phase){mix_cells, &jobs[i], CELLS, how,
-                                         how == PHASE_SPLIT ? &reads : NULL};
+                jobs[i] = (cells){table[side], table[1 - side], own, i + 1};
+                phases[i] = (tpool_phase){mix_cells, &jobs[i], CELLS, how,
+                                          how == PHASE_SPLIT ? &reads : NULL};
                 if (how == PHASE_EACH) {
                     phases[i].f = count_own;
                     salts += i + 1;
                 } else {
-                    turn = 1 - turn;
+                    side = 1 - side;
                 }
             }
-            pool_phases(p, phases, PHASES - row % 5);
+            tpool_phases(p, phases, PHASES - row % 5);
             for (uint32_t i = PHASES - row % 5; i < PHASES; i++)
                 if (phases[i].how == PHASE_EACH) salts -= i + 1;
             if (row % 10 == 9) pause_us(500); // long enough for the workers to fall asleep
@@ -210,66 +210,66 @@ static void phases_run_in_order_on_any_number_of_threads(void) {
             counted += own[rank];
             EXPECT(rank == 0 || rank < n_threads || own[rank] == 0);
         }
-        if (!pool_is_crowded(p)) // of the last rows at least; a crowded pool has fewer ranks
+        if (!tpool_is_crowded(p)) // of the last rows at least; a crowded pool has fewer ranks
             EXPECT(counted >= salts && counted <= salts * n_threads);
-        pool_close(p);
+        tpool_close(p);
     }
 }
 
 static void phases_cover_everything_once(void) {
     enum { N_MAX = 20 };
     for (uint32_t n_threads = 1; n_threads <= 4; n_threads++) {
-        pool *p = open_pool(n_threads);
+        tpool *p = open_tpool(n_threads);
         for (uint32_t n = 0; n < N_MAX; n++) {
             atomic_uint counts[N_MAX] = {0};
             cover_job job = {counts};
-            const pool_phase phases[] = {{cover, &job, n, PHASE_SPLIT},
-                                         {cover, &job, n, PHASE_SHARE},
-                                         {cover, &job, n, PHASE_ALONE},
-                                         {cover, &job, n, PHASE_SHARE},
-                                         {cover, &job, n, PHASE_SHARE}};
-            pool_phases(p, phases, INFERD_COUNT(phases));
+            const tpool_phase phases[] = {{cover, &job, n, PHASE_SPLIT},
+                                          {cover, &job, n, PHASE_SHARE},
+                                          {cover, &job, n, PHASE_ALONE},
+                                          {cover, &job, n, PHASE_SHARE},
+                                          {cover, &job, n, PHASE_SHARE}};
+            tpool_phases(p, phases, INFERD_COUNT(phases));
             for (uint32_t i = 0; i < N_MAX; i++) EXPECT_EQ(counts[i], i < n ? 5 : 0);
         }
-        pool_phases(p, NULL, 0);
-        pool_close(p);
+        tpool_phases(p, NULL, 0);
+        tpool_close(p);
     }
 }
 
 static void sleeping_workers_wake_up(void) {
-    pool *p = open_pool(4);
+    tpool *p = open_tpool(4);
     for (int i = 0; i < 20; i++) {
         ranks r = {0};
         pause_us(1000); // longer than workers spin
-        pool_run(p, mark_rank, &r);
+        tpool_run(p, mark_rank, &r);
         for (uint32_t rank = 0; rank < 4; rank++) EXPECT_EQ(r.calls[rank], 1);
     }
-    pool_close(p);
+    tpool_close(p);
 }
 
-static void pool_closes_awake_and_asleep(void) {
+static void tpool_closes_awake_and_asleep(void) {
     for (int i = 0; i < 10; i++) {
-        pool *p = open_pool(3);
+        tpool *p = open_tpool(3);
         if (i % 2 == 0) pause_us(1000);
-        pool_close(p);
+        tpool_close(p);
     }
-    pool_close(NULL);
+    tpool_close(NULL);
 }
 
 static void too_many_threads_are_refused(void) {
     inferd_err err = {0};
-    pool *p;
-    EXPECT_EQ(pool_open(POOL_THREADS_MAX + 1, &p, &err), INFERD_EINVAL);
+    tpool *p;
+    EXPECT_EQ(tpool_open(TPOOL_THREADS_MAX + 1, &p, &err), INFERD_EINVAL);
     EXPECT(p == NULL);
     EXPECT(strstr(err.text, "257") != NULL);
 }
 
 static void default_is_the_cpus_allowed(void) {
     inferd_err err = {0};
-    pool *p;
-    EXPECT_EQ(pool_open(0, &p, &err), INFERD_OK);
-    EXPECT_EQ(pool_n_threads(p), machine_cpus_allowed());
-    pool_close(p);
+    tpool *p;
+    EXPECT_EQ(tpool_open(0, &p, &err), INFERD_OK);
+    EXPECT_EQ(tpool_n_threads(p), machine_cpus_allowed());
+    tpool_close(p);
 }
 
 /* ---- denormals ---- */
@@ -284,17 +284,17 @@ static void multiply_tiny(void *ctx, uint32_t rank, uint32_t n_ranks) {
 
 static void denormals_are_zero_on_all_ranks_while_running(void) {
 #if defined(__x86_64__) || defined(__aarch64__)
-    pool *p = open_pool(2);
+    tpool *p = open_tpool(2);
     float out[2] = {1, 1};
     tiny = 1e-30f;
-    pool_run(p, multiply_tiny, out);
+    tpool_run(p, multiply_tiny, out);
     EXPECT(out[0] == 0 && out[1] == 0);
     out[0] = 1;
-    pool_run_alone(p, multiply_tiny, out);
+    tpool_run_alone(p, multiply_tiny, out);
     EXPECT(out[0] == 0);
     volatile float x = 1e-30f, y = 1e-10f;
     EXPECT(x * y > 0); // and the caller has its own mode back
-    pool_close(p);
+    tpool_close(p);
 #else
     SKIP("no such mode here");
 #endif
@@ -310,20 +310,20 @@ static uint32_t cpus_of_caller(void) {
 
 static void caller_is_pinned_and_gets_its_mask_back(void) {
     uint32_t n_cpus = cpus_of_caller();
-    pool *p = open_pool(n_cpus);
-    pool_pin_caller(p);
+    tpool *p = open_tpool(n_cpus);
+    tpool_pin_caller(p);
     EXPECT_EQ(cpus_of_caller(), 1);
-    pool_pin_caller(p);
-    pool_close(p);
+    tpool_pin_caller(p);
+    tpool_close(p);
     EXPECT_EQ(cpus_of_caller(), n_cpus);
 }
 
-static void nobody_is_pinned_when_threads_are_not_the_cpus(void) {
+static void no_thread_is_pinned_when_threads_are_not_the_cpus(void) {
     uint32_t n_cpus = cpus_of_caller();
-    pool *p = open_pool(n_cpus + 1);
-    pool_pin_caller(p);
+    tpool *p = open_tpool(n_cpus + 1);
+    tpool_pin_caller(p);
     EXPECT_EQ(cpus_of_caller(), n_cpus);
-    pool_close(p);
+    tpool_close(p);
 }
 
 /* ---- foreign load ---- */
@@ -331,64 +331,64 @@ static void nobody_is_pinned_when_threads_are_not_the_cpus(void) {
 enum { CALM_US = 20000, RUNS_MAX = 1000 };
 
 /* Runs of 20 ms, of which ranks are away for off_us, until `crowded` is so; how many it took. */
-static int judge_until(pool *p, uint64_t off_us, bool crowded) {
+static int judge_until(tpool *p, uint64_t off_us, bool crowded) {
     int n = 0;
-    while (n < RUNS_MAX && pool_is_crowded(p) != crowded) pool_judge(p, CALM_US, off_us), n++;
+    while (n < RUNS_MAX && tpool_is_crowded(p) != crowded) tpool_judge(p, CALM_US, off_us), n++;
     EXPECT(n < RUNS_MAX);
     return n;
 }
 
 static void rank_that_is_kept_away_is_left_out_and_tried_again(void) {
-    pool *p = open_pool(2);
-    for (int i = 0; i < 100; i++) pool_judge(p, CALM_US, CALM_US / 8); // our own other threads
-    EXPECT(!pool_is_crowded(p));
+    tpool *p = open_tpool(2);
+    for (int i = 0; i < 100; i++) tpool_judge(p, CALM_US, CALM_US / 8); // our own other threads
+    EXPECT(!tpool_is_crowded(p));
     for (int i = 0; i < 10; i++) { // a hiccup, and it is over
-        pool_judge(p, CALM_US, CALM_US / 2);
-        EXPECT(!pool_is_crowded(p));
-        pool_judge(p, CALM_US, 0);
+        tpool_judge(p, CALM_US, CALM_US / 2);
+        EXPECT(!tpool_is_crowded(p));
+        tpool_judge(p, CALM_US, 0);
     }
     EXPECT_EQ(judge_until(p, CALM_US / 2, true), 2);
     int first = judge_until(p, 0, false);
     EXPECT(first * CALM_US <= 100000);
     EXPECT_EQ(judge_until(p, CALM_US / 2, true), 2); // the try went wrong
     EXPECT(judge_until(p, 0, false) > first);
-    pool_close(p);
+    tpool_close(p);
 }
 
 static void short_time_away_is_enough_when_it_is_most_of_it(void) {
-    pool *p = open_pool(2);
-    for (int i = 0; i < 16 && !pool_is_crowded(p); i++) pool_judge(p, 1500, 1000);
-    EXPECT(pool_is_crowded(p));
-    pool_close(p);
+    tpool *p = open_tpool(2);
+    for (int i = 0; i < 16 && !tpool_is_crowded(p); i++) tpool_judge(p, 1500, 1000);
+    EXPECT(tpool_is_crowded(p));
+    tpool_close(p);
 }
 
 static void one_rank_always_remains(void) {
-    pool *p = open_pool(3);
-    for (int i = 0; i < 10; i++) pool_judge(p, CALM_US, 3 * CALM_US);
-    EXPECT(pool_is_crowded(p));
+    tpool *p = open_tpool(3);
+    for (int i = 0; i < 10; i++) tpool_judge(p, CALM_US, 3 * CALM_US);
+    EXPECT(tpool_is_crowded(p));
     atomic_uint counts[5] = {0};
     cover_job job = {counts};
-    pool_phase phase = {cover, &job, 5, PHASE_SPLIT};
-    pool_phases(p, &phase, 1);
-    pool_split(p, cover, &job, 5);
+    tpool_phase phase = {cover, &job, 5, PHASE_SPLIT};
+    tpool_phases(p, &phase, 1);
+    tpool_split(p, cover, &job, 5);
     for (int i = 0; i < 5; i++) EXPECT_EQ(counts[i], 2);
     ranks r = {0};
-    pool_run(p, mark_rank, &r); // and pool_run is on every rank all the same
+    tpool_run(p, mark_rank, &r); // and tpool_run is on every rank all the same
     for (uint32_t rank = 0; rank < 3; rank++) EXPECT_EQ(r.calls[rank], 1);
-    pool_close(p);
+    tpool_close(p);
 }
 
-static void crowded_pool_pins_nobody(void) {
+static void a_crowded_tpool_pins_no_thread(void) {
     uint32_t n_cpus = cpus_of_caller();
     if (n_cpus < 2) SKIP("needs two CPUs");
-    pool *p = open_pool(n_cpus);
-    pool_pin_caller(p);
+    tpool *p = open_tpool(n_cpus);
+    tpool_pin_caller(p);
     EXPECT_EQ(cpus_of_caller(), 1);
     judge_until(p, CALM_US, true);
     EXPECT_EQ(cpus_of_caller(), n_cpus);
     judge_until(p, 0, false);
     EXPECT_EQ(cpus_of_caller(), 1);
-    pool_close(p);
+    tpool_close(p);
     EXPECT_EQ(cpus_of_caller(), n_cpus);
 }
 
@@ -491,22 +491,22 @@ static void this_machine_has_cpus_and_memory(void) {
 
 static const test_case cases[] = {
     TEST(every_rank_runs_once),
-    TEST(who_comes_late_does_nothing),
+    TEST(a_late_thread_does_nothing),
     TEST(runs_see_what_earlier_runs_wrote),
     TEST(ranges_cover_everything_once),
     TEST(phases_run_in_order_on_any_number_of_threads),
     TEST(phases_cover_everything_once),
     TEST(sleeping_workers_wake_up),
-    TEST(pool_closes_awake_and_asleep),
+    TEST(tpool_closes_awake_and_asleep),
     TEST(too_many_threads_are_refused),
     TEST(default_is_the_cpus_allowed),
     TEST(denormals_are_zero_on_all_ranks_while_running),
     TEST(caller_is_pinned_and_gets_its_mask_back),
-    TEST(nobody_is_pinned_when_threads_are_not_the_cpus),
+    TEST(no_thread_is_pinned_when_threads_are_not_the_cpus),
     TEST(rank_that_is_kept_away_is_left_out_and_tried_again),
     TEST(short_time_away_is_enough_when_it_is_most_of_it),
     TEST(one_rank_always_remains),
-    TEST(crowded_pool_pins_nobody),
+    TEST(a_crowded_tpool_pins_no_thread),
     TEST(quota_of_version_2_is_the_tightest_on_the_way),
     TEST(quota_inside_a_container_is_at_the_mount),
     TEST(quota_of_version_1_is_found_under_its_controller),

@@ -154,7 +154,7 @@ static void front_hangs(void) {
     watch_this(&p, "front", "");
     pulse_join(&p);
     client_with("GET /v1/stuck HTTP/1.1\r\nHost: x\r\n\r\n");
-    for (;;) turn();
+    for (;;) iterate();
 }
 
 static void engine_rests(void) {

@@ -65,7 +65,7 @@ static void nothing_overflows_and_little_is_not_zero(void) {
     EXPECT_EQ(worth_of(&most), UINT64_MAX);
 }
 
-static void who_is_not_needed_is_spared(void) {
+static void an_unneeded_victim_is_spared(void) {
     const uint32_t pages[] = {2, 40, 3, 50};
     EXPECT_EQ(worth_first(pages, 4, 1), 0);
     EXPECT_EQ(worth_first(pages, 4, 2), 0);
@@ -110,7 +110,7 @@ static void asked_again_the_answer_is_the_rest(void) {
 static const test_case cases[] = {
     TEST(a_stranger_is_judged_by_its_idle_time),    TEST(a_pause_says_more_the_more_there_were),
     TEST(short_pauses_are_none_and_old_ones_fade),  TEST(each_part_of_the_worth_counts),
-    TEST(nothing_overflows_and_little_is_not_zero), TEST(who_is_not_needed_is_spared),
+    TEST(nothing_overflows_and_little_is_not_zero), TEST(an_unneeded_victim_is_spared),
     TEST(asked_again_the_answer_is_the_rest),
 };
 TEST_MAIN(cases)

@@ -17,7 +17,7 @@
 
 /* tokens[row] of a pending token, which the step before still computes (depth 2 only):
  * promised[row] is then its index among that step's logits. */
-#define TOK_PROMISED ((tok_id)-1)
+#define TOK_PENDING ((tok_id)-1)
 
 typedef struct batch_seq {
     uint32_t row_begin, n_rows;
@@ -29,7 +29,7 @@ typedef struct batch_seq {
 typedef struct batch {
     uint32_t n_rows, n_seqs, n_logits;
     tok_id *tokens;       // [n_rows]
-    uint32_t *promised;   // [n_rows], see TOK_PROMISED
+    uint32_t *pending;    // [n_rows], see TOK_PENDING
     uint32_t *positions;  // [n_rows]
     uint32_t *row_seq;    // [n_rows] index in seqs
     batch_seq *seqs;      // [n_seqs]

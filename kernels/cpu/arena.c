@@ -161,7 +161,7 @@ static bool is_closing(const arena *a) {
 /* Wait until `page` is to be touched, while steps are computed not before `rested_us`; or closing.
  * As with the workers of threads.c no wake is lost: the toucher sets `asleep` and then looks at the
  * goal, the engine writes the goal and then looks at `asleep`. */
-static void wait_for_turn(arena *a, uint32_t page, uint64_t rested_us) {
+static void wait_until_due(arena *a, uint32_t page, uint64_t rested_us) {
     pthread_mutex_lock(&a->lock);
     while (!is_closing(a)) {
         atomic_store(&a->asleep, true);
@@ -182,7 +182,7 @@ static void *touch_ahead(void *arg) {
     pthread_setschedparam(pthread_self(), SCHED_IDLE, &none); // a failure is harmless
     uint64_t rested_us = 0;
     for (uint32_t page = 0; page < a->n_pages; page++) {
-        wait_for_turn(a, page, rested_us);
+        wait_until_due(a, page, rested_us);
         if (is_closing(a)) break;
         uint64_t began_us = clock_now_us();
         arena_touch(a, page);

@@ -26,20 +26,20 @@ typedef struct tile {
 } tile;
 
 /* A unit before they are sorted. */
-typedef struct draft {
+typedef struct costed_unit {
     attn_unit unit;
     uint64_t cost;
-} draft;
+} costed_unit;
 
 typedef struct plan_work {
     tile *tiles;
     uint32_t n_tiles;
-    draft *drafts; // [n_units]
+    costed_unit *costed; // [n_units]
     uint32_t *seq_words;
     uint32_t *order;     // [n_shareable] sequences, those with equal tables side by side
     uint32_t *common;    // [n_shareable] chunks that order[i] and order[i + 1] have in common
     uint32_t *own_chunk; // [n_seqs] the first chunk that the sequence attends to alone
-    size_t tiles_max, drafts_max, units_max, rows_listed_max, row_words_max, seq_words_max,
+    size_t tiles_max, costed_max, units_max, rows_listed_max, row_words_max, seq_words_max,
         partial_floats_max;
 } plan_work;
 
@@ -73,7 +73,7 @@ void attn_plan_close(attn_plan *p) {
     if (p == NULL) return;
     plan_work *w = p->work;
     void *const all[] = {p->units, p->rows,   p->row_words, p->partials,
-                         w->tiles, w->drafts, w->seq_words, w};
+                         w->tiles, w->costed, w->seq_words, w};
     for (size_t i = 0; i < INFERD_COUNT(all); i++) free(all[i]);
     free(p);
 }
@@ -249,9 +249,9 @@ static bool add_unit(input *in, attn_unit unit, uint64_t cost) {
     attn_plan *p = in->p;
     size_t n = (size_t)p->n_units + 1;
     if (!reserve(&p->units, n, &w->units_max, sizeof *p->units) ||
-        !reserve(&w->drafts, n, &w->drafts_max, sizeof *w->drafts))
+        !reserve(&w->costed, n, &w->costed_max, sizeof *w->costed))
         return false;
-    w->drafts[p->n_units++] = (draft){unit, cost};
+    w->costed[p->n_units++] = (costed_unit){unit, cost};
     return true;
 }
 
@@ -297,15 +297,15 @@ static void sort_units(attn_plan *p) {
     uint64_t most = 1;
     uint32_t begin[COST_CLASSES] = {0};
     for (uint32_t i = 0; i < p->n_units; i++)
-        if (w->drafts[i].cost > most) most = w->drafts[i].cost;
-    for (uint32_t i = 0; i < p->n_units; i++) begin[class_of(w->drafts[i].cost, most)]++;
+        if (w->costed[i].cost > most) most = w->costed[i].cost;
+    for (uint32_t i = 0; i < p->n_units; i++) begin[class_of(w->costed[i].cost, most)]++;
     for (uint32_t c = 0, sum = 0; c < COST_CLASSES; c++) {
         uint32_t n = begin[c];
         begin[c] = sum;
         sum += n;
     }
     for (uint32_t i = 0; i < p->n_units; i++)
-        p->units[begin[class_of(w->drafts[i].cost, most)]++] = w->drafts[i].unit;
+        p->units[begin[class_of(w->costed[i].cost, most)]++] = w->costed[i].unit;
 }
 
 /* ---- the plan ---- */

@@ -22,7 +22,7 @@ static void scratch_close(cpu_scratch *s);
 
 static void cpu_close(backend *be) {
     cpu_backend *c = cpu_of(be);
-    pool_close(c->threads);
+    tpool_close(c->threads);
     arena_close(c->pages);
     scratch_close(&c->scratch);
     phases_close(c->phases);
@@ -44,7 +44,7 @@ static uint32_t cpu_depth(const backend *be) {
     return 1;
 }
 static uint32_t cpu_n_threads(const backend *be) {
-    return pool_n_threads(cpu_of_const(be)->threads);
+    return tpool_n_threads(cpu_of_const(be)->threads);
 }
 
 /* Products reach full speed at some 16 rows; with more rows than this the data between two
@@ -123,7 +123,7 @@ static void touch(const void *job, uint32_t begin, uint32_t end) {
 static inferd_status cpu_window_map(backend *be, be_window *w, const uint32_t *pages,
                                     uint32_t n_pages, inferd_err *err) {
     cpu_backend *c = cpu_of(be);
-    pool_share(c->threads, touch, &(touch_job){c->pages, pages}, n_pages);
+    tpool_share(c->threads, touch, &(touch_job){c->pages, pages}, n_pages);
     return window_map(c->pages, w->w, pages, n_pages, err);
 }
 
@@ -290,8 +290,8 @@ static void cpu_weight_prepare(backend *be, weight *w, const void *rows, uint32_
     atomic_bool not_finite = false;
     pack_job job = pack_job_of(be, w, rows, row_begin, n_rows, &not_finite);
     inferd_err err = {0};
-    pool_pin_caller(cpu_of(be)->threads);
-    pool_share(cpu_of(be)->threads, pack, &job, n_panels_of(n_rows));
+    tpool_pin_caller(cpu_of(be)->threads);
+    tpool_share(cpu_of(be)->threads, pack, &job, n_panels_of(n_rows));
     if (atomic_load(&not_finite)) backend_fail(be, tell_not_finite(&job, &err), "%s", err.text);
 }
 
@@ -340,7 +340,7 @@ static void cpu_weight_dummy_rows(backend *be, weight *w, uint64_t seed, float s
     uint32_t end = row_begin + n_rows;
     for (job.row_begin = row_begin; job.row_begin < end; job.row_begin += rows_max) {
         job.n_rows = u32_min(rows_max, end - job.row_begin);
-        pool_split(cpu_of(be)->threads, make_up, &job, (job.n_rows + PANEL_ROWS - 1) / PANEL_ROWS);
+        tpool_split(cpu_of(be)->threads, make_up, &job, (job.n_rows + PANEL_ROWS - 1) / PANEL_ROWS);
         cpu_weight_prepare(be, w, job.out, job.row_begin, job.n_rows);
     }
     free(job.out);
@@ -507,7 +507,7 @@ static void count_faults(const void *job, uint32_t rank, uint32_t end) {
 }
 
 static void on_computing_ranks(cpu_backend *c, range_fn *f) {
-    pool_phases(c->threads, &(pool_phase){f, c, 0, PHASE_EACH}, 1);
+    tpool_phases(c->threads, &(tpool_phase){f, c, 0, PHASE_EACH}, 1);
 }
 
 /* ---- one step ---- */
@@ -565,14 +565,14 @@ static bool check_pages(cpu_backend *c, const batch *b, const kv_layout *kv) {
         if (!check_slots(c, &b->seqs[i], kv, &late)) return false;
     if (!late) return true;
     atomic_uint n_late = 0;
-    pool_share(c->threads, touch_slots, &(slots_job){c->pages, b, kv, &n_late}, b->n_seqs);
+    tpool_share(c->threads, touch_slots, &(slots_job){c->pages, b, kv, &n_late}, b->n_seqs);
     c->n_kv_page_faults += n_late;
     return true;
 }
 
 static void cpu_step_begin(backend *be, const batch *b, const kv_layout *kv) {
     cpu_backend *c = cpu_of(be);
-    pool_pin_caller(c->threads);
+    tpool_pin_caller(c->threads);
     cpu_flush(c, true);
     c->batch = b;
     c->kv = kv;
@@ -581,7 +581,7 @@ static void cpu_step_begin(backend *be, const batch *b, const kv_layout *kv) {
     c->step_began_us = clock_now_us();
     arena_step_begin(c->pages);
     if (!check_pages(c, b, kv)) return;
-    if (c->step == 1) pool_run(c->threads, touch_stack, NULL);
+    if (c->step == 1) tpool_run(c->threads, touch_stack, NULL);
     on_computing_ranks(c, sample_faults);
     c->in_step = true;
 }
@@ -592,7 +592,7 @@ static void cpu_sync(backend *be) {
     if (!c->in_step) return;
     c->in_step = false;
     on_computing_ranks(c, count_faults);
-    for (uint32_t i = 0; i < pool_n_threads(c->threads); i++) {
+    for (uint32_t i = 0; i < tpool_n_threads(c->threads); i++) {
         if (c->step > WARM_UP_STEPS) c->n_kv_page_faults += c->faults[i].in_step;
         c->faults[i].in_step = 0;
     }
@@ -626,7 +626,7 @@ static void cpu_step_finish(backend *be, be_step_result *out) {
 }
 
 static void cpu_thread_beside(const backend *be) {
-    pool_leave(cpu_of_const(be)->threads);
+    tpool_leave(cpu_of_const(be)->threads);
 }
 
 static void cpu_event_record(backend *be, uint32_t event) {
@@ -641,7 +641,7 @@ static uint64_t cpu_event_elapsed_us(const backend *be, uint32_t begin, uint32_t
 }
 
 static void cpu_parallel(backend *be, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx) {
-    pool_each(cpu_of(be)->threads, n, f, ctx);
+    tpool_each(cpu_of(be)->threads, n, f, ctx);
 }
 
 /* ---- opening ---- */
@@ -738,7 +738,7 @@ static inferd_status open_arena(cpu_backend *c, const backend_options *o, inferd
         return inferd_fail(err, INFERD_EINVAL, "memory of %llu bytes and %llu more for weights",
                            (unsigned long long)o->memory_bytes, (unsigned long long)o->host_bytes);
     c->n_host_pages = (uint32_t)size_min(o->host_bytes / ARENA_PAGE_BYTES, UINT32_MAX);
-    if (known) pool_leave(c->threads);
+    if (known) tpool_leave(c->threads);
     inferd_status s = arena_open(n_bytes, &c->pages, err);
     if (known) sched_setaffinity(0, sizeof found, &found);
     return s;
@@ -754,7 +754,7 @@ inferd_status cpu_open(const backend_options *options, backend **out, inferd_err
     c->level = level;
     c->exact = options->exact_math;
     snprintf(c->name, sizeof c->name, "cpu %s%s", level->name, c->exact ? ", exact" : "");
-    inferd_status s = pool_open_on(options->cores, options->n_threads, &c->threads, err);
+    inferd_status s = tpool_open_on(options->cores, options->n_threads, &c->threads, err);
     if (s != INFERD_OK) goto fail;
     s = open_arena(c, options, err);
     if (s != INFERD_OK) goto fail;
@@ -764,10 +764,10 @@ inferd_status cpu_open(const backend_options *options, backend **out, inferd_err
         s = inferd_fail(err, INFERD_ENOMEM, "no memory for the plan of a step");
         goto fail;
     }
-    c->faults = calloc(pool_n_threads(c->threads), sizeof *c->faults);
+    c->faults = calloc(tpool_n_threads(c->threads), sizeof *c->faults);
     if (c->faults == NULL) {
         s = inferd_fail(err, INFERD_ENOMEM, "no memory for %u counters",
-                        pool_n_threads(c->threads));
+                        tpool_n_threads(c->threads));
         goto fail;
     }
     if (options->profile && (c->part_ns = calloc(N_STEP_PARTS, sizeof *c->part_ns)) == NULL) {

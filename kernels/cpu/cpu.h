@@ -60,7 +60,7 @@ typedef struct cpu_backend {
     const cpu_level *level;
     bool exact; // float activations everywhere
     char name[32];
-    pool *threads;
+    tpool *threads;
     arena *pages;
     phases *phases;
     uint64_t *part_ns; // [N_STEP_PARTS] profile of the steps; NULL: off; owned

@@ -190,7 +190,7 @@ static const attn_plan *plan_of(cpu_backend *c, const attn_spec *spec) {
     step_plan *p = &c->plans[c->next_plan++ % ATTN_PLANS];
     if (p->step == c->step) cpu_flush(c, true); // recorded operations still read the plan
     p->step = 0;
-    if (!attn_plan_make(p->plan, c->batch, c->kv, spec, pool_n_threads(c->threads))) return NULL;
+    if (!attn_plan_make(p->plan, c->batch, c->kv, spec, tpool_n_threads(c->threads))) return NULL;
     p->spec = *spec;
     p->step = c->step;
     return p->plan;

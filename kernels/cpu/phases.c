@@ -8,14 +8,14 @@ enum {
     OPS_MAX = 1024,
     PHASES_MAX = 6 * OPS_MAX, // an operation makes at most three, and three more when timed
     JOB_BYTES_PER_OP = 768,
-    GROUP_MAX = POOL_READS_MAX,
+    GROUP_MAX = TPOOL_READS_MAX,
     FETCHING_ROWS_MAX = 8
 };
 
 struct phases {
     op *ops; // [OPS_MAX] owned
     uint32_t n_ops;
-    pool_phase *phases; // [PHASES_MAX] owned
+    tpool_phase *phases; // [PHASES_MAX] owned
     uint32_t n_phases;
     unsigned char *jobs; // [OPS_MAX * JOB_BYTES_PER_OP] owned
     size_t jobs_used;
@@ -129,7 +129,7 @@ static void stamp(const void *job, uint32_t begin, uint32_t end) {
     *j->last_ns = now;
 }
 
-static void put_phase(maker *m, pool_phase phase) {
+static void put_phase(maker *m, tpool_phase phase) {
     INFERD_CHECK(m->p->n_phases < PHASES_MAX);
     m->p->phases[m->p->n_phases++] = phase;
 }
@@ -137,10 +137,10 @@ static void put_phase(maker *m, pool_phase phase) {
 static void phase(maker *m, step_part part, range_fn *f, const void *job, uint32_t n,
                   phase_how how) {
     if (n == 0) return;
-    put_phase(m, (pool_phase){f, job, n, n == 1 && how == PHASE_SPLIT ? PHASE_ALONE : how, NULL});
+    put_phase(m, (tpool_phase){f, job, n, n == 1 && how == PHASE_SPLIT ? PHASE_ALONE : how, NULL});
     if (m->env->part_ns == NULL) return;
     stamp_job j = {&m->env->part_ns[part], &m->p->stamp_ns};
-    put_phase(m, (pool_phase){stamp, copy_job(m, &j, sizeof j), 1, PHASE_ALONE, NULL});
+    put_phase(m, (tpool_phase){stamp, copy_job(m, &j, sizeof j), 1, PHASE_ALONE, NULL});
 }
 
 static uint32_t units_of(const weight *w) {
@@ -151,7 +151,7 @@ static uint32_t units_of(const weight *w) {
  * with many rows the present data in L2 is worth more than the beginning of a matrix. */
 static void matrix_phase(maker *m, step_part part, range_fn *f, const void *job, uint32_t n_rows,
                          const weight *const *w, uint32_t n_weights) {
-    pool_reads reads = {.n_parts = n_weights};
+    tpool_reads reads = {.n_parts = n_weights};
     uint32_t n = 0, at = m->p->n_phases;
     for (uint32_t i = 0; i < n_weights; i++) {
         reads.parts[i].data = w[i]->data;
@@ -530,6 +530,6 @@ void phases_run(phases *p, const phases_env *env, bool keep, const act *wanted) 
         env->part_ns[PART_OTHER] += now - p->stamp_ns;
         p->stamp_ns = now;
     }
-    pool_phases(env->threads, p->phases, p->n_phases);
+    tpool_phases(env->threads, p->phases, p->n_phases);
     p->n_ops = 0;
 }

@@ -80,7 +80,7 @@ typedef enum step_part {
 
 /* What a step runs on; all borrowed. */
 typedef struct phases_env {
-    pool *threads;
+    tpool *threads;
     const cpu_level *level;
     bool exact; // float activations everywhere
     const batch *b;

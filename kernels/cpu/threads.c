@@ -13,8 +13,8 @@
  * `arrived` has reached b * n, so it needs no reset, and a rank may be at the next one while
  * another still leaves this one.
  *
- * Parking must not lose a run: the worker sets `parked` and then looks at `run`; the caller writes
- * `run` and then looks at `parked`.  Both are sequentially consistent, so at least one of them sees
+ * Parking must not lose a run: the worker sets `asleep` and then looks at `run`; the caller writes
+ * `run` and then looks at `asleep`.  Both are sequentially consistent, so at least one of them sees
  * the other. */
 #include "cpu/threads.h"
 
@@ -46,15 +46,15 @@ enum {
 enum { RANK_BITS = 16 }; // of pool.run, for the number of ranks
 
 typedef struct worker {
-    pool *p;
+    tpool *p;
     pthread_t thread;
     uint32_t rank;
     pthread_cond_t wake;
-    _Alignas(64) atomic_bool parked;
+    _Alignas(64) atomic_bool asleep;
     atomic_ullong ticket; // the run, until the worker or the caller has taken it
 } worker;
 
-struct pool {
+struct tpool {
     uint32_t n_threads;
     uint32_t n_started; // workers that exist
     worker *workers;    // [n_threads - 1]; owned
@@ -73,7 +73,7 @@ struct pool {
     uint64_t *rank_off_us;   // [n_threads] of the last row, by rank; owned
 
     uint64_t n_runs;
-    pool_fn *f; // of the current run; written before `run` is
+    tpool_fn *f; // of the current run; written before `run` is
     void *ctx;
     pthread_mutex_t lock;
     atomic_bool closing;
@@ -133,7 +133,7 @@ static bool is_called(const worker *w, uint64_t run, uint64_t seen) {
 
 /* Wait for a run after `seen` that this rank is in, first spinning, then asleep. */
 static uint64_t wait_for_run(worker *w, uint64_t seen) {
-    pool *p = w->p;
+    tpool *p = w->p;
     uint64_t begin_us = clock_now_us(), run;
     for (unsigned looks = 1;; looks++) {
         run = atomic_load_explicit(&p->run, memory_order_acquire);
@@ -142,10 +142,10 @@ static uint64_t wait_for_run(worker *w, uint64_t seen) {
         if (looks % LOOKS_PER_CLOCK == 0 && clock_now_us() - begin_us > SPIN_US) break;
     }
     pthread_mutex_lock(&p->lock);
-    atomic_store(&w->parked, true);
+    atomic_store(&w->asleep, true);
     while (run = atomic_load(&p->run), !is_called(w, run, seen))
         pthread_cond_wait(&w->wake, &p->lock);
-    atomic_store(&w->parked, false);
+    atomic_store(&w->asleep, false);
     pthread_mutex_unlock(&p->lock);
     return run;
 }
@@ -160,7 +160,7 @@ static void fetch_some(ahead *a) {
         __builtin_prefetch(a->at, 0, 2);
 }
 
-static void barrier(pool *p, unsigned target, ahead *a) {
+static void barrier(tpool *p, unsigned target, ahead *a) {
     if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) + 1 == target) return;
     for (unsigned looks = 1;; looks++) { // those that left may be at the next barrier already
         if (atomic_load_explicit(&p->arrived, memory_order_acquire) >= target) return;
@@ -179,7 +179,7 @@ static bool take_ticket(worker *w, uint64_t run) {
                                                    memory_order_acquire);
 }
 
-static void begin_run(pool *p, pool_fn *f, void *ctx, uint32_t n_ranks) {
+static void begin_run(tpool *p, tpool_fn *f, void *ctx, uint32_t n_ranks) {
     uint64_t run = ++p->n_runs << RANK_BITS | n_ranks;
     p->f = f;
     p->ctx = ctx;
@@ -192,7 +192,7 @@ static void begin_run(pool *p, pool_fn *f, void *ctx, uint32_t n_ranks) {
     atomic_store(&p->run, run);
     for (uint32_t i = 0; i + 1 < n_ranks; i++) {
         worker *w = &p->workers[i];
-        if (!atomic_load(&w->parked)) continue;
+        if (!atomic_load(&w->asleep)) continue;
         pthread_mutex_lock(&p->lock);
         pthread_cond_signal(&w->wake);
         pthread_mutex_unlock(&p->lock);
@@ -200,7 +200,7 @@ static void begin_run(pool *p, pool_fn *f, void *ctx, uint32_t n_ranks) {
 }
 
 /* f on the first n_ranks ranks; `all` of them, or those that begin before the caller is done. */
-static void run_on(pool *p, pool_fn *f, void *ctx, uint32_t n_ranks, bool all) {
+static void run_on(tpool *p, tpool_fn *f, void *ctx, uint32_t n_ranks, bool all) {
     uint32_t n_wanted = n_ranks - 1;
     if (n_ranks > 1) begin_run(p, f, ctx, n_ranks);
     unsigned long mode = denormals_off();
@@ -215,17 +215,17 @@ static void run_on(pool *p, pool_fn *f, void *ctx, uint32_t n_ranks, bool all) {
     }
 }
 
-void pool_run(pool *p, pool_fn *f, void *ctx) {
+void tpool_run(tpool *p, tpool_fn *f, void *ctx) {
     run_on(p, f, ctx, p->n_threads, true);
 }
 
-void pool_run_alone(pool *p, pool_fn *f, void *ctx) {
+void tpool_run_alone(tpool *p, tpool_fn *f, void *ctx) {
     run_on(p, f, ctx, 1, true);
 }
 
 static void *work(void *arg) {
     worker *w = arg;
-    pool *p = w->p;
+    tpool *p = w->p;
     denormals_off();
     uint64_t seen = 0;
     for (;;) {
@@ -240,19 +240,19 @@ static void *work(void *arg) {
 /* ---- rows of phases ---- */
 
 typedef struct row {
-    pool *p;
-    const pool_phase *phases;
+    tpool *p;
+    const tpool_phase *phases;
     uint32_t n_phases;
-    uint64_t began_us; // of pool_phases
+    uint64_t began_us; // of tpool_phases
 } row;
 
-static void do_split(const pool_phase *f, uint32_t rank, uint32_t n_ranks) {
+static void do_split(const tpool_phase *f, uint32_t rank, uint32_t n_ranks) {
     uint32_t begin = (uint32_t)((uint64_t)f->n * rank / n_ranks);
     uint32_t end = (uint32_t)((uint64_t)f->n * (rank + 1) / n_ranks);
     if (begin < end) f->f(f->job, begin, end);
 }
 
-static void do_share(const pool_phase *f, uint32_t n_ranks, atomic_uint *next) {
+static void do_share(const tpool_phase *f, uint32_t n_ranks, atomic_uint *next) {
     if (n_ranks == 1) {
         for (uint32_t i = 0; i < f->n; i++) f->f(f->job, i, i + 1);
         return;
@@ -270,7 +270,7 @@ static bool needs_barrier(phase_how before, phase_how after) {
 }
 
 /* Where the rank's part of a phase begins. */
-static ahead reads_of(const pool_phase *f, uint32_t rank, uint32_t n_ranks) {
+static ahead reads_of(const tpool_phase *f, uint32_t rank, uint32_t n_ranks) {
     uint32_t unit = (uint32_t)((uint64_t)f->n * rank / n_ranks);
     for (uint32_t i = 0; i < f->reads->n_parts; i++) {
         uint32_t n_units = f->reads->parts[i].n_units;
@@ -286,12 +286,12 @@ static ahead reads_of(const pool_phase *f, uint32_t rank, uint32_t n_ranks) {
 
 static void run_row(void *ctx, uint32_t rank, uint32_t n_ranks) {
     const row *r = ctx;
-    pool *p = r->p;
+    tpool *p = r->p;
     unsigned n_barriers = 0;
     uint32_t n_looked = 0; // number of phases with examined reads
     ahead next = {0};
     for (uint32_t i = 0; i < r->n_phases; i++) {
-        const pool_phase *f = &r->phases[i];
+        const tpool_phase *f = &r->phases[i];
         if (i > 0 && n_ranks > 1 && needs_barrier(f[-1].how, f->how)) {
             if (n_looked <= i) {
                 for (n_looked = i; n_looked < r->n_phases && r->phases[n_looked].reads == NULL;)
@@ -321,23 +321,23 @@ static void run_row(void *ctx, uint32_t rank, uint32_t n_ranks) {
     }
 }
 
-static void run_single(pool *p, phase_how how, range_fn *f, const void *job, uint32_t n) {
+static void run_single(tpool *p, phase_how how, range_fn *f, const void *job, uint32_t n) {
     if (n == 0) return;
-    pool_phase phase = {f, job, n, how, NULL};
+    tpool_phase phase = {f, job, n, how, NULL};
     /* With shared work, all is done or taken when the caller returns: no other rank need begin. */
     run_on(p, run_row, &(row){p, &phase, 1, 0}, how == PHASE_ALONE ? 1 : p->n_active,
            how != PHASE_SHARE);
 }
 
-void pool_split(pool *p, range_fn *f, const void *job, uint32_t n) {
+void tpool_split(tpool *p, range_fn *f, const void *job, uint32_t n) {
     run_single(p, PHASE_SPLIT, f, job, n);
 }
 
-void pool_share(pool *p, range_fn *f, const void *job, uint32_t n) {
+void tpool_share(tpool *p, range_fn *f, const void *job, uint32_t n) {
     run_single(p, PHASE_SHARE, f, job, n);
 }
 
-void pool_alone(pool *p, range_fn *f, const void *job, uint32_t n) {
+void tpool_alone(tpool *p, range_fn *f, const void *job, uint32_t n) {
     run_single(p, PHASE_ALONE, f, job, n);
 }
 
@@ -351,7 +351,7 @@ static void run_each(const void *job, uint32_t begin, uint32_t end) {
     for (uint32_t i = begin; i < end; i++) j->f(j->ctx, i);
 }
 
-void pool_each(pool *p, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx) {
+void tpool_each(tpool *p, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx) {
     each_job job = {f, ctx};
     run_single(p, n == 1 ? PHASE_ALONE : PHASE_SHARE, run_each, &job, n);
 }
@@ -374,7 +374,7 @@ static void run_watched(void *ctx, uint32_t rank, uint32_t n_ranks) {
     r->p->rank_off_us[rank] = passed_us > cpu_us ? passed_us - cpu_us : 0;
 }
 
-void pool_phases(pool *p, const pool_phase *phases, uint32_t n_phases) {
+void tpool_phases(tpool *p, const tpool_phase *phases, uint32_t n_phases) {
     row r = {p, phases, n_phases, 0};
     if (p->n_threads == 1) {
         run_on(p, run_row, &r, 1, true);
@@ -384,19 +384,19 @@ void pool_phases(pool *p, const pool_phase *phases, uint32_t n_phases) {
     run_on(p, run_watched, &r, p->n_active, true);
     uint64_t off_us = 0;
     for (uint32_t i = 0; i < p->n_active; i++) off_us += p->rank_off_us[i];
-    pool_judge(p, clock_now_us() - r.began_us, off_us);
+    tpool_judge(p, clock_now_us() - r.began_us, off_us);
 }
 
-static void pin_all(pool *p, bool to_one_cpu);
+static void pin_all(tpool *p, bool to_one_cpu);
 
-static void set_active(pool *p, uint32_t n) {
+static void set_active(tpool *p, uint32_t n) {
     bool all_before = p->n_active == p->n_threads, all = n == p->n_threads;
     p->n_active = n;
     p->calm_us = 0;
     if (all != all_before) pin_all(p, all);
 }
 
-void pool_judge(pool *p, uint64_t run_us, uint64_t off_us) {
+void tpool_judge(tpool *p, uint64_t run_us, uint64_t off_us) {
     p->run_us += run_us;
     p->off_us += off_us;
     uint64_t window_us = p->run_us > WINDOW_US ? p->run_us : WINDOW_US;
@@ -421,14 +421,14 @@ void pool_judge(pool *p, uint64_t run_us, uint64_t off_us) {
     }
 }
 
-bool pool_is_crowded(const pool *p) {
+bool tpool_is_crowded(const tpool *p) {
     return p->n_active < p->n_threads;
 }
 
 /* ---- opening and closing ---- */
 
 /* The rank-th CPU of the mask alone, or all of them. */
-static void pin(const pool *p, pthread_t thread, uint32_t rank, bool to_one_cpu) {
+static void pin(const tpool *p, pthread_t thread, uint32_t rank, bool to_one_cpu) {
     cpu_set_t set = p->cpus;
     for (int cpu = 0; to_one_cpu && cpu < CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET(cpu, &p->cpus) || rank-- != 0) continue;
@@ -439,19 +439,20 @@ static void pin(const pool *p, pthread_t thread, uint32_t rank, bool to_one_cpu)
     pthread_setaffinity_np(thread, sizeof set, &set); // a failure costs speed only
 }
 
-static void pin_all(pool *p, bool to_one_cpu) {
+static void pin_all(tpool *p, bool to_one_cpu) {
     if (!p->pinned) return;
     for (uint32_t i = 0; i < p->n_started; i++)
         pin(p, p->workers[i].thread, p->workers[i].rank, to_one_cpu);
     if (p->caller_pinned) pin(p, p->caller, 0, to_one_cpu);
 }
 
-inferd_status pool_open(uint32_t n_threads, pool **out, inferd_err *err) {
-    return pool_open_on(NULL, n_threads, out, err);
+inferd_status tpool_open(uint32_t n_threads, tpool **out, inferd_err *err) {
+    return tpool_open_on(NULL, n_threads, out, err);
 }
 
 /* The CPUs to use, and how many of them: n_threads 0 is resolved here. */
-static inferd_status choose_cpus(pool *p, const char *cores, uint32_t *n_threads, inferd_err *err) {
+static inferd_status choose_cpus(tpool *p, const char *cores, uint32_t *n_threads,
+                                 inferd_err *err) {
     bool known = sched_getaffinity(0, sizeof p->found, &p->found) == 0;
     p->cpus = p->found;
     p->bound = cores != NULL && cores[0] != 0;
@@ -463,19 +464,19 @@ static inferd_status choose_cpus(pool *p, const char *cores, uint32_t *n_threads
             return inferd_fail(err, INFERD_EINVAL,
                                "%u compute threads, and cores \"%.64s\" names %u CPUs", *n_threads,
                                cores, n_cpus);
-        if (*n_threads == 0) *n_threads = u32_min(n_cpus, POOL_THREADS_MAX);
+        if (*n_threads == 0) *n_threads = u32_min(n_cpus, TPOOL_THREADS_MAX);
     }
-    if (*n_threads == 0) *n_threads = u32_min(machine_cpus_allowed(), POOL_THREADS_MAX);
+    if (*n_threads == 0) *n_threads = u32_min(machine_cpus_allowed(), TPOOL_THREADS_MAX);
     p->pinned = known && (uint32_t)CPU_COUNT(&p->cpus) == *n_threads;
     return INFERD_OK;
 }
 
-inferd_status pool_open_on(const char *cores, uint32_t n_threads, pool **out, inferd_err *err) {
+inferd_status tpool_open_on(const char *cores, uint32_t n_threads, tpool **out, inferd_err *err) {
     *out = NULL;
-    if (n_threads > POOL_THREADS_MAX)
+    if (n_threads > TPOOL_THREADS_MAX)
         return inferd_fail(err, INFERD_EINVAL, "%u compute threads, at most %u are possible",
-                           n_threads, (unsigned)POOL_THREADS_MAX);
-    pool *p = aligned_alloc(64, sizeof *p); // its size is a multiple: it has aligned members
+                           n_threads, (unsigned)TPOOL_THREADS_MAX);
+    tpool *p = aligned_alloc(64, sizeof *p); // its size is a multiple: it has aligned members
     if (p == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the thread pool");
     memset(p, 0, sizeof *p);
     inferd_status s = choose_cpus(p, cores, &n_threads, err);
@@ -490,7 +491,7 @@ inferd_status pool_open_on(const char *cores, uint32_t n_threads, pool **out, in
     p->rank_off_us = calloc(n_threads, sizeof *p->rank_off_us);
     p->workers = aligned_alloc(64, n_threads * sizeof *p->workers); // one too many: never empty
     if (p->workers == NULL || p->rank_off_us == NULL) {
-        pool_close(p);
+        tpool_close(p);
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %u compute threads", n_threads);
     }
     memset(p->workers, 0, n_threads * sizeof *p->workers);
@@ -502,7 +503,7 @@ inferd_status pool_open_on(const char *cores, uint32_t n_threads, pool **out, in
         int e = pthread_create(&w->thread, NULL, work, w);
         if (e != 0) {
             pthread_cond_destroy(&w->wake);
-            pool_close(p);
+            tpool_close(p);
             return inferd_fail(err, INFERD_ENOMEM, "cannot start compute thread %u of %u: %s",
                                i + 1, n_threads, strerror(e));
         }
@@ -514,7 +515,7 @@ inferd_status pool_open_on(const char *cores, uint32_t n_threads, pool **out, in
     return INFERD_OK;
 }
 
-void pool_close(pool *p) {
+void tpool_close(tpool *p) {
     if (p == NULL) return;
     atomic_store_explicit(&p->closing, true, memory_order_relaxed);
     begin_run(p, NULL, NULL, p->n_started + 1);
@@ -530,18 +531,18 @@ void pool_close(pool *p) {
     free(p);
 }
 
-uint32_t pool_n_threads(const pool *p) {
+uint32_t tpool_n_threads(const tpool *p) {
     return p->n_threads;
 }
 
-void pool_pin_caller(pool *p) {
+void tpool_pin_caller(tpool *p) {
     if (!p->pinned && !p->bound) return;
     if (p->caller_pinned && pthread_equal(p->caller, pthread_self())) return;
     p->caller = pthread_self();
     p->caller_pinned = true;
-    pin(p, p->caller, 0, p->pinned && !pool_is_crowded(p));
+    pin(p, p->caller, 0, p->pinned && !tpool_is_crowded(p));
 }
 
-void pool_leave(const pool *p) {
+void tpool_leave(const tpool *p) {
     if (p->pinned || p->bound) pthread_setaffinity_np(pthread_self(), sizeof p->cpus, &p->cpus);
 }

@@ -35,7 +35,7 @@ static void cuda_close(backend *be) {
     matmul_destroy(c->mm);
     memory_close(c->memory);
     if (c->stream != NULL) c->api->stream_destroy(c->stream);
-    pool_close(c->threads);
+    tpool_close(c->threads);
     free(c->launch.n_by_kernel);
     free(c);
 }
@@ -61,7 +61,7 @@ static uint32_t cuda_rows_default(const backend *be) {
     return rows < ROWS_MIN ? ROWS_MIN : rows > ROWS_MAX ? ROWS_MAX : (uint32_t)rows;
 }
 static uint32_t cuda_n_threads(const backend *be) {
-    return pool_n_threads(cuda_of_const(be)->threads);
+    return tpool_n_threads(cuda_of_const(be)->threads);
 }
 
 static void cuda_get_stats(const backend *be, backend_stats *out) {
@@ -177,7 +177,7 @@ static inferd_status cuda_window_host_take(backend *be, be_window *w, inferd_err
     cuda_backend *c = cuda_of(be);
     if (window_image_take(c->memory, w->w, NULL) == INFERD_OK) return INFERD_OK;
     cuda_moves_sync(c);
-    memory_park_trim(c->memory); // spare memory is freed first
+    memory_swap_trim(c->memory); // spare memory is freed first
     return window_image_take(c->memory, w->w, err);
 }
 static void cuda_window_host_give(backend *be, be_window *w) {
@@ -228,7 +228,7 @@ static uint64_t cuda_event_elapsed_us(const backend *be, uint32_t begin, uint32_
 }
 
 static void cuda_parallel(backend *be, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx) {
-    pool_each(cuda_of(be)->threads, n, f, ctx);
+    tpool_each(cuda_of(be)->threads, n, f, ctx);
 }
 
 /* ---- tuning ---- */
@@ -267,9 +267,9 @@ static const backend_ops cuda_ops = {
     .page_zero = cuda_page_zero,
     .kv_move = cuda_kv_move,
     .kv_slot = cuda_kv_slot,
-    .n_park_pages = cuda_n_park_pages,
-    .park_extent_pages = cuda_park_extent_pages,
-    .park_empty = cuda_park_empty,
+    .n_swap_pages = cuda_n_swap_pages,
+    .swap_extent_pages = cuda_swap_extent_pages,
+    .swap_empty = cuda_swap_empty,
     .n_pages_ready = cuda_n_pages_ready,
     .extent_pages = cuda_extent_pages,
     .n_host_pages = cuda_n_host_pages,
@@ -463,14 +463,14 @@ inferd_status cuda_open(const backend_options *options, backend **out, inferd_er
                                   .parts = &c->parts};
     if ((s = parts_init(&c->parts, options->off, err)) ||
         (s = choose_activations(c, options->activations, err)) ||
-        (s = pool_open(options->n_threads, &c->threads, err)) ||
+        (s = tpool_open(options->n_threads, &c->threads, err)) ||
         (s = open_device(c, options, err)) || (s = load_kernels(c, options, err)) ||
         (s = memory_open(c->api, c->device_index, &c->device, &memory, &c->memory, err)) ||
         (s = take_workspace(c, err))) {
         cuda_close(&c->be);
         return s;
     }
-    memory_park_prepare(c->memory);
+    memory_swap_prepare(c->memory);
     snprintf(c->name, sizeof c->name, "cuda %u %s %s%s%s", c->device_index, c->device.name,
              c->inner == CU_BF16 ? "bf16" : "f16", c->lt ? "" : " without cuBLASLt",
              cuda_wait_name(c));

@@ -76,7 +76,7 @@ typedef struct cuda_backend {
     cu_type inner;
     const char *tune_path;          // borrowed from the options
     char lt_missing[CU_TEXT_BYTES]; // why there is no cuBLASLt
-    struct pool *threads;           // for work on the host: weights are prepared there
+    struct tpool *threads;          // for work on the host: weights are prepared there
 
     cuda_parts parts;
     cuda_memory *memory;
@@ -199,9 +199,9 @@ void cuda_moves_sync(cuda_backend *c);
 void cuda_kv_move(backend *be, const kv_layout *kv, uint32_t n, const int32_t *from,
                   const int32_t *to, bool to_host);
 unsigned char *cuda_kv_slot(backend *be, const kv_layout *kv, int32_t slot);
-uint32_t cuda_n_park_pages(const backend *be);
-uint32_t cuda_park_extent_pages(const backend *be);
-void cuda_park_empty(backend *be, uint32_t first_page);
+uint32_t cuda_n_swap_pages(const backend *be);
+uint32_t cuda_swap_extent_pages(const backend *be);
+void cuda_swap_empty(backend *be, uint32_t first_page);
 
 /* cuda_ops.c */
 void cuda_scratch_begin(backend *be);

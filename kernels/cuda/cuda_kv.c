@@ -58,7 +58,7 @@ void cuda_moves_sync(cuda_backend *c) {
 /* Free host memory that holds no keys and values, when no copy uses it any more. */
 static void trim(cuda_backend *c) {
     cuda_moves_sync(c);
-    memory_park_trim(c->memory);
+    memory_swap_trim(c->memory);
 }
 
 static unsigned char *in_page(const kv_layout *kv, unsigned char *page, int32_t slot) {
@@ -75,8 +75,8 @@ static unsigned char *on_device(const cuda_backend *c, const kv_layout *kv, int3
 static unsigned char *on_host(cuda_backend *c, const kv_layout *kv, int32_t slot) {
     INFERD_CHECK(slot >= 0);
     uint32_t page = (uint32_t)slot / kv->slots_per_page;
-    if (memory_park_is_short(c->memory, page)) trim(c);
-    return in_page(kv, memory_park_page(c->memory, page), slot);
+    if (memory_swap_is_short(c->memory, page)) trim(c);
+    return in_page(kv, memory_swap_page(c->memory, page), slot);
 }
 
 /* Slots from the i-th on that lie side by side, each run in one page. */
@@ -121,15 +121,15 @@ unsigned char *cuda_kv_slot(backend *be, const kv_layout *kv, int32_t slot) {
     return on_host(c, kv, slot);
 }
 
-uint32_t cuda_n_park_pages(const backend *be) {
-    return memory_n_park_pages(cuda_of_const(be)->memory);
+uint32_t cuda_n_swap_pages(const backend *be) {
+    return memory_n_swap_pages(cuda_of_const(be)->memory);
 }
 
-uint32_t cuda_park_extent_pages(const backend *be) {
-    return memory_park_extent_pages(cuda_of_const(be)->memory);
+uint32_t cuda_swap_extent_pages(const backend *be) {
+    return memory_swap_extent_pages(cuda_of_const(be)->memory);
 }
 
-void cuda_park_empty(backend *be, uint32_t first_page) {
+void cuda_swap_empty(backend *be, uint32_t first_page) {
     cuda_backend *c = cuda_of(be);
-    if (memory_park_give(c->memory, first_page)) trim(c);
+    if (memory_swap_give(c->memory, first_page)) trim(c);
 }

@@ -262,10 +262,10 @@ static void set_vec(step_op *o, const vec *v) {
 static bool tokens_fit(cuda_backend *c, const weight *table) {
     const batch *b = c->batch;
     for (uint32_t row = 0; row < b->n_rows; row++) {
-        if (b->tokens[row] == TOK_PROMISED) {
-            if (b->promised[row] < c->n_drawn) continue;
+        if (b->tokens[row] == TOK_PENDING) {
+            if (b->pending[row] < c->n_drawn) continue;
             backend_fail(&c->be, INFERD_EDEVICE, "row %u waits for draw %u of a step that had %u",
-                         row, b->promised[row], c->n_drawn);
+                         row, b->pending[row], c->n_drawn);
             return false;
         }
         if (b->tokens[row] >= 0 && (uint32_t)b->tokens[row] < table->rows) continue;

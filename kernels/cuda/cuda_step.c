@@ -56,7 +56,7 @@ step_block step_block_of(uint32_t rows, uint32_t tables) {
     size_t at = 0;
     place(&at, sizeof(step_header));
     b.tokens = place(&at, rows * sizeof(int32_t));
-    b.promised = place(&at, rows * sizeof(uint32_t));
+    b.pending = place(&at, rows * sizeof(uint32_t));
     b.positions = place(&at, rows * sizeof(uint32_t));
     b.row_seq = place(&at, rows * sizeof(uint32_t));
     b.seqs = place(&at, rows * sizeof(step_seq));
@@ -150,7 +150,7 @@ static void write_block(cuda_backend *c, const batch *b, const kv_layout *kv) {
     step_header *h = (void *)p;
     *h = (step_header){.n_rows = b->n_rows, .n_seqs = b->n_seqs, .n_logits = b->n_logits};
     memcpy(p + c->block.tokens, b->tokens, b->n_rows * sizeof *b->tokens);
-    memcpy(p + c->block.promised, b->promised, b->n_rows * sizeof *b->promised);
+    memcpy(p + c->block.pending, b->pending, b->n_rows * sizeof *b->pending);
     memcpy(p + c->block.positions, b->positions, b->n_rows * sizeof *b->positions);
     memcpy(p + c->block.row_seq, b->row_seq, b->n_rows * sizeof *b->row_seq);
     memcpy(p + c->block.logit_rows, b->logit_rows, b->n_logits * sizeof *b->logit_rows);
@@ -203,7 +203,7 @@ void cuda_step_begin(backend *be, const batch *b, const kv_layout *kv) {
 static bool needs_drawn_before(const cuda_backend *c) {
     for (uint32_t i = 0; i < c->n_draws; i++) {
         const sample_params *p = c->draw_rows[i].params;
-        if (c->batch->tokens[c->batch->logit_rows[i]] == TOK_PROMISED &&
+        if (c->batch->tokens[c->batch->logit_rows[i]] == TOK_PENDING &&
             (p->repetition_penalty != 1.0f || p->presence_penalty != 0 ||
              p->frequency_penalty != 0))
             return true;

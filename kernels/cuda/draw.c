@@ -120,9 +120,9 @@ static draw_row describe(const sample_row *from, const batch *b, uint32_t draw_i
                    .forced = from->forced,
                    .n_top = from->n_top};
     uint32_t row = b->logit_rows[draw_idx];
-    if (b->tokens[row] == TOK_PROMISED) {
-        to.flags |= DRAW_PROMISED;
-        to.promised = b->promised[row];
+    if (b->tokens[row] == TOK_PENDING) {
+        to.flags |= DRAW_PENDING;
+        to.pending = b->pending[row];
     }
     return to;
 }
@@ -147,7 +147,7 @@ inferd_status draw_plan_build(draw_plan *plan, const sample_row *rows, const bat
         fits = rows[i].forced >= 0 || pack_banned(&k, &rows[i], &to[i], &n_banned);
     if (fits) h->seen_at = (uint32_t)k.n;
     for (uint32_t i = 0; fits && i < n; i++) {
-        uint32_t n_known = rows[i].n_tokens - ((to[i].flags & DRAW_PROMISED) != 0);
+        uint32_t n_known = rows[i].n_tokens - ((to[i].flags & DRAW_PENDING) != 0);
         fits = rows[i].forced >= 0 || pack_seen(&k, &rows[i], n_known, &to[i], &n_seen);
     }
     if (!fits)

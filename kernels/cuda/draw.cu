@@ -211,7 +211,7 @@ GPU_FN void change_slice(const draw_params &p, const draw_row *r, uint32_t row, 
     bool penalises = r->repetition_penalty != 1.0f || r->presence_penalty != 0.0f ||
                      r->frequency_penalty != 0.0f;
     if (!penalises) return;
-    int32_t late = r->flags & DRAW_PROMISED ? p.drawn_before[r->promised] : -1;
+    int32_t late = r->flags & DRAW_PENDING ? p.drawn_before[r->pending] : -1;
     for (uint32_t i = thread_idx(); i < r->n_seen; i += DRAW_THREADS) {
         int32_t id = seen[i].id;
         if (id == late) w->word = 1;

@@ -28,10 +28,10 @@ typedef struct draw_row {
     uint32_t bias_begin, n_bias;     // of draw_bias
     uint32_t banned_begin, n_banned; // of ids
     uint32_t seen_begin, n_seen;     // of draw_seen
-    uint32_t promised; // with DRAW_PROMISED: drawn[promised] counts as one more output token
+    uint32_t pending; // with DRAW_PENDING: drawn[promised] counts as one more output token
     uint32_t pad;
 } draw_row;
-enum { DRAW_PROMISED = 1, DRAW_PLAIN = 2 /* logits unchanged, greedy or no narrowing */ };
+enum { DRAW_PENDING = 1, DRAW_PLAIN = 2 /* logits unchanged, greedy or no narrowing */ };
 typedef struct draw_bias {
     int32_t id;
     float bias;
@@ -49,7 +49,7 @@ typedef struct draw_plan {
     uint32_t n_rows;
 } draw_plan;
 /* `rows` are the b->n_logits draws of batch b.  When the token of a row's batch row is pending
- * (TOK_PROMISED), rows[i].tokens[n_tokens - 1] is not known yet and the device adds it to the
+ * (TOK_PENDING), rows[i].tokens[n_tokens - 1] is not known yet and the device adds it to the
  * history.  INFERD_ETOOLONG when the lists do not fit bytes_max.  `scratch` is host memory of
  * draw_scratch_bytes(n_vocab), zeroed once; it is zero again afterwards, also after a failure. */
 size_t draw_scratch_bytes(uint32_t n_vocab);
@@ -64,7 +64,7 @@ typedef struct draw_args {
     float *changed;      // [rows, stride] likewise: scratch for rows with bias or penalties
     uint32_t rows;       // upper bound of the launch; the plan has the real number
     uint32_t n_vocab, stride;
-    const int32_t *drawn_before; // [..] ids of the step before, for DRAW_PROMISED
+    const int32_t *drawn_before; // [..] ids of the step before, for DRAW_PENDING
     int32_t *drawn;              // [rows] ids, for the next step's embedding
     sample_result *results;      // [rows] device memory
     void *scratch;     // draw_workspace_bytes(rows_max, n_vocab); see draw_workspace_zeros

@@ -106,7 +106,7 @@ typedef struct step_tile {
 typedef struct step_view { // device pointers into the block
     const step_header *header;
     const int32_t *tokens;       // [n_rows]; -1: a pending token
-    const uint32_t *promised;    // [n_rows] index among the draws of the step before
+    const uint32_t *pending;     // [n_rows] index among the draws of the step before
     const uint32_t *positions;   // [n_rows]
     const uint32_t *row_seq;     // [n_rows]
     const step_seq *seqs;        // [n_seqs]

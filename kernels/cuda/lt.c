@@ -456,14 +456,14 @@ static cu_result clocks_init(const cu_api *api, clocks *c) {
     return r;
 }
 
-/* Run once to load the code, then REPEATS times.  `turn` is the index of the next weight. */
+/* Run once to load the code, then REPEATS times.  `next_w` is the index of the next weight. */
 static cu_result measure(lt_book *b, launcher *l, const clocks *c, const lt_trial *t,
-                         const lt_algo *algo, uint32_t *turn, double *us, uint64_t *used_us) {
+                         const lt_algo *algo, uint32_t *next_w, double *us, uint64_t *used_us) {
     const cu_api *api = b->api;
     uint64_t all = 0, timed = 0;
     cu_result r = api->event_record(c->begin, l->stream);
     for (uint32_t i = 0; r == CU_OK && i <= REPEATS; i++) {
-        r = multiply(b, l, &t->shape, algo, t->x, t->w[(*turn)++ % t->n_w], t->out);
+        r = multiply(b, l, &t->shape, algo, t->x, t->w[(*next_w)++ % t->n_w], t->out);
         if (r == CU_OK && i == 0) r = api->event_record(c->warm, l->stream);
     }
     if (r == CU_OK) r = api->event_record(c->end, l->stream);
@@ -478,7 +478,7 @@ static cu_result measure(lt_book *b, launcher *l, const clocks *c, const lt_tria
 inferd_status lt_book_tune(lt_book *b, launcher *l, const lt_trial *t, uint64_t *budget_us,
                            inferd_err *err) {
     lt_algo candidates[LT_CANDIDATES_MAX];
-    uint32_t n = 0, turn = 0;
+    uint32_t n = 0, next_w = 0;
     clocks c;
     INFERD_CHECK(t->n_w > 0 && lt_buckets[lt_bucket_idx(t->shape.m)] == t->shape.m);
     cu_result r =
@@ -490,7 +490,7 @@ inferd_status lt_book_tune(lt_book *b, launcher *l, const lt_trial *t, uint64_t 
     for (uint32_t i = 0; i<n && * budget_us> 0; i++) {
         double us = 0;
         uint64_t used = 0;
-        r = measure(b, l, &c, t, &candidates[i], &turn, &us, &used);
+        r = measure(b, l, &c, t, &candidates[i], &next_w, &us, &used);
         if (is_refusal(r)) {
             r = b->api->stream_sync(l->stream); // for the launches that did run
             if (r == CU_OK) continue;

@@ -189,7 +189,7 @@ static inferd_status open_all(cuda_memory *m, const cuda_memory_options *o, infe
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the state of %u blocks", n_blocks);
     s = workspace_open(&m->work, m->arena, m->workspace_blocks * m->block_bytes, err);
     if (s == INFERD_OK) s = images_open(m, err);
-    return s != INFERD_OK ? s : parking_open(m, err);
+    return s != INFERD_OK ? s : swap_open(m, err);
 }
 
 inferd_status memory_open(const cu_api *api, uint32_t device_index, const cu_device *device,
@@ -220,7 +220,7 @@ void memory_close(cuda_memory *m) {
     if (m == NULL) return;
     handles_stop(m);
     while (m->windows != NULL) window_close_cuda(m, m->windows); // each waits for its copies
-    parking_close(m);
+    swap_close(m);
     images_close(m);
     uploads_close(m);
     if (m->vmm)

@@ -95,18 +95,18 @@ inferd_status window_pending_cuda(cuda_memory *m, const cuda_window *w, size_t *
 
 /* Host pages for swapped-out keys and values: how many there may be, and how many are allocated and
  * freed together. */
-uint32_t memory_n_park_pages(const cuda_memory *m);
-uint32_t memory_park_extent_pages(const cuda_memory *m);
+uint32_t memory_n_swap_pages(const cuda_memory *m);
+uint32_t memory_swap_extent_pages(const cuda_memory *m);
 /* Allocate memory for the first extent, if there is room, so that it is pinned when it is used. */
-void memory_park_prepare(cuda_memory *m);
+void memory_swap_prepare(cuda_memory *m);
 /* The page needs host memory that is only free after spare extents are trimmed. */
-bool memory_park_is_short(const cuda_memory *m, uint32_t page);
+bool memory_swap_is_short(const cuda_memory *m, uint32_t page);
 /* The address of the page; from now on its extent takes host memory. */
-unsigned char *memory_park_page(cuda_memory *m, uint32_t page);
+unsigned char *memory_swap_page(cuda_memory *m, uint32_t page);
 /* The extent that begins at first_page is empty.  True: there is memory to trim.  / Free the memory
  * of such extents; no copy to or from them is in flight. */
-bool memory_park_give(cuda_memory *m, uint32_t first_page);
-void memory_park_trim(cuda_memory *m);
+bool memory_swap_give(cuda_memory *m, uint32_t first_page);
+void memory_swap_trim(cuda_memory *m);
 
 /* `s` waits until the bytes at p (in a window) have arrived.  Outside captures only.  Streams are
  * known by their value: a stream that has waited here must live until nothing is in flight. */

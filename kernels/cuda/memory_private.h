@@ -5,7 +5,7 @@
  *     window.c     windows: ranges that show blocks of the arena
  *     image.c      host copies of windows, the thread that pins them
  *     upload.c     units on the copy stream, and waits for them
- *     park.c       host pages for swapped-out keys and values
+ *     swap.c       host pages for swapped-out keys and values
  *     workspace.c  pieces of the workspace
  *
  *     arena   [ workspace | page 0 | page 1 | ...               ]
@@ -78,19 +78,19 @@ typedef struct images {
     char refused[CU_TEXT_BYTES]; // under lock: the driver's message when it refused to pin; or ""
 } images;
 
-/* Host memory of some pages of keys and values: see park.c. */
-typedef struct park_piece {
+/* Host memory of some pages of keys and values: see swap.c. */
+typedef struct swap_piece {
     image image; // with addresses of the parking
     bool taken;
-} park_piece;
+} swap_piece;
 
-typedef struct parking {
+typedef struct swap_memory {
     unsigned char *base; // of page 0
     void *mapped;        // for munmap
     size_t mapped_bytes;
-    park_piece *pieces; // [n_pieces] owned
+    swap_piece *pieces; // [n_pieces] owned
     uint32_t n_pieces, n_spare;
-} parking;
+} swap_memory;
 
 typedef struct piece {
     size_t begin, n_bytes;
@@ -147,7 +147,7 @@ struct cuda_memory {
     cuda_window *windows;
     uploads up;
     images images;
-    parking park;
+    swap_memory swap;
     workspace work;
 };
 
@@ -198,9 +198,9 @@ uint64_t images_pinned_bytes(cuda_memory *m); // any thread
 /* A refusal to pin becomes the part's state. */
 void images_tell_refusal(cuda_memory *m);
 
-/* -- park.c -- */
-inferd_status parking_open(cuda_memory *m, inferd_err *err);
-void parking_close(cuda_memory *m);
+/* -- swap.c -- */
+inferd_status swap_open(cuda_memory *m, inferd_err *err);
+void swap_close(cuda_memory *m);
 
 /* -- workspace.c -- */
 inferd_status workspace_open(workspace *ws, void *base, size_t n_bytes, inferd_err *err);

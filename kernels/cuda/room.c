@@ -91,7 +91,7 @@ void cuda_block_for(cuda_backend *c, uint32_t rows) {
     c->block = b;
     c->view = (step_view){.header = (const void *)p,
                           .tokens = (const void *)(p + b.tokens),
-                          .promised = (const void *)(p + b.promised),
+                          .pending = (const void *)(p + b.pending),
                           .positions = (const void *)(p + b.positions),
                           .row_seq = (const void *)(p + b.row_seq),
                           .seqs = (const void *)(p + b.seqs),

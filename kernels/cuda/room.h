@@ -32,8 +32,7 @@ typedef struct cuda_room {
 /* The arrays of a step in one block: where each begins, in bytes, for some capacity. */
 typedef struct step_block {
     uint32_t rows_max, tables_max; // capacity: rows (= sequences, logits), entries of block tables
-    size_t tokens, promised, positions, row_seq, seqs, logit_rows, decode_rows, tiles, tables,
-        bytes;
+    size_t tokens, pending, positions, row_seq, seqs, logit_rows, decode_rows, tiles, tables, bytes;
 } step_block;
 step_block step_block_of(uint32_t rows, uint32_t tables);
 

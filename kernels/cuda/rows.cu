@@ -313,7 +313,7 @@ template <class Y> GPU_FN void embed_row(const embed_params &p) {
     release_dependents();
     size_t row = block_x();
     int32_t token = p.view.tokens[row];
-    if (token == -1) token = p.view.drawn[p.view.promised[row]];
+    if (token == -1) token = p.view.drawn[p.view.pending[row]];
     Y *out = static_cast<Y *>(p.out) + row * p.out_stride;
     if (token < 0 || (uint32_t)token >= p.table.rows) {
         const float zeros[8] = {0, 0, 0, 0, 0, 0, 0, 0};

@@ -224,7 +224,7 @@ static void softcap(check *c) {
 static void embed(check *c, cu_format format, cu_type type) {
     enum { TOKENS = 4, VOCAB = 20, COLS = 256 };
     static const int32_t tokens[TOKENS] = {3, -1, 19, -1}, drawn[] = {0, 7, 18};
-    static const uint32_t promised[TOKENS] = {0, 2, 0, 1}, ids[TOKENS] = {3, 18, 19, 7};
+    static const uint32_t pending[TOKENS] = {0, 2, 0, 1}, ids[TOKENS] = {3, 18, 19, 7};
     const step_header header = {.n_rows = TOKENS};
     double table[VOCAB * COLS], want[TOKENS * COLS];
     const double scale = 1.5;
@@ -237,7 +237,7 @@ static void embed(check *c, cu_format format, cu_type type) {
                     .out_stride = COLS};
     step_view view = {.header = check_put(c, &header, sizeof header),
                       .tokens = check_put(c, tokens, sizeof tokens),
-                      .promised = check_put(c, promised, sizeof promised),
+                      .pending = check_put(c, pending, sizeof pending),
                       .drawn = check_put(c, drawn, sizeof drawn)};
     a.view = &view;
     for (uint32_t i = 0; i < TOKENS * COLS; i++)

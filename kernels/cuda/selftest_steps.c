@@ -327,7 +327,7 @@ static bool put_lot(check *c, lot *d, draw_args *a) {
     static unsigned char host[PLAN_BYTES];
     uint32_t zeros[D_ROWS] = {0};
     tok_id tokens[D_ROWS] = {0};
-    batch b = {.n_logits = D_ROWS, .logit_rows = zeros, .tokens = tokens, .promised = zeros};
+    batch b = {.n_logits = D_ROWS, .logit_rows = zeros, .tokens = tokens, .pending = zeros};
     draw_plan plan = {.host = host, .bytes_max = sizeof host};
     void *scratch = calloc(1, draw_scratch_bytes(D_VOCAB));
     inferd_err err = {0};

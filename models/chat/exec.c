@@ -315,7 +315,7 @@ static flow exec_if(jrender *r, const jnode *node) {
     return node->n_kids % 2 == 1 ? exec(r, node->kids[node->n_kids - 1]) : FLOW_NEXT;
 }
 
-static const jstr *exec_aside(jrender *r, const jnode *body) {
+static const jstr *exec_captured(jrender *r, const jnode *body) {
     capture c;
     capture_begin(r, &c, make_scope(r, r->scope));
     exec(r, body);
@@ -323,13 +323,13 @@ static const jstr *exec_aside(jrender *r, const jnode *body) {
 }
 
 static void exec_set_block(jrender *r, const jnode *node) {
-    jval v = jv_str(exec_aside(r, node->kids[1]));
+    jval v = jv_str(exec_captured(r, node->kids[1]));
     if (node->kids[2] != NULL) v = jeval_filters(r, node->kids[2], v);
     jassign(r, node->kids[0], v);
 }
 
 static void exec_filter_block(jrender *r, const jnode *node) {
-    jval v = jv_str(exec_aside(r, node->kids[1]));
+    jval v = jv_str(exec_captured(r, node->kids[1]));
     jv_print(&r->c, r->out, jeval_filters(r, node->kids[0], v));
 }
 

@@ -41,8 +41,8 @@ typedef struct device_about {
     uint32_t n_host_pages;     // for warm weights; one_memory: n_pages includes them
     bool one_memory;
     /* Host memory apart: its pages for swapped-out keys and values, whole extents of
-     * park_extent_pages; pages taken of them count in n_host_pages.  0: none. */
-    uint32_t n_park_pages, park_extent_pages;
+     * swap_extent_pages; pages taken of them count in n_host_pages.  0: none. */
+    uint32_t n_swap_pages, swap_extent_pages;
     uint64_t bus_bytes_per_s; // to host memory apart; 0: not known
     uint64_t page_bytes;
     uint32_t extent_pages; // pool_init_extents
@@ -136,7 +136,7 @@ typedef struct device_ops {
                     bool to_host);
     /* That extent of the host's pages has no swapped-out block any more.  NULL: one_memory, or not
      * needed. */
-    void (*park_empty)(void *self, uint32_t first_page);
+    void (*swap_empty)(void *self, uint32_t first_page);
 
     /* The address where the host reads and writes a slot of keys and values: a swapped-out one, and
      * with one_memory any.  Earlier launches and moves have taken effect there.  NULL: not

@@ -15,8 +15,8 @@
 
 /* A slot: empty while m is NULL. */
 typedef struct served_model {
-    model *m;             // borrowed
-    placed_model *placed; // owned; NULL: it computes with the bound model of slot same_as
+    model *m;           // borrowed
+    bound_model *bound; // owned; NULL: it computes with the bound model of slot same_as
     uint32_t same_as;
     device_limits limits;
     uint32_t n_vocab;   // ids that may be drawn: rows of the head that the tokenizer knows
@@ -59,7 +59,7 @@ static bool own_strings(backend_options *o) {
 }
 
 static void empty_slot(served_model *s) {
-    placed_close(s->placed);
+    bound_close(s->bound);
     for (uint32_t i = 0; i < s->n_workers; i++) sampler_destroy(s->samplers[i]);
     free(s->samplers);
     free(s->end_ids);
@@ -88,8 +88,8 @@ static inferd_status backend_device_open(void *self, device_about *out, inferd_e
                           .n_pages = be_n_pages(d->be),
                           .n_host_pages = be_n_host_pages(d->be),
                           .one_memory = be_one_memory(d->be),
-                          .n_park_pages = be_n_park_pages(d->be),
-                          .park_extent_pages = be_park_extent_pages(d->be),
+                          .n_swap_pages = be_n_swap_pages(d->be),
+                          .swap_extent_pages = be_swap_extent_pages(d->be),
                           .page_bytes = be_page_bytes(d->be),
                           .extent_pages = be_extent_pages(d->be),
                           .depth = be_depth(d->be),
@@ -113,9 +113,9 @@ static void backend_device_pages(void *self, device_pages *out) {
 }
 
 /* The bound model that the slot computes with. */
-static placed_model *placed_of(const backend_device *d, uint32_t idx) {
+static bound_model *bound_of(const backend_device *d, uint32_t idx) {
     const served_model *s = &d->slots[idx];
-    return s->same_as == DEVICE_OWN ? s->placed : d->slots[s->same_as].placed;
+    return s->same_as == DEVICE_OWN ? s->bound : d->slots[s->same_as].bound;
 }
 
 static void backend_device_detach(void *self, uint32_t idx) {
@@ -128,10 +128,10 @@ static void backend_device_detach(void *self, uint32_t idx) {
 static void backend_device_hand_over(void *self, uint32_t from, uint32_t to) {
     backend_device *d = self;
     served_model *s = &d->slots[to];
-    INFERD_CHECK(s->same_as == from && d->slots[from].placed != NULL);
-    placed_read_from(d->slots[from].placed, s->m);
-    s->placed = d->slots[from].placed;
-    d->slots[from].placed = NULL;
+    INFERD_CHECK(s->same_as == from && d->slots[from].bound != NULL);
+    bound_read_from(d->slots[from].bound, s->m);
+    s->bound = d->slots[from].bound;
+    d->slots[from].bound = NULL;
     for (uint32_t i = 0; i < d->n_slots; i++)
         if (d->slots[i].m != NULL && d->slots[i].same_as == from) d->slots[i].same_as = to;
     d->slots[from].same_as = to;
@@ -187,12 +187,12 @@ static void describe_content(const backend_device *d, const served_model *s, uin
         char device[64], weights[64], math[256];
         uint64_t kv_type;
     } what = {0};
-    const placed_model *p = s->placed != NULL ? s->placed : d->slots[s->same_as].placed;
+    const bound_model *p = s->bound != NULL ? s->bound : d->slots[s->same_as].bound;
     model_content(s->m, what.model);
     snprintf(what.device, sizeof what.device, "%s", be_name(d->be));
     snprintf(what.weights, sizeof what.weights, "%s", be_weight_layout(d->be));
-    placed_describe_math(p, what.math, sizeof what.math);
-    what.kv_type = (uint64_t)placed_kv(p)->type;
+    bound_describe_math(p, what.math, sizeof what.math);
+    what.kv_type = (uint64_t)bound_kv(p)->type;
     uint64_t words[sizeof what / sizeof(uint64_t)];
     memcpy(words, &what, sizeof words);
     memcpy(out, prefix_hash(key, words, INFERD_COUNT(words)).h, 2 * sizeof *out);
@@ -202,11 +202,11 @@ static bool same_limits(const device_limits *a, const device_limits *b) {
     return a->rows_max == b->rows_max && a->logits_max == b->logits_max && a->kv == b->kv;
 }
 
-static inferd_status place(backend_device *d, served_model *s, inferd_err *err) {
+static inferd_status bind(backend_device *d, served_model *s, inferd_err *err) {
     model_limits limits = {s->limits.rows_max, s->limits.logits_max, s->limits.kv};
-    if (s->same_as == DEVICE_OWN) return placed_open(s->m, d->be, &limits, &s->placed, err);
+    if (s->same_as == DEVICE_OWN) return bound_open(s->m, d->be, &limits, &s->bound, err);
     const served_model *other = &d->slots[s->same_as];
-    INFERD_CHECK(s->same_as < d->n_slots && other->placed != NULL &&
+    INFERD_CHECK(s->same_as < d->n_slots && other->bound != NULL &&
                  same_limits(&s->limits, &other->limits));
     return INFERD_OK;
 }
@@ -224,7 +224,7 @@ static inferd_status backend_device_attach(void *self, uint32_t idx, model *m, u
     s->same_as = same_as;
     s->limits = *limits;
     s->n_vocab = (uint32_t)size_min(tok_n_vocab(model_tokenizer(m)), about->n_vocab);
-    inferd_status status = place(d, s, err);
+    inferd_status status = bind(d, s, err);
     if (status == INFERD_OK) status = collect_end_ids(s, &n_end_ids, err);
     if (status == INFERD_OK) status = hold_rows(d, limits->logits_max, err);
     if (status == INFERD_OK && !be_can_draw(d->be)) status = open_samplers(s, n_workers, err);
@@ -232,30 +232,30 @@ static inferd_status backend_device_attach(void *self, uint32_t idx, model *m, u
         empty_slot(s);
         return status;
     }
-    *out = (device_model){.spec = {.kv = *placed_kv(placed_of(d, idx)),
+    *out = (device_model){.spec = {.kv = *bound_kv(bound_of(d, idx)),
                                    .context = about->context,
                                    .n_vocab = s->n_vocab,
                                    .end_ids = s->end_ids,
                                    .n_end_ids = n_end_ids}};
     describe_content(d, s, out->spec.content);
-    if (s->placed == NULL) return INFERD_OK; // its pages are those of another slot
-    out->weight_pages = out->spec.weight_pages = placed_weight_pages(s->placed);
-    out->weight_bytes = placed_weight_bytes(s->placed);
-    out->host_pages = placed_host_pages(s->placed);
-    out->stage_bytes = placed_stage_bytes(s->placed);
-    out->n_unused_tensors = placed_n_unused_tensors(s->placed);
-    placed_describe_math(s->placed, out->math, sizeof out->math);
+    if (s->bound == NULL) return INFERD_OK; // its pages are those of another slot
+    out->weight_pages = out->spec.weight_pages = bound_weight_pages(s->bound);
+    out->weight_bytes = bound_weight_bytes(s->bound);
+    out->host_pages = bound_host_pages(s->bound);
+    out->stage_bytes = bound_stage_bytes(s->bound);
+    out->n_unused_tensors = bound_n_unused_tensors(s->bound);
+    bound_describe_math(s->bound, out->math, sizeof out->math);
     return INFERD_OK;
 }
 
 /* The bound model of a slot with weights of its own; other slots are never staged or loaded. */
-static placed_model *own(void *self, uint32_t idx) {
-    placed_model *p = ((backend_device *)self)->slots[idx].placed;
+static bound_model *own(void *self, uint32_t idx) {
+    bound_model *p = ((backend_device *)self)->slots[idx].bound;
     INFERD_CHECK(p != NULL);
     return p;
 }
 
-static void tell(const placed_progress *from, device_progress *out) {
+static void tell(const bound_progress *from, device_progress *out) {
     *out = (device_progress){.done = from->done,
                              .total = from->total,
                              .device_us = from->device_us,
@@ -266,55 +266,55 @@ static void tell(const placed_progress *from, device_progress *out) {
 static inferd_status backend_device_stage_begin(void *self, uint32_t idx, const uint32_t *pages,
                                                 void (*wake)(void *), void *wake_ctx,
                                                 inferd_err *err) {
-    placed_model *p = own(self, idx);
+    bound_model *p = own(self, idx);
     bool one_memory = be_one_memory(((backend_device *)self)->be);
-    return placed_stage_begin(p, pages, one_memory ? placed_host_pages(p) : 0, wake, wake_ctx, err);
+    return bound_stage_begin(p, pages, one_memory ? bound_host_pages(p) : 0, wake, wake_ctx, err);
 }
 
 static inferd_status backend_device_stage_step(void *self, uint32_t idx, uint64_t budget_us,
                                                device_progress *out, inferd_err *err) {
-    placed_progress at = {0};
-    inferd_status status = placed_stage_step(own(self, idx), budget_us, &at, err);
+    bound_progress at = {0};
+    inferd_status status = bound_stage_step(own(self, idx), budget_us, &at, err);
     tell(&at, out);
-    if (at.finished) out->note = placed_stage_note(own(self, idx));
+    if (at.finished) out->note = bound_stage_note(own(self, idx));
     return status;
 }
 
 static void backend_device_unstage(void *self, uint32_t idx) {
-    placed_unstage(own(self, idx));
+    bound_unstage(own(self, idx));
 }
 
 static inferd_status backend_device_load_begin(void *self, uint32_t idx, const uint32_t *pages,
                                                inferd_err *err) {
-    placed_model *p = own(self, idx);
-    return placed_load_begin(p, pages, placed_weight_pages(p), err);
+    bound_model *p = own(self, idx);
+    return bound_load_begin(p, pages, bound_weight_pages(p), err);
 }
 
 static inferd_status backend_device_load_step(void *self, uint32_t idx, uint64_t budget_us,
                                               device_progress *out, inferd_err *err) {
-    placed_progress at = {0};
-    inferd_status status = placed_load_step(own(self, idx), budget_us, &at, err);
+    bound_progress at = {0};
+    inferd_status status = bound_load_step(own(self, idx), budget_us, &at, err);
     tell(&at, out);
     return status;
 }
 
 static void backend_device_unload(void *self, uint32_t idx) {
-    placed_unload(own(self, idx));
+    bound_unload(own(self, idx));
 }
 
 static void backend_device_move_kv(void *self, uint32_t idx, uint32_t n, const int32_t *from,
                                    const int32_t *to, bool to_host) {
     backend_device *d = self;
-    be_kv_move(d->be, placed_kv(placed_of(d, idx)), n, from, to, to_host);
+    be_kv_move(d->be, bound_kv(bound_of(d, idx)), n, from, to, to_host);
 }
 
-static void backend_device_park_empty(void *self, uint32_t first_page) {
-    be_park_empty(((backend_device *)self)->be, first_page);
+static void backend_swap_empty(void *self, uint32_t first_page) {
+    be_swap_empty(((backend_device *)self)->be, first_page);
 }
 
 static unsigned char *backend_device_kv_slot(void *self, uint32_t idx, int32_t slot) {
     backend_device *d = self;
-    return be_kv_slot(d->be, placed_kv(placed_of(d, idx)), slot);
+    return be_kv_slot(d->be, bound_kv(bound_of(d, idx)), slot);
 }
 
 static void backend_device_zero(void *self, uint32_t page, size_t begin, size_t n_bytes) {
@@ -327,7 +327,7 @@ static void backend_device_launch(void *self, const step *st) {
     const served_model *s = &d->slots[st->model_idx];
     INFERD_CHECK(d->n_launched < be_depth(d->be) && st->b.n_logits <= d->n_rows_max);
     for (uint32_t i = 0; i < st->b.n_logits; i++) d->rows[i] = st->draws[i].row;
-    placed_launch(placed_of(d, st->model_idx), &st->b, d->rows, s->n_vocab);
+    bound_launch(bound_of(d, st->model_idx), &st->b, d->rows, s->n_vocab);
     d->n_launched++;
 }
 
@@ -403,7 +403,7 @@ inferd_status device_backend_create(const backend_options *options, uint32_t n_s
         .load_step = backend_device_load_step,
         .unload = backend_device_unload,
         .move_kv = backend_device_move_kv,
-        .park_empty = backend_device_park_empty,
+        .swap_empty = backend_swap_empty,
         .kv_slot = backend_device_kv_slot,
         .zero = backend_device_zero,
         .launch = backend_device_launch,

@@ -42,9 +42,9 @@ static void add_model(buf *json, const core *c, uint32_t idx, bool first) {
 
 /* Where the time since the start went, microseconds.  `error` is the difference to wall time: the
  * iteration that writes this, and any time not accounted for. */
-static void add_account(buf *json, const core *c) {
-    const core_account *a = &c->account;
-    const account *p = sched_account(c->sched);
+static void add_usage(buf *json, const core *c) {
+    const core_usage *a = &c->usage;
+    const flow_usage *p = sched_flow_usage(c->sched);
     sched_counters n;
     sched_count(c->sched, &n);
     uint64_t now_us = c->options.clock(c->options.ctx), rows_us = p->others.device_us;
@@ -82,7 +82,7 @@ void engine_write_audit(engine *e, buf *json) {
                    "\"blocks_referenced\":%u",
                    p->n_pages, p->n_in[PAGE_FREE], p->n_in[PAGE_WEIGHT],
                    p->n_in[PAGE_KV] - n.pages_cached, n.pages_cached, p->n_in[PAGE_QUARANTINE],
-                   p->n_in[PAGE_WARM], p->n_in[PAGE_PARKED] + c->host.n_in[PAGE_PARKED],
+                   p->n_in[PAGE_WARM], p->n_in[PAGE_SWAPPED] + c->host.n_in[PAGE_SWAPPED],
                    p->n_device, p->n_host, n.blocks_referenced);
     buf_add_format(json,
                    ",\"sequences\":{\"running\":%u,\"waiting\":%u,\"paused\":%u,\"ended\":%u},"
@@ -95,7 +95,7 @@ void engine_write_audit(engine *e, buf *json) {
         first = false;
     }
     buf_add_char(json, ']');
-    add_account(json, c);
+    add_usage(json, c);
     buf_add_format(json, ",\"backend\":{\"kv_driver_calls\":%llu,\"kv_page_faults\":%llu}}",
                    (unsigned long long)b.n_kv_driver_calls, (unsigned long long)b.n_kv_page_faults);
 }

@@ -10,7 +10,7 @@ enum {
     PIECE_PERCENT = 30,   // of a typical step: a piece of loading between two steps; even when both
                           // take longer than usual, a sequence waits for at most two steps
     BESIDE_PERCENT = 50,  // the same, beside a step that the device computes asynchronously
-    KV_TURN_PARTS = 2,    // of a model's time slice: pages of keys and values go before weights do
+    KV_SLICE_PARTS = 2,   // of a model's time slice: pages of keys and values go before weights do
     PIECE_US_MIN = 200,   // less would be overhead only
     PIECE_IDLE_US = 4000, // when no step runs; a new request waits no longer than this
     BUSY_US = 20000,      // after a step, others are likely to follow within this time
@@ -24,8 +24,8 @@ static uint64_t now(const core *c) {
 
 /* Adds the time since the last piece to *part, without the copies made in it; returns what it
  * added. */
-static uint64_t account_until(core *c, uint64_t *part, uint64_t now_us) {
-    core_account *a = &c->account;
+static uint64_t add_usage_until(core *c, uint64_t *part, uint64_t now_us) {
+    core_usage *a = &c->usage;
     if (a->opened_us == 0) return 0;
     uint64_t us = now_us > a->until_us ? now_us - a->until_us : 0;
     uint64_t moved_us = c->moved_us < us ? c->moved_us : us;
@@ -79,20 +79,20 @@ static void wake_for_disk(void *ctx) {
     c->options.wake(c->options.ctx);
 }
 
-static void park_empty(void *ctx, uint32_t first_page) {
+static void swap_empty(void *ctx, uint32_t first_page) {
     core *c = ctx;
-    if (c->device.ops->park_empty != NULL) c->device.ops->park_empty(c->device.self, first_page);
+    if (c->device.ops->swap_empty != NULL) c->device.ops->swap_empty(c->device.self, first_page);
 }
 
 /* Pages of host memory for swapped-out blocks, where the pool's pages are the device's. */
 static inferd_status open_host(core *c, inferd_err *err) {
     const device_about *about = &c->about;
-    uint32_t n = u32_min(about->n_park_pages, about->n_host_pages);
-    uint32_t extent = u32_max(about->park_extent_pages, 1);
+    uint32_t n = u32_min(about->n_swap_pages, about->n_host_pages);
+    uint32_t extent = u32_max(about->swap_extent_pages, 1);
     n -= n % extent;
     if (about->one_memory || n == 0) return INFERD_OK;
     inferd_status st = pool_init_extents(&c->host, n, n, extent, c->options.n_slots, err);
-    if (st == INFERD_OK) pool_set_host(&c->host, &c->pool, park_empty, c);
+    if (st == INFERD_OK) pool_set_host(&c->host, &c->pool, swap_empty, c);
     return st;
 }
 
@@ -101,7 +101,7 @@ static inferd_status open_tiers(core *c, inferd_err *err) {
     const core_options *o = &c->options;
     const device_ops *ops = c->device.ops;
     pool *host = c->about.one_memory ? &c->pool : &c->host;
-    if (ops->move_kv != NULL && host->n_pages > 0) sched_set_parking(c->sched, host, move_kv, c);
+    if (ops->move_kv != NULL && host->n_pages > 0) sched_set_swapping(c->sched, host, move_kv, c);
     if (o->disk_ops != NULL && ops->kv_slot != NULL)
         sched_set_disk(c->sched, o->disk_ops, o->disk, c->about.one_memory, kv_slot, wake_for_disk,
                        c);
@@ -112,15 +112,14 @@ static inferd_status open_tiers(core *c, inferd_err *err) {
     return sched_set_zero(c->sched, zero, c, err);
 }
 
-static bool reclaim(void *ctx, uint32_t idx, gen_class waiting, gen_class lifted,
-                    uint64_t since_us) {
+static bool reclaim(void *ctx, uint32_t idx, gen_class waiting, gen_class aged, uint64_t since_us) {
     core *c = ctx;
-    return residency_reclaim(&c->models, idx, waiting, lifted, since_us, now(c));
+    return residency_reclaim(&c->models, idx, waiting, aged, since_us, now(c));
 }
 
 inferd_status core_init(core *c, const core_options *options, inferd_err *err) {
     *c = (core){.options = *options, .device = options->device, .depth = 1};
-    c->options.limits.kv_turn_us = options->residency.turn_us / KV_TURN_PARTS;
+    c->options.limits.kv_slice_us = options->residency.slice_us / KV_SLICE_PARTS;
     inferd_status st = sched_create(&c->options.limits, &c->pool, options->n_slots, options->emit,
                                     options->ctx, &c->sched, err);
     if (st == INFERD_OK)
@@ -153,12 +152,12 @@ inferd_status core_open(core *c, inferd_err *err) {
         inferd_context(err, "opening the device");
         return st;
     }
-    c->account.opened_us = c->account.until_us = now(c);
+    c->usage.opened_us = c->usage.until_us = now(c);
     st = pool_init_extents(&c->pool, about->n_pages, about->n_ready, about->extent_pages,
                            c->options.n_slots, err);
     if (st != INFERD_OK) return st;
     uint32_t n_host = about->n_host_pages;
-    pool_set_ledgers(&c->pool, about->one_memory ? about->n_pages - n_host : about->n_pages,
+    pool_set_budgets(&c->pool, about->one_memory ? about->n_pages - n_host : about->n_pages,
                      n_host);
     st = open_host(c, err);
     if (st != INFERD_OK) return st;
@@ -247,7 +246,7 @@ static inferd_status finish_step(core *c, bool withdrawn) {
     note_typical(c, now_us - began_us);
     pulse_at_model(PULSE_WORK, "sched_commit", st->model_idx);
     c->models.slots[st->model_idx].n_saturated += st->n_saturated;
-    st->charge_us = account_until(c, &c->account.step_us, now_us); // including the host's part
+    st->charge_us = add_usage_until(c, &c->usage.step_us, now_us); // including the host's part
     if (withdrawn)
         sched_withdraw(c->sched, st, now_us);
     else if (status == INFERD_OK)
@@ -288,7 +287,7 @@ static bool bring_up(core *c, bool stepped) {
     uint64_t to_us = now(c);
     if (c->n_flight == 0) {
         c->busy_since_us = 0;
-        account_until(c, &c->account.load_us, to_us); // else the device computed meanwhile
+        add_usage_until(c, &c->usage.load_us, to_us); // else the device computed meanwhile
     }
     return true;
 }
@@ -301,7 +300,7 @@ static bool wind_down(core *c) {
     return residency_let_go(&c->models) || any;
 }
 
-bool core_turn(core *c) {
+bool core_iterate(core *c) {
     if (c->models.gone.status == INFERD_ELOST) core_lose(c, &c->models.gone);
     if (c->models.dead) return wind_down(c);
     if (!c->opened) return false;
@@ -337,8 +336,8 @@ uint64_t core_next_us(const core *c) {
 }
 
 void core_idle(core *c, uint64_t from_us, uint64_t to_us) {
-    account_until(c, &c->account.host_us, from_us);
-    account_until(c, &c->account.idle_us, to_us);
+    add_usage_until(c, &c->usage.host_us, from_us);
+    add_usage_until(c, &c->usage.idle_us, to_us);
 }
 
 void core_set_policy(core *c, const sched_limits *limits, const residency_limits *models) {

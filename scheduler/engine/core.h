@@ -45,14 +45,14 @@ typedef struct core_options {
     /* Events that may still be emitted.  A step is planned only if all events it may cause fit. */
     uint32_t (*room)(void *ctx);
     sched_emit *emit;
-    void (*wake)(void *ctx); // from another thread: call core_turn again
+    void (*wake)(void *ctx); // from another thread: call core_iterate again
     /* A step was finished; NULL: no callback. */
     void (*on_step)(void *ctx, const step *st, uint64_t device_us, uint64_t wall_us);
     void *ctx; // of all of these
 } core_options;
 
 /* Where the time went, microseconds. */
-typedef struct core_account {
+typedef struct core_usage {
     uint64_t opened_us;
     uint64_t step_us;  // the device computed; the overlap of two steps counts once
     uint64_t load_us;  // bringing models up kept it from computing
@@ -60,7 +60,7 @@ typedef struct core_account {
     uint64_t move_us;  // keys and values were copied to host memory and back
     uint64_t host_us;  // iterations without other work
     uint64_t until_us; // all time up to here is in one of these
-} core_account;
+} core_usage;
 
 typedef struct core {
     core_options options;
@@ -69,7 +69,7 @@ typedef struct core {
     pool host; // pages for swapped-out keys and values, where host memory is apart; else zeroed
     sched *sched;
     residency models;
-    core_account account;
+    core_usage usage;
     device_about about;
     bool opened, lost;
     bool settled; // all eager models are up, or cannot come
@@ -90,8 +90,8 @@ void core_deinit(
 /* Open the device.  After a failure no request is served. */
 inferd_status core_open(core *c, inferd_err *err);
 /* False: there was nothing to do. */
-bool core_turn(core *c);
-/* The next time at which core_turn may have work without a wake; UINT64_MAX: none. */
+bool core_iterate(core *c);
+/* The next time at which core_iterate may have work without a wake; UINT64_MAX: none. */
 uint64_t core_next_us(const core *c);
 /* Nothing was done in [from_us, to_us). */
 void core_idle(core *c, uint64_t from_us, uint64_t to_us);

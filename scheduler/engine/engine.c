@@ -1,7 +1,7 @@
 /* engine.c - a core (core.h) on its own thread, and its two rings.
  *
  *   engine_read_inbox   submit, cancel, pause, resume, models become changes in the core
- *   core_turn           a step
+ *   core_iterate           a step
  *   outbox_publish      last events, statistics, one wake of the front
  *
  * Room in the outbox is a resource like pages: a step is planned, and a message read, only while
@@ -54,16 +54,16 @@ static void wake_front(engine *e) {
 }
 
 /* Also called on its own: time passes while the engine has nothing to do. */
-static void publish_account(engine *e) {
-    const core_account *a = &e->core.account;
+static void publish_usage(engine *e) {
+    const core_usage *a = &e->core.usage;
     engine_stats *s = &e->stats;
     s->opened_us = a->opened_us;
-    s->account_step_us = a->step_us;
-    s->account_load_us = a->load_us;
-    s->account_idle_us = a->idle_us;
-    s->account_move_us = a->move_us;
-    s->account_host_us = a->host_us;
-    s->account_until_us = a->until_us;
+    s->usage_step_us = a->step_us;
+    s->usage_load_us = a->load_us;
+    s->usage_idle_us = a->idle_us;
+    s->usage_move_us = a->move_us;
+    s->usage_host_us = a->host_us;
+    s->usage_until_us = a->until_us;
     board_publish(&e->stats_board, s);
 }
 
@@ -84,7 +84,7 @@ static void publish_stats(engine *e) {
     s->pages_quarantine = p->n_in[PAGE_QUARANTINE];
     s->one_memory = c->about.one_memory;
     s->pages_warm = p->n_in[PAGE_WARM] + p->n_host_apart;
-    s->pages_parked = p->n_in[PAGE_PARKED] + p->n_parked_apart;
+    s->pages_swapped = p->n_in[PAGE_SWAPPED] + p->n_swapped_apart;
     s->pages_absent = p->n_in[PAGE_ABSENT];
     s->pages_device = p->n_device;
     s->pages_host = p->n_host;
@@ -104,23 +104,23 @@ static void publish_stats(engine *e) {
     s->n_drafts_right = n.n_drafts_right;
     s->n_submitted = n.n_submitted;
     memcpy(s->n_finished, n.n_finished, sizeof s->n_finished);
-    s->others_us = sched_account(c->sched)->others.device_us;
-    memcpy(s->rungs, n.rungs, sizeof s->rungs);
+    s->others_us = sched_flow_usage(c->sched)->others.device_us;
+    memcpy(s->preempts, n.preempts, sizeof s->preempts);
     s->relief = n.relief;
-    s->n_parked = n.n_parked;
-    s->n_unparked = n.n_unparked;
-    s->blocks_parked = n.blocks_parked;
+    s->n_swapped_out = n.n_swapped_out;
+    s->n_swapped_in = n.n_swapped_in;
+    s->blocks_swapped = n.blocks_swapped;
     s->n_copied_ahead = n.n_copied_ahead;
     s->n_stored = n.n_stored;
     s->n_fetched = n.n_fetched;
     s->n_zeroed_pages = n.n_zeroed_pages;
     s->n_zeroed_slots = n.n_zeroed_slots;
-    s->n_turns = c->models.n_turns;
+    s->n_slices = c->models.n_slices;
     s->thrashing = c->models.thrashing;
     s->reload_us_window = residency_reload_us(&c->models);
-    s->turns_attainment_ppm = c->models.turns_attainment_ppm;
+    s->slices_attainment_ppm = c->models.slices_attainment_ppm;
     if (c->opened) c->device.ops->get_stats(c->device.self, &s->backend);
-    publish_account(e);
+    publish_usage(e);
     atomic_store_explicit(&e->busy_since_us, c->busy_since_us, memory_order_relaxed);
 }
 
@@ -140,12 +140,12 @@ static void publish_pages(const core *c, uint32_t idx, engine_model_info *i) {
     i->pages_weight = o->held[PAGE_WEIGHT];
     i->pages_warm = o->held[PAGE_WARM];
     i->pages_kv = o->held[PAGE_KV] - i->pages_cached;
-    i->pages_parked = o->held[PAGE_PARKED];
+    i->pages_swapped = o->held[PAGE_SWAPPED];
     i->pages_min = o->min;
     i->pages_max = o->max;
     if (c->about.one_memory) return;
     if (m->host_copy) i->pages_warm += m->about.host_pages;
-    if (c->host.owners != NULL) i->pages_parked += c->host.owners[idx].held[PAGE_PARKED];
+    if (c->host.owners != NULL) i->pages_swapped += c->host.owners[idx].held[PAGE_SWAPPED];
 }
 
 static void publish_bytes(const core *c, uint32_t idx, engine_model_info *i) {
@@ -203,7 +203,7 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
         i.n_saturated = m->n_saturated;
         i.hot_us = w->hot_us + (w->state == MODEL_HOT ? now_us - w->hot_since_us : 0);
         i.load_device_us = w->load_device_us;
-        i.turn_us = w->turn_us;
+        i.slice_us = w->slice_us;
         i.idle_us = now_us > w->active_us ? now_us - w->active_us : 0;
         i.pauses = w->pauses;
         i.reload_us = resident_reload_us(w);
@@ -214,12 +214,12 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
         i.sum = w->parts_sum;
         i.last.first_us = n.first_us;
         i.sum.first_us = n.first_us_sum;
-        memcpy(i.n_rungs, n.n_rungs, sizeof i.n_rungs);
+        memcpy(i.n_preempts, n.n_preempts, sizeof i.n_preempts);
         i.cost_error_ppm = n.cost_error_ppm;
         i.at_us = now_us;
         if (i.state == MODEL_FAILED) {
             i.why = m->why;
-            uint64_t at_us = m->unpromised ? m->retry_at_us : w->retry_at_us;
+            uint64_t at_us = m->no_guarantee ? m->retry_at_us : w->retry_at_us;
             if (at_us > now_us) i.retry_after_ms = (uint32_t)((at_us - now_us + 999) / 1000);
         }
     }
@@ -264,7 +264,7 @@ static void publish_tenants(engine *e) {
 static void outbox_publish(engine *e) {
     sched_flush(e->core.sched, outbox_room(e));
     /* Before the slots: a reader that sees a slot empty must see what its last model used. */
-    principal_views_publish(&e->principals, sched_account(e->core.sched));
+    flow_views_publish(&e->flows, sched_flow_usage(e->core.sched));
     publish_slots(e, false);
     publish_tenants(e);
     publish_stats(e);
@@ -399,7 +399,7 @@ static uint64_t real_clock(void *ctx) {
 /* One iteration.  False: there was nothing to do. */
 static bool engine_step(engine *e) {
     engine_read_inbox(e);
-    bool any = core_turn(&e->core);
+    bool any = core_iterate(&e->core);
     pulse_at(PULSE_WORK, "outbox_publish");
     outbox_publish(e);
     return any;
@@ -408,23 +408,23 @@ static bool engine_step(engine *e) {
 /* ---- waiting ---- */
 
 /* Waits for a message, a deadline, or room in the outbox. */
-static void park(engine *e) {
+static void wait_for_work(engine *e) {
     sched_counters c;
     core *k = &e->core;
     sched_count(k->sched, &c);
     uint64_t until_us = core_next_us(k), from_us = clock_now_us();
     core_idle(k, from_us, from_us);
     publish_slots(e, true);
-    publish_account(e);
-    atomic_store(&e->idle_since_us, k->account.until_us);
+    publish_usage(e);
+    atomic_store(&e->idle_since_us, k->usage.until_us);
     pulse_at(PULSE_REST, "park");
     /* Requests that wait for pages are looked at again when the starvation floor may have moved
      * them, or when a time slice of models may end. */
     if (c.n_running + c.n_waiting > c.n_paused) {
         uint64_t again_us = from_us + k->options.limits.starvation_us;
-        uint64_t turn_us = from_us + k->options.residency.turn_us / 4;
+        uint64_t slice_us = from_us + k->options.residency.slice_us / 4;
         if (again_us < until_us) until_us = again_us;
-        if (turn_us < until_us) until_us = turn_us;
+        if (slice_us < until_us) until_us = slice_us;
     }
     pthread_mutex_lock(&e->mutex);
     e->outbox_blocked = sched_n_unsent(k->sched) > 0 || outbox_room(e) < k->step_events_max;
@@ -443,7 +443,7 @@ static void park(engine *e) {
     pthread_mutex_unlock(&e->mutex);
     pulse_at(PULSE_WORK, "park");
     core_idle(k, from_us, clock_now_us());
-    publish_account(e);
+    publish_usage(e);
 }
 
 static void signal_engine(engine *e) {
@@ -499,7 +499,7 @@ static void *engine_main(void *arg) {
     publish_stats(e);
     wake_front(e);
     while (!atomic_load_explicit(&e->stop, memory_order_acquire))
-        if (!engine_step(e)) park(e);
+        if (!engine_step(e)) wait_for_work(e);
     pulse_at(PULSE_REST, "end_everything"); // the end has a bound of its own
     end_everything(e);
     return NULL;
@@ -529,7 +529,7 @@ static void destroy(engine *e) {
     for (uint32_t i = 0; e->slots != NULL && i < e->n_slots; i++) board_deinit(&e->slots[i].info);
     free(e->slots);
     board_deinit(&e->stats_board);
-    principal_views_deinit(&e->principals);
+    flow_views_deinit(&e->flows);
     free(e->tenant_bytes);
     ring_deinit(&e->inbox);
     ring_deinit(&e->outbox);
@@ -546,7 +546,7 @@ static void wake_engine(void *ctx) {
 
 static inferd_status init_views(engine *e, uint32_t n_slots, inferd_err *err) {
     inferd_status s = board_init(&e->stats_board, sizeof(engine_stats), err);
-    if (s == INFERD_OK) s = principal_views_init(&e->principals, err);
+    if (s == INFERD_OK) s = flow_views_init(&e->flows, err);
     if (s != INFERD_OK) return s;
     e->tenant_bytes = calloc(ENGINE_TENANTS_MAX, sizeof *e->tenant_bytes);
     if (e->tenant_bytes == NULL)
@@ -770,11 +770,11 @@ void engine_get_stats(const engine *e, engine_stats *out) {
     board_read(&e->stats_board, out);
     /* The engine has been idle since then, and does not write meanwhile. */
     uint64_t now_us = clock_now_us();
-    if (out->account_until_us == 0 || atomic_load(&e->idle_since_us) != out->account_until_us ||
-        now_us < out->account_until_us)
+    if (out->usage_until_us == 0 || atomic_load(&e->idle_since_us) != out->usage_until_us ||
+        now_us < out->usage_until_us)
         return;
-    out->account_idle_us += now_us - out->account_until_us;
-    out->account_until_us = now_us;
+    out->usage_idle_us += now_us - out->usage_until_us;
+    out->usage_until_us = now_us;
 }
 
 uint64_t engine_tenant_bytes(const engine *e, uint32_t tenant_idx) {

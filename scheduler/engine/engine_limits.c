@@ -14,7 +14,7 @@ engine_limits limits_fill(const engine_limits *given) {
     l.running_max = or_default(l.running_max, 32);
     l.queue_len_max = or_default(l.queue_len_max, 1024);
     l.starvation_ms = or_default(l.starvation_ms, 2000);
-    l.turn_ms = or_default(l.turn_ms, 500);
+    l.slice_ms = or_default(l.slice_ms, 500);
     l.load_retry_ms = or_default(l.load_retry_ms, 1000);
     l.load_retry_max_ms = or_default(l.load_retry_max_ms, 60000);
     return l;
@@ -54,7 +54,7 @@ sched_limits limits_of_sched(const engine_limits *l) {
 
 residency_limits limits_of_models(const engine_limits *l) {
     return (residency_limits){.min_residency_us = (uint64_t)l->min_residency_ms * MS_US,
-                              .turn_us = (uint64_t)l->turn_ms * MS_US,
+                              .slice_us = (uint64_t)l->slice_ms * MS_US,
                               .retry_us = (uint64_t)l->load_retry_ms * MS_US,
                               .retry_max_us = (uint64_t)l->load_retry_max_ms * MS_US,
                               .eager = !l->lazy};

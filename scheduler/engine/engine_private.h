@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "account.h"
+#include "flow_usage.h"
 #include "core.h"
 #include "inferd/ring.h"
 #include "scheduler/engine.h"
@@ -28,16 +28,16 @@ void board_publish(board *b, const void *value);
 void board_read(const board *b, void *out);
 
 /* The usage rows of all flows for other threads: a board for each row, cut from one allocation. */
-typedef struct principal_views {
-    board *boards;        // [ENGINE_PRINCIPALS_MAX] owned
+typedef struct flow_views {
+    board *boards;        // [ENGINE_FLOWS_MAX] owned
     atomic_ullong *words; // of all of them; owned
     atomic_uint n;        // rows used so far
-} principal_views;
+} flow_views;
 
-inferd_status principal_views_init(principal_views *v, inferd_err *err);
-void principal_views_deinit(principal_views *v); // accepts a zeroed one
+inferd_status flow_views_init(flow_views *v, inferd_err *err);
+void flow_views_deinit(flow_views *v); // accepts a zeroed one
 /* Writes the rows that changed.  Engine. */
-void principal_views_publish(principal_views *v, account *a);
+void flow_views_publish(flow_views *v, flow_usage *a);
 
 /* The view of one slot for other threads. */
 typedef struct slot_view {
@@ -95,9 +95,9 @@ struct engine {
     atomic_ullong busy_since_us; // since when the device has been working; 0: it is not
     char device_name[128], device_warning[256]; // written before `opened`
     board stats_board;                          // engine_stats
-    principal_views principals;
+    flow_views flows;
     atomic_ullong *tenant_bytes; // [ENGINE_TENANTS_MAX] engine_tenant_bytes; owned
-    atomic_ullong idle_since_us; // account_until_us of the stats: idle since then
+    atomic_ullong idle_since_us; // usage_until_us of the stats: idle since then
     slot_view *slots;            // [n_slots] owned
     uint32_t n_slots;
     atomic_uint n_changes_sent, n_changes_seen; // changes sent by the front; those in the views

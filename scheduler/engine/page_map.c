@@ -7,16 +7,16 @@
 enum { PAGE_MAP_RUNS_MAX = 256, MIXED = PAGE_STATES };
 
 typedef struct holding {
-    uint32_t owner; // NOBODY: none, or several
+    uint32_t owner; // NO_OWNER: none, or several
     uint32_t use;   // page_state, or MIXED
 } holding;
 
-#define NOBODY UINT32_MAX
+#define NO_OWNER UINT32_MAX
 
 static const char *const use_names[PAGE_STATES + 1] = {
     [PAGE_FREE] = "free",     [PAGE_WEIGHT] = "weight",
     [PAGE_KV] = "kv",         [PAGE_QUARANTINE] = "quarantine",
-    [PAGE_WARM] = "warm",     [PAGE_PARKED] = "parked",
+    [PAGE_WARM] = "warm",     [PAGE_SWAPPED] = "parked",
     [PAGE_ABSENT] = "absent", [MIXED] = "mixed",
 };
 
@@ -26,27 +26,27 @@ static bool is_same(holding a, holding b) {
 
 static holding of_page(const pool *p, uint32_t page) {
     uint32_t use = p->pages[page].state;
-    bool owned = use == PAGE_WEIGHT || use == PAGE_KV || use == PAGE_WARM || use == PAGE_PARKED;
-    return (holding){owned ? p->pages[page].owner : NOBODY, use};
+    bool owned = use == PAGE_WEIGHT || use == PAGE_KV || use == PAGE_WARM || use == PAGE_SWAPPED;
+    return (holding){owned ? p->pages[page].owner : NO_OWNER, use};
 }
 
 static holding of_cell(const pool *p, uint32_t begin, uint32_t end) {
     holding h = of_page(p, begin);
     for (uint32_t i = begin + 1; i < end; i++)
-        if (!is_same(h, of_page(p, i))) return (holding){NOBODY, MIXED};
+        if (!is_same(h, of_page(p, i))) return (holding){NO_OWNER, MIXED};
     return h;
 }
 
 static void add_run(buf *json, bool first, uint32_t begin, uint32_t end, holding h) {
     buf_add_format(json, "%s[%u,%u,\"%s\"", first ? "" : ",", begin, end - begin, use_names[h.use]);
-    if (h.owner != NOBODY) buf_add_format(json, ",%u", h.owner);
+    if (h.owner != NO_OWNER) buf_add_format(json, ",%u", h.owner);
     buf_add_char(json, ']');
 }
 
 /* Returns the number of runs in cells of this size, and writes them unless json is NULL. */
 static uint32_t walk(const pool *p, uint32_t cell, buf *json) {
     uint32_t n_runs = 0, from = 0;
-    holding h = {NOBODY, PAGE_FREE};
+    holding h = {NO_OWNER, PAGE_FREE};
     for (uint32_t begin = 0; begin < p->n_pages; begin += cell) {
         holding next = of_cell(p, begin, u32_min(begin + cell, p->n_pages));
         if (begin > 0 && is_same(h, next)) continue;

@@ -47,36 +47,36 @@ void board_read(const board *b, void *out) {
 
 /* ---- flows ---- */
 
-enum { PRINCIPAL_WORDS = (sizeof(engine_principal) + 7) / 8 };
+enum { FLOW_WORDS = (sizeof(engine_flow) + 7) / 8 };
 
-inferd_status principal_views_init(principal_views *v, inferd_err *err) {
-    v->boards = calloc(ENGINE_PRINCIPALS_MAX, sizeof *v->boards);
-    v->words = calloc((size_t)ENGINE_PRINCIPALS_MAX * PRINCIPAL_WORDS, sizeof *v->words);
+inferd_status flow_views_init(flow_views *v, inferd_err *err) {
+    v->boards = calloc(ENGINE_FLOWS_MAX, sizeof *v->boards);
+    v->words = calloc((size_t)ENGINE_FLOWS_MAX * FLOW_WORDS, sizeof *v->words);
     if (v->boards == NULL || v->words == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the usage of %u flows",
-                           ENGINE_PRINCIPALS_MAX);
-    for (size_t i = 0; i < ENGINE_PRINCIPALS_MAX; i++)
-        v->boards[i] = (board){.words = v->words + i * PRINCIPAL_WORDS,
-                               .n_bytes = sizeof(engine_principal),
-                               .n_words = PRINCIPAL_WORDS};
+                           ENGINE_FLOWS_MAX);
+    for (size_t i = 0; i < ENGINE_FLOWS_MAX; i++)
+        v->boards[i] = (board){.words = v->words + i * FLOW_WORDS,
+                               .n_bytes = sizeof(engine_flow),
+                               .n_words = FLOW_WORDS};
     return INFERD_OK;
 }
 
-void principal_views_deinit(principal_views *v) {
+void flow_views_deinit(flow_views *v) {
     free(v->boards);
     free(v->words);
     v->boards = NULL;
     v->words = NULL;
 }
 
-void principal_views_publish(principal_views *v, account *a) {
-    for (uint32_t i; (i = account_next_changed(a)) != ACCOUNT_NONE;)
+void flow_views_publish(flow_views *v, flow_usage *a) {
+    for (uint32_t i; (i = flow_usage_next_changed(a)) != FLOW_USAGE_NONE;)
         board_publish(&v->boards[i], &a->rows[i].is);
     atomic_store_explicit(&v->n, a->n_rows, memory_order_release);
 }
 
-uint32_t engine_get_principals(const engine *e, engine_principal *out, uint32_t n_max) {
-    uint32_t n = u32_min(atomic_load_explicit(&e->principals.n, memory_order_acquire), n_max);
-    for (uint32_t i = 0; i < n; i++) board_read(&e->principals.boards[i], &out[i]);
+uint32_t engine_get_flows(const engine *e, engine_flow *out, uint32_t n_max) {
+    uint32_t n = u32_min(atomic_load_explicit(&e->flows.n, memory_order_acquire), n_max);
+    for (uint32_t i = 0; i < n; i++) board_read(&e->flows.boards[i], &out[i]);
     return n;
 }

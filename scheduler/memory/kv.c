@@ -77,7 +77,7 @@ inferd_status kv_watch_tenants(kv *k, uint32_t *page_tenants, kv_zero *zero, voi
                                inferd_err *err) {
     size_t n = (size_t)k->pool->n_pages * k->layout.slots_per_page;
     if (page_tenants == NULL) return INFERD_OK;
-    if (k->state != PAGE_PARKED) { // slots get their tenants when their page becomes an own page
+    if (k->state != PAGE_SWAPPED) { // slots get their tenants when their page becomes an own page
         k->slot_tenants = malloc(size_max(n, 1) * sizeof *k->slot_tenants);
         if (k->slot_tenants == NULL)
             return inferd_fail(err, INFERD_ENOMEM, "no memory for the tenants of %zu slots", n);
@@ -90,7 +90,7 @@ inferd_status kv_watch_tenants(kv *k, uint32_t *page_tenants, kv_zero *zero, voi
 
 /* The page becomes an own page, for this tenant first. */
 static void clean_page(kv *k, uint32_t page, uint32_t tenant) {
-    if (k->page_tenants == NULL || k->state == PAGE_PARKED) return;
+    if (k->page_tenants == NULL || k->state == PAGE_SWAPPED) return;
     uint32_t n = k->layout.slots_per_page, *whose = &k->page_tenants[page];
     bool dirty = *whose != KV_TENANT_NONE && *whose != tenant;
     if (dirty) k->zero(k->zero_ctx, page, 0, SIZE_MAX, true);
@@ -139,7 +139,7 @@ static uint32_t choose_page(kv *k, uint32_t open_page, uint32_t tenant) {
     if (open_page != PAGE_NONE && has_usable_slot(k, open_page)) return open_page;
     uint32_t partial = first_partial(k);
     /* Swapped-out blocks are packed: the end of a sequence frees no whole page of them anyway. */
-    if (partial != PAGE_NONE && (k->state == PAGE_PARKED || pool_next_is_cold(k->pool)))
+    if (partial != PAGE_NONE && (k->state == PAGE_SWAPPED || pool_next_is_cold(k->pool)))
         return partial;
     uint32_t fresh = open_fresh_page(k, tenant);
     return fresh != PAGE_NONE ? fresh : partial;

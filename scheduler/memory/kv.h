@@ -1,6 +1,6 @@
 /* kv.h - KV blocks of one model, cut from pages of the pool.
  *
- * Its own pages are in state KV, or PARKED for the blocks in host memory (sched_park.c).
+ * Its own pages are in state KV, or SWAPPED for the blocks in host memory (sched_swap.c).
  *
  * A block is block_tokens positions of a sequence, stored in n_groups slots (kv_layout.h).  Blocks
  * have a reference count, because sequences that begin with the same tokens share them.  A sequence
@@ -72,7 +72,7 @@ typedef struct kv {
     void *on_live_ctx;
     /* See kv_watch_tenants.  The tenant of the bytes in each page ([n_pages of the pool], borrowed;
      * NULL: not tracked), and in each slot of own pages ([n_slots of the pool], owned; NULL:
-     * likewise, or the pages are PARKED). */
+     * likewise, or the pages are SWAPPED). */
     uint32_t *page_tenants, *slot_tenants;
     kv_zero *zero;
     void *zero_ctx;
@@ -94,7 +94,7 @@ void kv_deinit(kv *k); // accepts a zeroed kv; gives no pages back
 /* Before the first block: track the tenant of the bytes in each page and slot.  page_tenants stays
  * valid across models, as long as the page exists (NULL: no tracking).  Memory is zeroed before
  * another tenant gets it: a whole page when it becomes an own page, a slot when it is taken again.
- * PARKED pages are not zeroed, because they are written whole before they are read: there zero may
+ * SWAPPED pages are not zeroed, because they are written whole before they are read: there zero may
  * be NULL. */
 inferd_status kv_watch_tenants(kv *k, uint32_t *page_tenants, kv_zero *zero, void *zero_ctx,
                                inferd_err *err);

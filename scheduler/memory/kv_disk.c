@@ -553,7 +553,7 @@ static bool has_room(const kv_disk *d, size_t n_bytes) {
 
 /* Take an entry in the index and room in the queue; false: the block is there, or there is no
  * room. */
-static bool take_place(kv_disk *d, const kv_disk_block *b, size_t n_bytes) {
+static bool take_room(kv_disk *d, const kv_disk_block *b, size_t n_bytes) {
     pthread_mutex_lock(&d->lock);
     bool known = !d->scanned || find(d, b->name) != NONE;
     bool room = has_room(d, n_bytes) && !is_off(d) && n_bytes <= d->max_bytes;
@@ -565,7 +565,7 @@ static bool take_place(kv_disk *d, const kv_disk_block *b, size_t n_bytes) {
     return taken;
 }
 
-static void give_place_back(kv_disk *d, const kv_disk_block *b, size_t n_bytes) {
+static void give_room_back(kv_disk *d, const kv_disk_block *b, size_t n_bytes) {
     pthread_mutex_lock(&d->lock);
     forget(d, b->name);
     d->queued_bytes -= n_bytes;
@@ -576,10 +576,10 @@ static void give_place_back(kv_disk *d, const kv_disk_block *b, size_t n_bytes) 
 
 void *kv_disk_put_begin(kv_disk *d, const kv_disk_block *b, unsigned char **slots) {
     size_t n_bytes = kv_disk_file_bytes(b->layout);
-    if (!take_place(d, b, n_bytes)) return NULL;
+    if (!take_room(d, b, n_bytes)) return NULL;
     put *p = malloc(sizeof *p + n_bytes);
     if (p == NULL) {
-        give_place_back(d, b, n_bytes);
+        give_room_back(d, b, n_bytes);
         return NULL;
     }
     *p = (put){.name = {b->name[0], b->name[1]}, .n_bytes = n_bytes};

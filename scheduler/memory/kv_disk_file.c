@@ -210,16 +210,16 @@ static int write_all(int fd, const unsigned char *p, size_t n, kv_file_write_fn 
 
 int kv_file_write(int dir_fd, const uint64_t name[2], const unsigned char *file, size_t n_bytes,
                   kv_file_write_fn *write_some) {
-    char text[KV_FILE_NAME_BYTES], aside[KV_FILE_NAME_BYTES];
+    char text[KV_FILE_NAME_BYTES], partial[KV_FILE_NAME_BYTES];
     kv_file_print_name(name, ".kv", text);
-    kv_file_print_name(name, ".tmp", aside);
-    int fd = openat(dir_fd, aside, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    kv_file_print_name(name, ".tmp", partial);
+    int fd = openat(dir_fd, partial, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) return errno;
     int problem = write_all(fd, file, n_bytes, write_some);
     note_use(fd);
     if (close(fd) != 0 && problem == 0) problem = errno;
-    if (problem == 0 && renameat(dir_fd, aside, dir_fd, text) != 0) problem = errno;
-    if (problem != 0) unlinkat(dir_fd, aside, 0);
+    if (problem == 0 && renameat(dir_fd, partial, dir_fd, text) != 0) problem = errno;
+    if (problem != 0) unlinkat(dir_fd, partial, 0);
     return problem;
 }
 

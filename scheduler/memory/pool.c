@@ -36,8 +36,8 @@ static void push_free(pool *p, uint32_t page) {
     x->n_free++;
     link_extent(p, e);
     p->n_in[PAGE_FREE]++;
-    if (p->ledger == NULL || x->n_free < p->extent_pages) return;
-    p->ledger->n_parked_apart -= p->extent_pages;
+    if (p->budget == NULL || x->n_free < p->extent_pages) return;
+    p->budget->n_swapped_apart -= p->extent_pages;
     if (p->on_empty != NULL) p->on_empty(p->on_empty_ctx, e * p->extent_pages);
 }
 
@@ -64,8 +64,8 @@ static uint32_t pop_free(pool *p) {
     link_extent(p, e);
     p->n_in[PAGE_FREE]--;
     p->n_used = u32_max(p->n_used, page + 1);
-    if (p->ledger != NULL && x->n_free == p->extent_pages - 1)
-        p->ledger->n_parked_apart += p->extent_pages;
+    if (p->budget != NULL && x->n_free == p->extent_pages - 1)
+        p->budget->n_swapped_apart += p->extent_pages;
     return page;
 }
 
@@ -83,14 +83,14 @@ static uint32_t n_in_device(const pool *p) {
 }
 
 static uint32_t n_in_host(const pool *p) {
-    return p->n_in[PAGE_WARM] + p->n_in[PAGE_PARKED] + p->n_host_apart + p->n_parked_apart;
+    return p->n_in[PAGE_WARM] + p->n_in[PAGE_SWAPPED] + p->n_host_apart + p->n_swapped_apart;
 }
 
 static uint32_t less(uint32_t a, uint32_t b) {
     return a > b ? a - b : 0;
 }
 
-void pool_set_ledgers(pool *p, uint32_t n_device, uint32_t n_host) {
+void pool_set_budgets(pool *p, uint32_t n_device, uint32_t n_host) {
     p->n_device = n_device;
     p->n_host = n_host;
     set_watermarks(p);
@@ -101,7 +101,7 @@ uint32_t pool_n_device_free(const pool *p) {
 }
 
 uint32_t pool_n_host_free(const pool *p) {
-    if (p->ledger != NULL) return pool_n_host_free(p->ledger);
+    if (p->budget != NULL) return pool_n_host_free(p->budget);
     return less(p->n_host, n_in_host(p));
 }
 
@@ -119,14 +119,14 @@ void pool_host_give(pool *p, uint32_t n) {
 void pool_set_host(pool *host, pool *p, void (*on_empty)(void *ctx, uint32_t first_page),
                    void *ctx) {
     INFERD_CHECK(host->n_in[PAGE_FREE] == host->n_pages && host->n_pages % host->extent_pages == 0);
-    pool_set_ledgers(host, 0, host->n_pages);
-    host->ledger = p;
+    pool_set_budgets(host, 0, host->n_pages);
+    host->budget = p;
     host->on_empty = on_empty;
     host->on_empty_ctx = ctx;
 }
 
 static bool is_host(page_state state) {
-    return state == PAGE_WARM || state == PAGE_PARKED;
+    return state == PAGE_WARM || state == PAGE_SWAPPED;
 }
 
 static bool is_owned(page_state state) {
@@ -207,8 +207,8 @@ inferd_status pool_set_limits(pool *p, uint32_t owner, uint32_t min, uint32_t ma
 uint32_t pool_n_takeable(const pool *p, uint32_t owner) {
     const pool_owner *o = &p->owners[owner];
     uint32_t held = pool_held(o);
-    uint32_t promised = u32_max(p->unfilled - pool_unfilled(o), p->n_reserved); // kept for others
-    return u32_min(less(pool_n_device_free(p), promised), less(o->max, held));
+    uint32_t guaranteed = u32_max(p->unfilled - pool_unfilled(o), p->n_reserved); // kept for others
+    return u32_min(less(pool_n_device_free(p), guaranteed), less(o->max, held));
 }
 
 /* Adds a page to its owner's counts, or removes it. */
@@ -231,7 +231,7 @@ static uint32_t n_takeable_apart(const pool *p) {
 /* Pages that the owner could take now into that state. */
 static uint32_t n_takeable_as(const pool *p, uint32_t owner, page_state state) {
     if (!is_host(state)) return pool_n_takeable(p, owner);
-    if (p->ledger != NULL) return n_takeable_apart(p);
+    if (p->budget != NULL) return n_takeable_apart(p);
     return u32_min(p->n_in[PAGE_FREE], pool_n_host_free(p));
 }
 
@@ -307,12 +307,12 @@ bool pool_take_weights(pool *p, uint32_t owner, page_state state, uint32_t n, ui
 /* Pages of an owner that may move to the device budget, beside what is kept for others. */
 static uint32_t room_on_device(const pool *p, uint32_t owner) {
     const pool_owner *o = &p->owners[owner];
-    uint32_t promised = u32_max(p->unfilled - pool_unfilled(o), p->n_reserved);
+    uint32_t guaranteed = u32_max(p->unfilled - pool_unfilled(o), p->n_reserved);
     /* The pages are not free ones, so only the budgets count. */
-    return u32_min(less(less(p->n_device, n_in_device(p)), promised), less(o->max, pool_held(o)));
+    return u32_min(less(less(p->n_device, n_in_device(p)), guaranteed), less(o->max, pool_held(o)));
 }
 
-static void turn(pool *p, const uint32_t *pages, uint32_t n, page_state from, page_state to) {
+static void convert(pool *p, const uint32_t *pages, uint32_t n, page_state from, page_state to) {
     for (uint32_t i = 0; i < n; i++) {
         pool_page *g = &p->pages[pages[i]];
         INFERD_CHECK(g->state == from);
@@ -324,25 +324,25 @@ static void turn(pool *p, const uint32_t *pages, uint32_t n, page_state from, pa
     p->n_in[to] += n;
 }
 
-bool pool_turn(pool *p, const uint32_t *pages, uint32_t n, page_state to) {
+bool pool_convert(pool *p, const uint32_t *pages, uint32_t n, page_state to) {
     INFERD_CHECK(to == PAGE_WEIGHT || to == PAGE_WARM);
     if (n == 0) return true;
     uint32_t room =
         to == PAGE_WARM ? pool_n_host_free(p) : room_on_device(p, p->pages[pages[0]].owner);
     if (room < n) return false;
-    turn(p, pages, n, to == PAGE_WEIGHT ? PAGE_WARM : PAGE_WEIGHT, to);
+    convert(p, pages, n, to == PAGE_WEIGHT ? PAGE_WARM : PAGE_WEIGHT, to);
     return true;
 }
 
 bool pool_exchange(pool *p, const uint32_t *out, uint32_t n_out, const uint32_t *in,
                    uint32_t n_in) {
-    turn(p, out, n_out, PAGE_WEIGHT, PAGE_WARM);
+    convert(p, out, n_out, PAGE_WEIGHT, PAGE_WARM);
     if (n_in == 0 || room_on_device(p, p->pages[in[0]].owner) >= n_in) {
-        turn(p, in, n_in, PAGE_WARM, PAGE_WEIGHT);
+        convert(p, in, n_in, PAGE_WARM, PAGE_WEIGHT);
         if (n_in_host(p) <= p->n_host) return true;
-        turn(p, in, n_in, PAGE_WEIGHT, PAGE_WARM);
+        convert(p, in, n_in, PAGE_WEIGHT, PAGE_WARM);
     }
-    turn(p, out, n_out, PAGE_WARM, PAGE_WEIGHT);
+    convert(p, out, n_out, PAGE_WARM, PAGE_WEIGHT);
     return false;
 }
 
@@ -503,11 +503,11 @@ inferd_status pool_verify(const pool *p, inferd_err *err) {
                            "pool: %u pages in quarantine lists, %u in the state", n_quarantine,
                            n_in[PAGE_QUARANTINE]);
     uint32_t n_broken = (p->n_extents - p->n_whole) * p->extent_pages;
-    if (p->ledger != NULL && p->ledger->n_parked_apart != n_broken)
+    if (p->budget != NULL && p->budget->n_swapped_apart != n_broken)
         return inferd_fail(
             err, INFERD_EINVAL,
             "pool: %u pages of the host lie in extents that are in use, the host budget has %u",
-            n_broken, p->ledger->n_parked_apart);
+            n_broken, p->budget->n_swapped_apart);
     if (n_in_device(p) > p->n_device || n_in_host(p) > p->n_host)
         return inferd_fail(
             err, INFERD_EINVAL,

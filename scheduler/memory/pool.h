@@ -3,17 +3,17 @@
  * This module handles page numbers only; the memory behind them belongs to the backend.  Every page
  * is in exactly one state:
  *
- *     ABSENT --pool_set_ready--> FREE --pool_take--> WEIGHT, KV, WARM or PARKED
+ *     ABSENT --pool_set_ready--> FREE --pool_take--> WEIGHT, KV, WARM or SWAPPED
  *                                  ^--pool_finish-- QUARANTINE <--pool_give--'
- *                                                  WEIGHT <--pool_turn--> WARM
+ *                                                  WEIGHT <--pool_convert--> WARM
  *
  * A device may still be making its pages while it serves; those not made yet are ABSENT.
  *
  * There are two *budgets*.  Pages for computing (WEIGHT, KV, and QUARANTINE after them) count for
- * the device budget, at most n_device pages; pages kept for later (WARM weights, PARKED keys and
+ * the device budget, at most n_device pages; pages kept for later (WARM weights, SWAPPED keys and
  * values) count for the host budget, at most n_host.  Where both are one memory, as on the CPU, all
  * of it is pages of the pool, and a page changes its budget without being touched.  Elsewhere host
- * memory is apart: for weights, pool_host_take and pool_host_give only count it; PARKED pages are
+ * memory is apart: for weights, pool_host_take and pool_host_give only count it; SWAPPED pages are
  * those of a second pool; its broken extents count in this pool's host budget (pool_set_host).
  *
  * Pages are grouped in *extents*, the pieces of physical memory that a device can map (1 page on
@@ -47,7 +47,7 @@ typedef enum page_state {
     PAGE_WEIGHT,
     PAGE_KV,
     PAGE_WARM,
-    PAGE_PARKED,
+    PAGE_SWAPPED,
     PAGE_QUARANTINE,
     PAGE_ABSENT,
     PAGE_STATES
@@ -62,7 +62,7 @@ enum {
 
 typedef struct pool_page {
     uint8_t state;
-    uint32_t owner; // WEIGHT, KV, WARM, PARKED: index of the owner
+    uint32_t owner; // WEIGHT, KV, WARM, SWAPPED: index of the owner
     uint32_t next;  // FREE, QUARANTINE: next page of the same list, or PAGE_NONE
     uint64_t fence; // QUARANTINE: free when this epoch has finished
 } pool_page;
@@ -107,8 +107,8 @@ typedef struct pool {
     uint32_t low, high;                           // watermarks of free pages of the device
     uint32_t n_device, n_host;                    // the budgets; n_pages and 0 at first
     uint32_t n_host_apart;                        // counted by pool_host_take
-    uint32_t n_parked_apart;                      // in the pool that counts here, see pool_set_host
-    struct pool *ledger; // borrowed: the pool that this one counts in; NULL: itself
+    uint32_t n_swapped_apart;                     // in the pool that counts here, see pool_set_host
+    struct pool *budget; // borrowed: the pool that this one counts in; NULL: itself
     void (*on_empty)(void *ctx, uint32_t first_page); // of this pool's extents; NULL: no callback
     void *on_empty_ctx;
     uint32_t unfilled; // sum over owners of max(0, min - held)
@@ -131,7 +131,7 @@ void pool_set_ready(pool *p, uint32_t n_ready, uint32_t n_pages);
 
 /* Set the device budget and the host budget; where they are one memory, their sum is at most
  * n_pages.  Pages already taken stay taken. */
-void pool_set_ledgers(pool *p, uint32_t n_device, uint32_t n_host);
+void pool_set_budgets(pool *p, uint32_t n_device, uint32_t n_host);
 /* Free room in the device budget, without regard to guarantees; and in the host budget, which for a
  * pool of host memory apart is that of the pool it counts in. */
 uint32_t pool_n_device_free(const pool *p);
@@ -165,7 +165,7 @@ bool pool_take_many(pool *p, uint32_t owner, page_state state, uint32_t n, uint3
 bool pool_take_weights(pool *p, uint32_t owner, page_state state, uint32_t n, uint32_t *out);
 /* Pages of one owner from WARM to WEIGHT or back.  False: the other budget, or the owner's ceiling,
  * has no room for all of them; nothing changed. */
-bool pool_turn(pool *p, const uint32_t *pages, uint32_t n, page_state to);
+bool pool_convert(pool *p, const uint32_t *pages, uint32_t n, page_state to);
 /* Back to the pool; usable again when the epoch `fence` has finished (0: at once). */
 void pool_give(pool *p, uint32_t page, uint64_t fence);
 

@@ -1,9 +1,9 @@
 /* gen.c - see scheduler/gen.h. */
 #include "scheduler/gen.h"
 
-const char *gen_rung_name(gen_rung rung) {
-    static const char *const names[GEN_RUNGS] = {"pause", "park", "recompute", "model_out"};
-    return (unsigned)rung < GEN_RUNGS ? names[rung] : "unknown";
+const char *gen_preempt_name(gen_preempt preempt) {
+    static const char *const names[GEN_PREEMPTS] = {"pause", "park", "recompute", "model_out"};
+    return (unsigned)preempt < GEN_PREEMPTS ? names[preempt] : "unknown";
 }
 
 void gen_request_destroy(gen_request *r) {

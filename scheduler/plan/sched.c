@@ -48,8 +48,8 @@ inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_model
     s->seqs = calloc(s->n_seqs, sizeof *s->seqs);
     s->order = calloc(s->n_seqs, sizeof(seq *));
     s->models = calloc(size_max(n_models, 1), sizeof *s->models);
-    if (s->seqs == NULL || s->order == NULL || s->models == NULL || !sched_init_principals(s) ||
-        !account_init(&s->account)) {
+    if (s->seqs == NULL || s->order == NULL || s->models == NULL || !sched_init_flows(s) ||
+        !flow_usage_init(&s->flow_usage)) {
         sched_destroy(s);
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %u sequences", limits->queue_len_max);
     }
@@ -91,16 +91,16 @@ void sched_destroy(sched *s) {
     for (uint32_t i = 0; s->seqs != NULL && i < s->n_seqs; i++)
         if (s->seqs[i].state != SEQ_FREE) release_seq_memory(&s->seqs[i]);
     for (uint32_t i = 0; i < s->n_models; i++) {
-        sched_close_park(&s->models[i]);
+        sched_close_swap(&s->models[i]);
         prefix_deinit(&s->models[i].prefix);
         kv_deinit(&s->models[i].kv);
     }
-    account_deinit(&s->account);
+    flow_usage_deinit(&s->flow_usage);
     free(s->page_tenants);
     free(s->tenants);
     free(s->changed_tenants);
-    free(s->principals);
-    free(s->principal_buckets);
+    free(s->flows);
+    free(s->flow_buckets);
     free(s->models);
     free(s->seqs);
     free(s->order);
@@ -131,7 +131,7 @@ inferd_status sched_set_zero(sched *s, sched_zero *zero, void *ctx, inferd_err *
 }
 
 /* Loops over all models cover the slots that have ever been used. */
-static void note_place(sched *s, uint32_t model_idx) {
+static void note_slot(sched *s, uint32_t model_idx) {
     INFERD_CHECK(model_idx < s->n_slots);
     s->n_models = u32_max(s->n_models, model_idx + 1);
 }
@@ -139,7 +139,7 @@ static void note_place(sched *s, uint32_t model_idx) {
 inferd_status sched_model_open(sched *s, uint32_t model_idx, const sched_model_spec *spec,
                                inferd_err *err) {
     sched_model *m = &s->models[model_idx];
-    note_place(s, model_idx);
+    note_slot(s, model_idx);
     INFERD_CHECK(!m->open);
     inferd_status status = kv_init(&m->kv, &spec->kv, s->pool, model_idx, PAGE_KV, err);
     if (status != INFERD_OK) return status;
@@ -148,7 +148,7 @@ inferd_status sched_model_open(sched *s, uint32_t model_idx, const sched_model_s
     status = kv_watch_tenants(&m->kv, s->page_tenants, zero_for, m, err);
     if (status == INFERD_OK) status = prefix_init(&m->prefix, &m->kv, keyed ? key : NULL, err);
     if (status == INFERD_OK) {
-        status = sched_open_park(s, m, err);
+        status = sched_open_swap(s, m, err);
         if (status != INFERD_OK) prefix_deinit(&m->prefix);
     }
     if (status != INFERD_OK) {
@@ -172,11 +172,11 @@ void sched_model_close(sched *s, uint32_t model_idx) {
         }
         INFERD_CHECK(m->kv.n_taken == 0); // what no sequence uses was cached, and is gone
         sched_forget_reads(s, model_idx);
-        sched_close_park(m);
+        sched_close_swap(m);
         prefix_deinit(&m->prefix);
         kv_deinit(&m->kv);
     }
-    account_close_model(&s->account, model_idx);
+    flow_usage_close_model(&s->flow_usage, model_idx);
     empty_model(m);
 }
 
@@ -190,7 +190,7 @@ void sched_model_hot(sched *s, uint32_t model_idx, bool hot) {
 void sched_model_fail(sched *s, uint32_t model_idx, const inferd_err *why, uint64_t retry_at_us,
                       uint64_t now_us) {
     sched_model *m = &s->models[model_idx];
-    note_place(s, model_idx);
+    note_slot(s, model_idx);
     m->failed = true;
     m->hot = false;
     m->why = *why;
@@ -220,7 +220,7 @@ uint32_t sched_model_preempt(sched *s, uint32_t model_idx) {
     return n;
 }
 
-void sched_model_close_door(sched *s, uint32_t model_idx, bool closed) {
+void sched_model_close_window(sched *s, uint32_t model_idx, bool closed) {
     s->models[model_idx].closed = closed;
     if (closed) return;
     s->models[model_idx].limits_changed = s->some_limits_changed = true; // limits known only now
@@ -301,22 +301,22 @@ void sched_set_reclaim(sched *s, sched_reclaim *f, void *ctx) {
 /* ---- ends ---- */
 
 /* A running sequence gives up its aged class, so that another that waited for long may age. */
-static void give_lift_back(sched *s, seq *q) {
-    s->n_lifted -= q->granted < q->req->prio;
+static void forget_age(sched *s, seq *q) {
+    s->n_aged -= q->granted < q->req->prio;
     q->granted = q->req->prio;
 }
 
 /* Frees its blocks and drops what unfinished steps would have brought. */
-static void leave_running(sched *s, seq *q) {
+static void remove_running(sched *s, seq *q) {
     sched_leave_disk(s, q);
     prefix_release(&seq_model(s, q)->prefix, &q->table, q->last_epoch);
     q->run++;
-    q->n_computed = q->n_planned = q->n_promised = q->n_drafts = q->n_scored_planned = 0;
+    q->n_computed = q->n_planned = q->n_pending = q->n_drafts = q->n_scored_planned = 0;
     q->n_published = 0;
     list_remove(&q->link);
     list_remove(&q->mine);
     s->n_running--;
-    give_lift_back(s, q);
+    forget_age(s, q);
     seq_model(s, q)->n_running--;
 }
 
@@ -324,8 +324,8 @@ void sched_preempt_seq(sched *s, seq *q) {
     INFERD_CHECK(q->state == SEQ_RUNNING);
     sched_note_preempted(s, q);
     q->redo_until = u32_max(q->redo_until, q->n_computed);
-    leave_running(s, q);
-    q->aside = false;
+    remove_running(s, q);
+    q->displaced = false;
     q->state = SEQ_WAITING;
     q->n_preempted++;
     q->refused_plan = s->plan_no;
@@ -340,7 +340,7 @@ void sched_preempt_seq(sched *s, seq *q) {
 void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_status status,
                    const char *text, uint64_t now_us) {
     if (q->state == SEQ_RUNNING) {
-        leave_running(s, q);
+        remove_running(s, q);
     } else if (q->state == SEQ_WAITING) {
         list_remove(&q->link);
         list_remove(&q->mine);
@@ -353,7 +353,7 @@ void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_s
         q->counted = true;
         s->n_paused -= q->paused;
         if (s->relief_for == q) s->relief_for = NULL;
-        sched_leave_principal(s, q);
+        sched_leave_flow(s, q);
     }
     q->state = SEQ_ENDED;
     list_push_back(&s->ended, &q->link);
@@ -372,10 +372,10 @@ void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_s
     q->done.done.n_preempted = q->n_preempted;
     q->done.done.device_us = q->device_us; // unfinished steps may add more: charged, not reported
     q->done.done.waste_us = q->waste_us;
-    q->done.done.unpark_us = q->unpark_us;
+    q->done.done.swap_in_us = q->swap_in_us;
     q->done.done.away_us = q->away_us;
     q->done.done.n_recomputed = q->n_redone;
-    memcpy(q->done.done.n_rungs, q->n_rungs, sizeof q->n_rungs);
+    memcpy(q->done.done.n_preempts, q->n_preempts, sizeof q->n_preempts);
     q->done.done.queued_us = began_us > q->req->arrival_us ? began_us - q->req->arrival_us : 0;
     q->done.done.queued_steps =
         q->first_plan_us != 0 ? q->queued_steps : (uint32_t)(s->pool->launched - q->steps_before);
@@ -436,7 +436,7 @@ void sched_pause(sched *s, uint64_t id) {
     q->paused = true;
     s->n_paused++;
     sched_tenant_go_on(s, q->req->tenant_idx); // the tenant's other sequences may take what it has
-    if (q->state == SEQ_RUNNING) give_lift_back(s, q);
+    if (q->state == SEQ_RUNNING) forget_age(s, q);
 }
 
 void sched_resume(sched *s, uint64_t id, uint64_t now_us) {
@@ -472,7 +472,7 @@ void sched_count_model(const sched *s, uint32_t model_idx, sched_model_numbers *
                                  .cost_error_ppm = rate_error_ppm(&m->rate),
                                  .first_us = m->first_us,
                                  .first_us_sum = m->first_us_sum};
-    memcpy(out->n_rungs, m->n_rungs, sizeof out->n_rungs);
+    memcpy(out->n_preempts, m->n_preempts, sizeof out->n_preempts);
 }
 
 void sched_count(const sched *s, sched_counters *out) {
@@ -487,6 +487,6 @@ void sched_count(const sched *s, sched_counters *out) {
         if (!s->models[i].open) continue;
         out->pages_cached += s->models[i].kv.n_idle_pages;
         out->blocks_referenced += s->models[i].kv.n_live;
-        if (s->models[i].parks) out->blocks_parked += s->models[i].parked.n_published;
+        if (s->models[i].swaps) out->blocks_swapped += s->models[i].swapped.n_published;
     }
 }

@@ -39,7 +39,7 @@ uint32_t sched_pages_of(const sched *s, uint64_t n_bytes) {
 
 /* Pages that other models keep in any case. */
 typedef struct kept_pages {
-    uint64_t pinned, promised; // weights; guarantees beside them
+    uint64_t pinned, guaranteed; // weights; guarantees beside them
 } kept_pages;
 
 static kept_pages kept_by_others(const sched *s, uint32_t model_idx) {
@@ -50,7 +50,7 @@ static kept_pages kept_by_others(const sched *s, uint32_t model_idx) {
         uint32_t min = s->pool->owners[i].min;
         uint32_t filled = i == m->weights_of ? m->spec.weight_pages : n;
         k.pinned += n;
-        if (i != model_idx && min > filled) k.promised += min - filled;
+        if (i != model_idx && min > filled) k.guaranteed += min - filled;
     }
     return k;
 }
@@ -61,17 +61,17 @@ static uint32_t pages_beside(const sched *s, kept_pages kept, uint32_t model_idx
                              uint32_t tenant_idx) {
     const sched_model *m = &s->models[model_idx];
     const pool *p = s->pool;
-    uint64_t pinned = kept.pinned, promised = kept.promised;
+    uint64_t pinned = kept.pinned, guaranteed = kept.guaranteed;
     const sched_tenant *t = sched_tenant_at(s, tenant_idx);
     uint64_t others = s->min_bytes - (t != NULL ? t->min_bytes : 0);
     if (tenant_idx == UINT32_MAX) others = 0;
-    if (sched_pages_of(s, others) > promised) promised = sched_pages_of(s, others);
+    if (sched_pages_of(s, others) > guaranteed) guaranteed = sched_pages_of(s, others);
     /* A model with weights that do not even fit fails as a whole, with an error about that, so pins
      * do not count here; unless its weights came before others were guaranteed so much. */
     if (p->owners[m->weights_of].held[PAGE_WEIGHT] == 0 &&
-        pinned + promised + m->spec.weight_pages >= p->n_device)
+        pinned + guaranteed + m->spec.weight_pages >= p->n_device)
         pinned = 0;
-    uint64_t left = pinned + promised < p->n_device ? p->n_device - pinned - promised : 0;
+    uint64_t left = pinned + guaranteed < p->n_device ? p->n_device - pinned - guaranteed : 0;
     if (left > p->owners[model_idx].max) left = p->owners[model_idx].max;
     return left > m->spec.weight_pages ? (uint32_t)left - m->spec.weight_pages : 0;
 }
@@ -169,7 +169,7 @@ static bool still_fits(const sched *s, kept_pages kept, seq *q, inferd_err *err)
     uint32_t n_memory = tokens_beside(s, kept, q->model_idx, q->req->tenant_idx);
     uint32_t n_tenant = sched_tenant_tokens(s, q->model_idx, q->req->tenant_idx);
     uint32_t n_max = u32_min(n_memory, n_tenant);
-    uint32_t n_known = q->n_tokens + q->n_promised + q->n_drafts;
+    uint32_t n_known = q->n_tokens + q->n_pending + q->n_drafts;
     if (seq_stored_max(q) <= n_max) return true;
     if (q->req->max_tokens == GEN_NO_MAX && n_known <= n_max) {
         q->tokens_max = n_max + 1; // the last one drawn needs no keys and values
@@ -223,89 +223,88 @@ void sched_recheck_limits(sched *s, uint64_t now_us) {
 /* ---- flows ---- */
 
 static uint32_t bucket_of(const sched *s, uint32_t tenant, uint32_t model) {
-    return (tenant * 2654435761u ^ model * 40503u) % s->n_principals;
+    return (tenant * 2654435761u ^ model * 40503u) % s->n_flows;
 }
 
-static principal *find(sched *s, uint32_t tenant, uint32_t model) {
-    for (uint32_t i = s->principal_buckets[bucket_of(s, tenant, model)]; i != PRINCIPAL_NONE;
-         i = s->principals[i].next)
-        if (s->principals[i].tenant == tenant && s->principals[i].model == model)
-            return &s->principals[i];
+static flow *find(sched *s, uint32_t tenant, uint32_t model) {
+    for (uint32_t i = s->flow_buckets[bucket_of(s, tenant, model)]; i != FLOW_NONE;
+         i = s->flows[i].next)
+        if (s->flows[i].tenant == tenant && s->flows[i].model == model) return &s->flows[i];
     return NULL;
 }
 
-static void unhash(sched *s, principal *p) {
-    uint32_t *at = &s->principal_buckets[bucket_of(s, p->tenant, p->model)];
-    while (&s->principals[*at] != p) at = &s->principals[*at].next;
+static void unhash(sched *s, flow *p) {
+    uint32_t *at = &s->flow_buckets[bucket_of(s, p->tenant, p->model)];
+    while (&s->flows[*at] != p) at = &s->flows[*at].next;
     *at = p->next;
 }
 
 /* The flow idle for longest makes room: there are more of them than sequences. */
-static principal *create(sched *s, uint32_t tenant, uint32_t model) {
-    principal *p = LIST_ENTRY(s->idle_principals.next, principal, idle);
+static flow *create(sched *s, uint32_t tenant, uint32_t model) {
+    flow *p = LIST_ENTRY(s->idle_flows.next, flow, idle);
     if (p->used) {
         unhash(s, p);
-        account_let_go(&s->account, &p->account);
+        flow_usage_let_go(&s->flow_usage, &p->flow_usage);
     }
     list_remove(&p->idle);
-    *p = (principal){.tenant = tenant, .model = model, .used = true};
+    *p = (flow){.tenant = tenant, .model = model, .used = true};
     list_node_init(&p->idle);
-    list_push_back(&s->idle_principals, &p->idle);
-    uint32_t *bucket = &s->principal_buckets[bucket_of(s, tenant, model)];
+    list_push_back(&s->idle_flows, &p->idle);
+    uint32_t *bucket = &s->flow_buckets[bucket_of(s, tenant, model)];
     p->next = *bucket;
-    *bucket = (uint32_t)(p - s->principals);
+    *bucket = (uint32_t)(p - s->flows);
     return p;
 }
 
 /* The smallest virtual time of the flows with work; without any, that of the flow served last. */
 static uint64_t least_virtual(const sched *s) {
     uint64_t least = UINT64_MAX;
-    LIST_EACH(node, &s->active_principals) {
-        const principal *p = LIST_ENTRY(node, principal, idle);
+    LIST_EACH(node, &s->active_flows) {
+        const flow *p = LIST_ENTRY(node, flow, idle);
         if (p->virtual_us < least) least = p->virtual_us;
     }
     return least != UINT64_MAX ? least : s->virtual_us;
 }
 
-static principal *look_up(sched *s, const seq *q) {
-    principal *p = find(s, q->req->tenant_idx, q->model_idx);
+static flow *look_up(sched *s, const seq *q) {
+    flow *p = find(s, q->req->tenant_idx, q->model_idx);
     return p != NULL ? p : create(s, q->req->tenant_idx, q->model_idx);
 }
 
-principal *sched_principal_of(sched *s, const seq *q) {
-    principal *p = &s->principals[q->principal];
+flow *sched_flow_of(sched *s, const seq *q) {
+    flow *p = &s->flows[q->flow];
     bool is_its = p->tenant == q->req->tenant_idx && p->model == q->model_idx;
     return is_its ? p : look_up(s, q);
 }
 
-static void join_principal(sched *s, seq *q) {
-    principal *p = look_up(s, q);
+static void join_flow(sched *s, seq *q) {
+    flow *p = look_up(s, q);
     if (p->n_seqs++ == 0) {
         uint64_t least = least_virtual(s);
         if (p->virtual_us < least) p->virtual_us = least;
         list_remove(&p->idle);
-        list_push_back(&s->active_principals, &p->idle);
+        list_push_back(&s->active_flows, &p->idle);
     }
-    q->principal = (uint32_t)(p - s->principals);
+    q->flow = (uint32_t)(p - s->flows);
 }
 
-void sched_leave_principal(sched *s, seq *q) {
-    principal *p = &s->principals[q->principal];
+void sched_leave_flow(sched *s, seq *q) {
+    flow *p = &s->flows[q->flow];
     if (--p->n_seqs > 0) return;
     list_remove(&p->idle);
-    list_push_back(&s->idle_principals, &p->idle);
+    list_push_back(&s->idle_flows, &p->idle);
 }
 
-bool sched_init_principals(sched *s) {
-    s->n_principals = 2 * s->n_seqs;
-    s->principals = calloc(s->n_principals, sizeof *s->principals);
-    s->principal_buckets = malloc(s->n_principals * sizeof *s->principal_buckets);
-    list_node_init(&s->idle_principals);
-    list_node_init(&s->active_principals);
-    if (s->principals == NULL || s->principal_buckets == NULL) return false;
-    for (uint32_t i = 0; i < s->n_principals; i++) {
-        s->principal_buckets[i] = PRINCIPAL_NONE;
-        list_push_back(&s->idle_principals, &s->principals[i].idle);
+bool sched_init_flows(sched *s) {
+    s->n_flows = 2 * s->n_seqs;
+    s->flows = calloc(s->n_flows, sizeof *s->flows);
+    s->flow_buckets = malloc(s->n_flows * sizeof *s->flow_buckets);
+    list_node_init(&s->idle_flows);
+    list_node_init(&s->active_flows);
+    if (s->flows == NULL || s->flow_buckets == NULL) return false;
+    for (uint32_t i = 0; i < s->n_flows; i++) {
+        s->flow_buckets[i] = FLOW_NONE;
+        list_push_back(&s->idle_flows, &s->flows[i].idle);
     }
     return true;
 }
@@ -439,7 +438,7 @@ static void begin_waiting(sched *s, seq *q, uint64_t now_us) {
     const gen_request *r = q->req;
     sched_model *m = &s->models[q->model_idx];
     m->n_seqs++;
-    join_principal(s, q);
+    join_flow(s, q);
     if (r->tenant_idx < s->n_tenants) s->tenants[r->tenant_idx].stopped_plan = 0;
     q->state = SEQ_WAITING;
     q->n_tokens = r->n_prompt;

@@ -65,7 +65,7 @@ static void append_token(sched *s, seq *q, const sample_result *r, uint64_t now_
     bool may_end = seq_n_output(q) >= req->min_tokens;
     seq_tokens(q)[q->n_tokens++] = r->id;
     if (q->first_token_us == 0) q->first_token_us = now_us;
-    sched_note_use(s, q, &(engine_principal){.output_tokens = 1});
+    sched_note_use(s, q, &(engine_flow){.output_tokens = 1});
     emit_result(s, q, GEN_EV_TOKEN, r, now_us);
     if (may_end && !req->ignore_eos && is_end(&seq_model(s, q)->spec, r->id))
         end(s, q, GEN_STOP, -1, now_us);
@@ -85,7 +85,7 @@ static void end_without_logit(sched *s, seq *q, uint64_t now_us) {
 static void commit_draws(sched *s, seq *q, const step *st, uint32_t d, uint32_t draws_end,
                          uint64_t now_us) {
     uint32_t n_drafts = draws_end - d - 1, n_right = 0;
-    q->n_promised--;
+    q->n_pending--;
     for (; d < draws_end; d++) {
         const sample_result *r = &st->results[d];
         if (r->id < 0) {
@@ -190,6 +190,6 @@ void sched_withdraw(sched *s, step *st, uint64_t now_us) {
         seq *q = st->items[i].q;
         q->n_steps--;
         if (still_wanted(&st->items[i])) // its blocks stay: the rows are written again
-            q->n_planned = q->n_promised = q->n_drafts = q->n_scored_planned = 0;
+            q->n_planned = q->n_pending = q->n_drafts = q->n_scored_planned = 0;
     }
 }

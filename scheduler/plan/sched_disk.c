@@ -117,7 +117,7 @@ void sched_save(sched *s, uint64_t until_us) {
         sched_model *m = &s->models[i];
         if (!m->open || !sched_has_disk(s, m)) continue;
         if (s->one_memory) save_cache(s, m, &m->prefix, until_us);
-        if (m->parks) save_cache(s, m, &m->parked, until_us);
+        if (m->swaps) save_cache(s, m, &m->swapped, until_us);
     }
     for (uint32_t i = 0; i < SCHED_READS_MAX; i++)
         if (s->reads[i].used) drop_read(s, &s->reads[i]);

@@ -61,9 +61,9 @@ static void add_pace(const sched *s, const seq *q, rotation *r) {
         r->without_target = true;
         return;
     }
-    uint64_t promised_us = s->models[q->model_idx].tpot_us; // the operator's, for all
+    uint64_t guaranteed_us = s->models[q->model_idx].tpot_us; // the operator's, for all
     uint64_t least_us = q->req->tpot_target_ms != 0 ? s->limits.pace_us / WISH_LEAST_PARTS : 0;
-    if (promised_us != 0) least_us = u64_min(least_us, TARGET_PACES * promised_us);
+    if (guaranteed_us != 0) least_us = u64_min(least_us, TARGET_PACES * guaranteed_us);
     uint64_t most_us = u64_max(STEP_MOST_US, PROMPT_PACES * s->limits.pace_us);
     uint64_t pace_us = u64_min(u64_max(TARGET_PACES * target_us, least_us), most_us);
     r->targets_us = u64_min(r->targets_us, pace_us);
@@ -97,7 +97,7 @@ static void add_model(const sched *s, const sched_model *m, const rate_work *wor
     uint32_t n_active = 0;
     LIST_EACH(node, &m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        if (q->aside || sched_stands_still(s, q)) continue;
+        if (q->displaced || sched_stands_still(s, q)) continue;
         n_active++;
         if (seq_n_wanted(q) > 1) {
             prompts = true;

@@ -13,22 +13,22 @@
  * most of the pool idle, because most answers end early; too small a look-ahead would preempt at
  * once. */
 enum { LOOK_AHEAD_TOKENS = 32 };
-enum { LATE_EVERY = 8 };      // of so many starts one ignores lateness: is_lost
-enum { LIFTED_PARTS = 8 };    // of running_max, and of prompts' time and rows: for aged sequences
-enum { OVERDUE_PARTS = 4 };   // of the pace: for prompts of displaced sequences
-enum { COME_BACK_PARTS = 4 }; // of a step: time to swap blocks in
-enum { TRIM_BLOCKS_MAX = 8 }; // cached blocks freed per plan when pages are short
-enum { CLAIMS_TRIED = 8 };    // claimants of one model in one plan, behind a request without pages
+enum { LATE_EVERY = 8 };       // of so many starts one ignores lateness: is_lost
+enum { AGED_PARTS = 8 };       // of running_max, and of prompts' time and rows: for aged sequences
+enum { OVERDUE_PARTS = 4 };    // of the pace: for prompts of displaced sequences
+enum { BRING_BACK_PARTS = 4 }; // of a step: time to swap blocks in
+enum { TRIM_BLOCKS_MAX = 8 };  // cached blocks freed per plan when pages are short
+enum { CLAIMS_TRIED = 8 };     // claimants of one model in one plan, behind a request without pages
 enum { PREEMPTIONS_SPARED = 3 }; // a sequence preempted so often is chosen last in its class
 
 /* The admission window of a plan.  The first waiting sequence that finds no batch slot, or no time,
  * closes it.  The first that finds no pages leaves it open for claimants only: sequences that ask
  * for no more than their guarantee.  A tenant at its own ceiling does not change it. */
-typedef struct door {
+typedef struct window {
     bool closed, claimants_only;
     seq *shut_by;       // the first that was refused
     uint32_t n_refused; // claimants refused, at most CLAIMS_TRIED
-} door;
+} window;
 
 typedef struct plan {
     sched *s;
@@ -39,7 +39,7 @@ typedef struct plan {
     uint32_t n_models; // models that have a step between two of this one, itself included
     sched_tier tier;   // of all sequences in the step: see sched_share.c
     uint64_t due_us;   // the earliest deadline of any sequence, of any model; 0: none
-    door door;
+    window window;
 } plan;
 
 /* ---- time ---- */
@@ -82,10 +82,10 @@ static void expire(sched *s, uint64_t now_us) {
 uint32_t sched_class_now(const sched *s, const seq *q, uint64_t now_us) {
     uint32_t prio = q->req->prio;
     if (s->limits.starvation_us == 0 || prio <= GEN_HIGH || now_us <= q->idle_since_us) return prio;
-    if (q->state == SEQ_WAITING && s->n_lifted >= u32_max(s->limits.running_max / LIFTED_PARTS, 1))
+    if (q->state == SEQ_WAITING && s->n_aged >= u32_max(s->limits.running_max / AGED_PARTS, 1))
         return prio;
-    uint64_t lifts = (now_us - q->idle_since_us) / s->limits.starvation_us;
-    return lifts < prio - GEN_HIGH ? (uint32_t)(prio - lifts) : GEN_HIGH;
+    uint64_t n_aged_classes = (now_us - q->idle_since_us) / s->limits.starvation_us;
+    return n_aged_classes < prio - GEN_HIGH ? (uint32_t)(prio - n_aged_classes) : GEN_HIGH;
 }
 
 /* Inside a batch a sequence keeps the class that it aged to.  Between models it does not: a model
@@ -102,7 +102,7 @@ bool sched_is_overdue(const sched *s, const seq *q, uint64_t now_us) {
 
 /* A running sequence that counts as more urgent than its request says, or that is overdue: it gets
  * a step whatever its class. */
-static bool is_lifted(const sched *s, const seq *q, uint64_t now_us) {
+static bool is_aged(const sched *s, const seq *q, uint64_t now_us) {
     return q->state == SEQ_RUNNING &&
            (class_in_batch(s, q, now_us) < q->req->prio || sched_is_overdue(s, q, now_us));
 }
@@ -137,10 +137,10 @@ static bool is_lost(const plan *p, const seq *q) {
  * at first, and falls by 1 (more urgent) with each further starvation_us. */
 static int32_t rank_now(const plan *p, const seq *q, uint32_t prio) {
     if (prio >= q->req->prio) return q->req->rank;
-    uint64_t lifts =
+    uint64_t n_aged_classes =
         (p->now_us - u64_min(q->idle_since_us, p->now_us)) / u64_max(p->s->limits.starvation_us, 1);
     uint64_t used = q->req->prio - prio;
-    return lifts > used ? -(int32_t)u64_min(lifts - used, INT32_MAX) : 0;
+    return n_aged_classes > used ? -(int32_t)u64_min(n_aged_classes - used, INT32_MAX) : 0;
 }
 
 static bool precedes(const plan *p, const seq *a, const seq *b) {
@@ -149,32 +149,32 @@ static bool precedes(const plan *p, const seq *a, const seq *b) {
     uint32_t class_b = lost_b ? b->req->prio : class_in_batch(p->s, b, p->now_us);
     if (class_a != class_b) return class_a < class_b;
     if (lost_a != lost_b) return lost_b;
-    bool lifted_a = is_lifted(p->s, a, p->now_us), lifted_b = is_lifted(p->s, b, p->now_us);
-    if (lifted_a != lifted_b) return lifted_b; // it has a part of the time of its own: plan_lifted
+    bool aged_a = is_aged(p->s, a, p->now_us), aged_b = is_aged(p->s, b, p->now_us);
+    if (aged_a != aged_b) return aged_b; // it has a part of the time of its own: plan_aged
     int32_t rank_a = rank_now(p, a, class_a), rank_b = rank_now(p, b, class_b);
     if (rank_a != rank_b) return rank_a < rank_b;
-    if (p->tier == TIER_ENTITLED && a->principal != b->principal) {
+    if (p->tier == TIER_ENTITLED && a->flow != b->flow) {
         uint64_t full_a = sched_full_us(p->s, a), full_b = sched_full_us(p->s, b);
         if (full_a != full_b) return full_a < full_b;
     }
-    uint64_t virtual_a = p->s->principals[a->principal].virtual_us;
-    uint64_t virtual_b = p->s->principals[b->principal].virtual_us;
-    if (a->principal != b->principal && virtual_a != virtual_b) return virtual_a < virtual_b;
+    uint64_t virtual_a = p->s->flows[a->flow].virtual_us;
+    uint64_t virtual_b = p->s->flows[b->flow].virtual_us;
+    if (a->flow != b->flow && virtual_a != virtual_b) return virtual_a < virtual_b;
     return a->arrival_no < b->arrival_no;
 }
 
 /* It runs, and holds a batch slot of its model. */
-static bool has_place(const seq *q) {
-    return !q->paused && !q->aside;
+static bool has_batch_slot(const seq *q) {
+    return !q->paused && !q->displaced;
 }
 
 static bool is_active(const plan *p, const seq *q) {
-    return &p->s->models[q->model_idx] == p->m && has_place(q);
+    return &p->s->models[q->model_idx] == p->m && has_batch_slot(q);
 }
 
 static void count_active(plan *p) {
     p->n_active = 0;
-    LIST_EACH(node, &p->m->running) p->n_active += has_place(LIST_ENTRY(node, seq, mine));
+    LIST_EACH(node, &p->m->running) p->n_active += has_batch_slot(LIST_ENTRY(node, seq, mine));
 }
 
 /* Once per plan: the number is needed whenever two waiting sequences are compared. */
@@ -201,7 +201,7 @@ static uint32_t collect_running(plan *p) {
     uint32_t n = 0;
     LIST_EACH(node, &p->m->running) {
         seq *q = LIST_ENTRY(node, seq, mine);
-        if (q->aside || !may_compute(p, q)) continue;
+        if (q->displaced || !may_compute(p, q)) continue;
         uint32_t i = n++;
         for (; i > 0 && precedes(p, q, order[i - 1]); i--) order[i] = order[i - 1];
         order[i] = q;
@@ -280,7 +280,8 @@ bool sched_deserves_less(const seq *a, const seq *b) {
     bool spared_a = a->n_preempted >= PREEMPTIONS_SPARED;
     bool spared_b = b->n_preempted >= PREEMPTIONS_SPARED;
     if (a->paused != b->paused) return a->paused;
-    if (a->aside != b->aside) return a->aside; // else it keeps pages that one with a slot needs
+    if (a->displaced != b->displaced)
+        return a->displaced; // else it keeps pages that one with a slot needs
     if (a->granted != b->granted) return a->granted > b->granted;
     if (spared_a != spared_b) return spared_b;
     return a->arrival_no > b->arrival_no;
@@ -288,7 +289,7 @@ bool sched_deserves_less(const seq *a, const seq *b) {
 
 /* May q's model take pages of equals?  It computes nothing for want of pages, the model of `v` goes
  * on without `v`, and `v` has not yet been preempted PREEMPTIONS_SPARED times. */
-static bool is_its_turn(const sched *s, const seq *q, const seq *v) {
+static bool may_take_from_equal(const sched *s, const seq *q, const seq *v) {
     const sched_model *m = &s->models[q->model_idx], *others = &s->models[v->model_idx];
     return m->starved_plan == s->plan_no && others != m && v->granted == q->req->prio &&
            others->running.next != &v->mine && v->n_preempted < PREEMPTIONS_SPARED;
@@ -303,7 +304,7 @@ static bool may_preempt(const sched *s, const seq *q, bool claims, const seq *v)
      * own guarantee: beyond it two owners would take pages from each other again and again. */
     bool less = q->state == SEQ_RUNNING
                     ? sched_deserves_less(v, q)
-                    : v->paused || v->granted > q->req->prio || is_its_turn(s, q, v);
+                    : v->paused || v->granted > q->req->prio || may_take_from_equal(s, q, v);
     if (!sched_has_guarantees(s) || (less && claims)) return less;
     return (less || claims) && !sched_is_secure(s, v);
 }
@@ -316,7 +317,7 @@ static bool gives_before(const sched *s, bool claims, const seq *a, const seq *b
 }
 
 typedef enum wanted {
-    WANTED_PLACE, // a batch slot
+    WANTED_BATCH_SLOT, // a batch slot
     WANTED_PAGES,
     WANTED_OWN // pages of its own tenant, which is at its ceiling
 } wanted;
@@ -325,7 +326,7 @@ static uint32_t n_active_of(const plan *p, uint32_t tenant_idx) {
     uint32_t n = 0;
     LIST_EACH(node, &p->m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        n += has_place(q) && q->req->tenant_idx == tenant_idx;
+        n += has_batch_slot(q) && q->req->tenant_idx == tenant_idx;
     }
     return n;
 }
@@ -336,7 +337,7 @@ static uint32_t n_without_share(const plan *p) {
     uint32_t n = 0;
     LIST_EACH(node, &p->m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        n += has_place(q) && sched_places_kept(p->s, q->req->tenant_idx) == 0;
+        n += has_batch_slot(q) && sched_batch_slots_kept(p->s, q->req->tenant_idx) == 0;
     }
     return n;
 }
@@ -344,16 +345,16 @@ static uint32_t n_without_share(const plan *p) {
 /* A tenant with a share has a part of the batch slots, whatever the class of sequences without a
  * share: without a slot it would get none of its time.  Tenants with shares do not take slots from
  * each other, or each sequence that ends would cost another what it has computed. */
-static bool lacks_its_place(const plan *p, const seq *q) {
-    uint32_t n_kept = sched_places_kept(p->s, q->req->tenant_idx);
+static bool lacks_batch_slot(const plan *p, const seq *q) {
+    uint32_t n_kept = sched_batch_slots_kept(p->s, q->req->tenant_idx);
     return n_kept > 0 && n_active_of(p, q->req->tenant_idx) < n_kept && n_without_share(p) > 1;
 }
 
 /* v holds a batch slot that is kept for its tenant's share, the tenant of `q` has no share, and
  * sequences without a share hold some slots. */
-static bool keeps_its_place(const plan *p, const seq *q, const seq *v) {
-    uint32_t n_kept = sched_places_kept(p->s, v->req->tenant_idx);
-    return n_kept > 0 && sched_places_kept(p->s, q->req->tenant_idx) == 0 &&
+static bool keeps_batch_slot(const plan *p, const seq *q, const seq *v) {
+    uint32_t n_kept = sched_batch_slots_kept(p->s, v->req->tenant_idx);
+    return n_kept > 0 && sched_batch_slots_kept(p->s, q->req->tenant_idx) == 0 &&
            n_active_of(p, v->req->tenant_idx) <= n_kept && n_without_share(p) > 0;
 }
 
@@ -361,19 +362,19 @@ static bool keeps_its_place(const plan *p, const seq *q, const seq *v) {
  * one.  At a ceiling only sequences of the same owner help. */
 static seq *pick_victim(const plan *p, const seq *q, wanted what) {
     seq *victim = NULL;
-    bool place = what == WANTED_PLACE, own_tenant = what == WANTED_OWN;
+    bool batch_slot = what == WANTED_BATCH_SLOT, own_tenant = what == WANTED_OWN;
     bool own_model = what == WANTED_PAGES && sched_model_is_full(p->s, q);
-    bool claims = claims_memory(p->s, q), lacks = place && lacks_its_place(p, q);
+    bool claims = claims_memory(p->s, q), lacks = batch_slot && lacks_batch_slot(p, q);
     LIST_EACH(node, &p->s->running) {
         seq *v = LIST_ENTRY(node, seq, link);
-        bool counts = place ? is_active(p, v) : v->table.n_blocks > 0;
+        bool counts = batch_slot ? is_active(p, v) : v->table.n_blocks > 0;
         if ((own_model && v->model_idx != q->model_idx) ||
             (own_tenant && v->req->tenant_idx != q->req->tenant_idx))
             continue;
         if (!counts || v == q || v->planned_plan == p->s->plan_no ||
-            (place && keeps_its_place(p, q, v)))
+            (batch_slot && keeps_batch_slot(p, q, v)))
             continue;
-        bool gives = lacks && sched_places_kept(p->s, v->req->tenant_idx) == 0;
+        bool gives = lacks && sched_batch_slots_kept(p->s, v->req->tenant_idx) == 0;
         if (!gives && !may_preempt(p->s, q, claims, v)) continue;
         if (victim == NULL || gives_before(p->s, claims, v, victim)) victim = v;
     }
@@ -402,15 +403,15 @@ static bool preempt_for_pages(plan *p, seq *q, bool own_tenant) {
 
 /* A sequence that loses its batch slot is only displaced: it keeps its blocks as long as no other
  * needs the pages, and gets a step now and then (plan_overdue). */
-static void put_aside(plan *p, seq *q) {
-    q->aside = true;
+static void displace(plan *p, seq *q) {
+    q->displaced = true;
     p->n_active--;
 }
 
-static bool take_place(plan *p, const seq *q) {
-    seq *victim = pick_victim(p, q, WANTED_PLACE);
+static bool take_batch_slot(plan *p, const seq *q) {
+    seq *victim = pick_victim(p, q, WANTED_BATCH_SLOT);
     if (victim == NULL) return false;
-    put_aside(p, victim);
+    displace(p, victim);
     return true;
 }
 
@@ -422,7 +423,7 @@ static bool is_short(const plan *p, const sched_model *m) {
     const sched_limits *l = &p->s->limits;
     /* No attempt for longer than a step takes, or than an idle device sleeps: something else than
      * pages kept the model from computing. */
-    uint64_t gap_us = u64_max(u64_max(l->kv_turn_us, 5 * l->pace_us), 4 * p->s->typical_us);
+    uint64_t gap_us = u64_max(u64_max(l->kv_slice_us, 5 * l->pace_us), 4 * p->s->typical_us);
     return p->now_us <= m->short_at_us + gap_us && m->stepped_us < m->short_since_us;
 }
 
@@ -444,12 +445,11 @@ static bool reclaim_weights(const plan *p, sched_model *m, const seq *waiting) {
         return false;
     if (waiting == NULL)
         return s->reclaim(s->reclaim_ctx, m->kv.owner, GEN_CLASSES, GEN_CLASSES, 0);
-    gen_class lifted = (gen_class)sched_class_now(s, waiting, p->now_us);
+    gen_class aged = (gen_class)sched_class_now(s, waiting, p->now_us);
     uint64_t since_us = u64_max(waiting->idle_since_us, short_since_us(p, m));
-    if (p->now_us < since_us + s->limits.starvation_us) lifted = waiting->req->prio;
+    if (p->now_us < since_us + s->limits.starvation_us) aged = waiting->req->prio;
     return s->reclaim(s->reclaim_ctx, m->kv.owner,
-                      sched_is_blocked(s, p->now_us) ? lifted : waiting->req->prio, lifted,
-                      since_us);
+                      sched_is_blocked(s, p->now_us) ? aged : waiting->req->prio, aged, since_us);
 }
 
 /* Evict one cached block: of this model, or of another if its page may go to this one; else reclaim
@@ -489,7 +489,7 @@ static void trim_caches(sched *s) {
 /* ---- admission ---- */
 
 static uint32_t blocks_reserved(const seq *q, const kv_layout *l) {
-    uint32_t n = q->n_tokens + q->n_promised + LOOK_AHEAD_TOKENS;
+    uint32_t n = q->n_tokens + q->n_pending + LOOK_AHEAD_TOKENS;
     return kv_blocks_of(l, u32_min(n, seq_stored_max(q)));
 }
 
@@ -594,7 +594,7 @@ static void start(plan *p, seq *q) {
     sched *s = p->s;
     const kv_layout *l = &p->m->kv.layout;
     q->granted = (gen_class)sched_class_now(s, q, p->now_us);
-    s->n_lifted += q->granted < q->req->prio;
+    s->n_aged += q->granted < q->req->prio;
     list_remove(&q->link);
     s->n_waiting--;
     q->state = SEQ_RUNNING;
@@ -619,7 +619,7 @@ static void start(plan *p, seq *q) {
 
 typedef enum admission {
     ADMITTED,
-    ADMIT_NO_PLACE, // no batch slot, or its targets could not be kept
+    ADMIT_NO_BATCH_SLOT, // no batch slot, or its targets could not be kept
     ADMIT_NO_PAGES,
     ADMIT_OWN_CEILING // its tenant may have no more: other tenants are not affected
 } admission;
@@ -634,12 +634,13 @@ static admission in_vain(const plan *p, bool full) {
 static admission admit(plan *p, seq *q) {
     /* With `sla` no request joins a batch that would then be too slow for its targets. */
     inferd_err unused = {0};
-    if (p->n_active > 0 && sched_admit_time(p->s, q, &unused) != INFERD_OK) return ADMIT_NO_PLACE;
-    if (p->n_active >= p->s->limits.running_max && pick_victim(p, q, WANTED_PLACE) == NULL)
-        return ADMIT_NO_PLACE;
+    if (p->n_active > 0 && sched_admit_time(p->s, q, &unused) != INFERD_OK)
+        return ADMIT_NO_BATCH_SLOT;
+    if (p->n_active >= p->s->limits.running_max && pick_victim(p, q, WANTED_BATCH_SLOT) == NULL)
+        return ADMIT_NO_BATCH_SLOT;
     uint64_t short_us = u64_max(q->idle_since_us, p->m->short_since_us);
-    bool starved = p->m->n_running == 0 && is_short(p, p->m) && p->s->limits.kv_turn_us != 0 &&
-                   p->now_us >= short_us + p->s->limits.kv_turn_us;
+    bool starved = p->m->n_running == 0 && is_short(p, p->m) && p->s->limits.kv_slice_us != 0 &&
+                   p->now_us >= short_us + p->s->limits.kv_slice_us;
     p->m->starved_plan = starved ? p->s->plan_no : 0;
     bool full; // its tenant is at its ceiling: no other tenant can help
     bool fits_now = fits(p, q, false, &full);
@@ -650,21 +651,22 @@ static admission admit(plan *p, seq *q) {
     while (!fits_now && !fits(p, q, false, &full))
         if ((full || !reclaim_weights(p, p->m, NULL)) && !preempt_for_pages(p, q, full))
             return in_vain(p, full);
-    if (p->n_active >= p->s->limits.running_max && !take_place(p, q)) return ADMIT_NO_PLACE;
+    if (p->n_active >= p->s->limits.running_max && !take_batch_slot(p, q))
+        return ADMIT_NO_BATCH_SLOT;
     start(p, q);
     return ADMITTED;
 }
 
 /* The next waiting sequence to admit; NULL: none, or the window is closed. */
-static seq *door_next(const plan *p, seq_order *before) {
-    const door *d = &p->door;
+static seq *window_next(const plan *p, seq_order *before) {
+    const window *d = &p->window;
     if (d->closed || (d->claimants_only && !sched_has_guarantees(p->s))) return NULL;
     return first_waiting(p, before, d->claimants_only);
 }
 
 /* True: q was admitted. */
-static bool door_try(plan *p, seq *q) {
-    door *d = &p->door;
+static bool window_try(plan *p, seq *q) {
+    window *d = &p->window;
     admission a = admit(p, q);
     if (a == ADMITTED) return true;
     q->refused_plan = p->s->plan_no;
@@ -675,7 +677,7 @@ static bool door_try(plan *p, seq *q) {
     d->n_refused += d->claimants_only;
     if (!d->claimants_only) d->shut_by = q;
     d->claimants_only = true;
-    d->closed = a == ADMIT_NO_PLACE || d->n_refused >= CLAIMS_TRIED;
+    d->closed = a == ADMIT_NO_BATCH_SLOT || d->n_refused >= CLAIMS_TRIED;
     return false;
 }
 
@@ -696,7 +698,7 @@ static uint32_t n_scored_rows(const seq *q, uint32_t begin, uint32_t n) {
 
 /* Do these rows reach the last known or pending token?  Its logits draw the next one. */
 static bool draws_next(const seq *q, uint32_t begin, uint32_t n) {
-    return q->tokens_max > q->req->n_prompt && begin + n >= q->n_tokens + q->n_promised;
+    return q->tokens_max > q->req->n_prompt && begin + n >= q->n_tokens + q->n_pending;
 }
 
 static void add_draw(step *st, uint32_t row, const sample_row *draw) {
@@ -710,8 +712,8 @@ static void add_row(step *st, const seq *q, uint32_t pos, uint32_t seq_idx) {
     uint32_t row = st->b.n_rows++;
     bool known = pos < q->n_tokens + q->n_drafts;
     st->n_attended += pos + 1;
-    st->b.tokens[row] = known ? seq_tokens(q)[pos] : TOK_PROMISED;
-    st->b.promised[row] = known ? 0 : q->promised_logit;
+    st->b.tokens[row] = known ? seq_tokens(q)[pos] : TOK_PENDING;
+    st->b.pending[row] = known ? 0 : q->pending_logit;
     st->b.positions[row] = pos;
     st->b.row_seq[row] = seq_idx;
 }
@@ -746,11 +748,11 @@ static void add_item(plan *p, seq *q, uint32_t n) {
             draw.n_top = r->n_logprobs;
             draw.banned = early ? q->banned : NULL;
             draw.n_banned = early ? q->n_banned : 0;
-            q->promised_logit = st->b.n_logits;
+            q->pending_logit = st->b.n_logits;
             add_draw(st, row, &draw);
         }
     }
-    q->n_promised += next;
+    q->n_pending += next;
     item->n_draws = st->b.n_logits - item->draw_begin;
     sched_note_rows(p->s, q, p->now_us);
     q->n_planned += n;
@@ -813,24 +815,24 @@ static bool wants_rows(const plan *p, const seq *q) {
 
 /* An aged sequence that gets rows keeps its class, because a few rows per starvation_us do not
  * complete a prompt. */
-static void keep_lift(plan *p, seq *q, uint32_t prio) {
+static void keep_age(plan *p, seq *q, uint32_t prio) {
     if (prio >= q->granted) return;
-    p->s->n_lifted += q->granted == q->req->prio;
+    p->s->n_aged += q->granted == q->req->prio;
     q->granted = (gen_class)prio;
 }
 
 /* Swap in q's blocks instead of computing them: all at once when the step is still empty, else for
  * about a quarter of a step's time, and the rest next time.  Blocks on the disk are waited for.
  * False: some are still missing. */
-static bool come_back(plan *p, seq *q) {
+static bool bring_back(plan *p, seq *q) {
     sched *s = p->s;
     uint32_t n_before = q->n_computed, n_max = blocks_findable(q, &p->m->kv.layout);
     n_max -= u32_min(n_max, q->n_published);
-    if (n_max == 0 || (!p->m->parks && !sched_has_disk(s, p->m))) return true;
+    if (n_max == 0 || (!p->m->swaps && !sched_has_disk(s, p->m))) return true;
     uint32_t n = n_max;
     if (p->st->b.n_rows > 0 && p->m->move.us > 0)
-        n = u32_min(n, (uint32_t)(s->typical_us / COME_BACK_PARTS / p->m->move.us) + 1);
-    uint32_t done = sched_unpark(s, q, n, p->now_us), tokens = q->n_computed - n_before;
+        n = u32_min(n, (uint32_t)(s->typical_us / BRING_BACK_PARTS / p->m->move.us) + 1);
+    uint32_t done = sched_swap_in(s, q, n, p->now_us), tokens = q->n_computed - n_before;
     if (q->n_preempted == 0) {
         q->n_cached += tokens;
         s->counters.prefix_hits_tokens += tokens;
@@ -844,43 +846,44 @@ static bool come_back(plan *p, seq *q) {
 /* ---- displaced sequences ---- */
 
 /* Batch slots for aged sequences; also the most displaced sequences in a step. */
-static uint32_t lifted_max(const plan *p) {
-    return u32_max(p->s->limits.running_max / LIFTED_PARTS, 1);
+static uint32_t aged_max(const plan *p) {
+    return u32_max(p->s->limits.running_max / AGED_PARTS, 1);
 }
 
-/* The first displaced sequence to get a batch slot back.  `lifted`: only aged ones, of which there
+/* The first displaced sequence to get a batch slot back.  `aged`: only aged ones, of which there
  * are no more than slots for them; they come before all others. */
-static seq *first_aside(const plan *p, bool lifted) {
+static seq *first_displaced(const plan *p, bool aged) {
     seq *first = NULL;
     LIST_EACH(node, &p->m->running) {
         seq *q = LIST_ENTRY(node, seq, mine);
-        if (!q->aside || q->paused || !may_join(p, q) || (lifted && q->granted == q->req->prio))
+        if (!q->displaced || q->paused || !may_join(p, q) || (aged && q->granted == q->req->prio))
             continue;
         if (first == NULL || precedes(p, q, first)) first = q;
     }
     return first;
 }
 
-static void take_places_back(plan *p, bool lifted) {
-    for (seq *q; p->n_active < p->s->limits.running_max && (q = first_aside(p, lifted)) != NULL;) {
-        seq *w = lifted ? NULL : first_waiting(p, precedes, false);
+static void retake_batch_slots(plan *p, bool aged) {
+    for (seq *q;
+         p->n_active < p->s->limits.running_max && (q = first_displaced(p, aged)) != NULL;) {
+        seq *w = aged ? NULL : first_waiting(p, precedes, false);
         bool full;
         if (w != NULL && precedes(p, w, q) && fits(p, w, false, &full)) return; // in plan_chunks
-        q->aside = false;
+        q->displaced = false;
         p->n_active++;
     }
 }
 
 /* When slow readers resume, the batch may have more sequences than slots: displace the last in
  * order. */
-static void leave_places(plan *p) {
+static void give_up_batch_slots(plan *p) {
     while (p->n_active > p->s->limits.running_max) {
         seq *last = NULL;
         LIST_EACH(node, &p->m->running) {
             seq *q = LIST_ENTRY(node, seq, mine);
-            if (has_place(q) && (last == NULL || precedes(p, last, q))) last = q;
+            if (has_batch_slot(q) && (last == NULL || precedes(p, last, q))) last = q;
         }
-        put_aside(p, last);
+        displace(p, last);
     }
 }
 
@@ -889,7 +892,7 @@ static seq *longest_overdue(const plan *p) {
     seq *first = NULL;
     LIST_EACH(node, &p->m->running) {
         seq *q = LIST_ENTRY(node, seq, mine);
-        if (q->aside && wants_rows(p, q) && may_compute(p, q) &&
+        if (q->displaced && wants_rows(p, q) && may_compute(p, q) &&
             sched_is_overdue(p->s, q, p->now_us) &&
             (first == NULL || q->idle_since_us < first->idle_since_us))
             first = q;
@@ -920,15 +923,14 @@ static uint32_t plan_overdue(plan *p) {
         p->m->overdue_step = false;
         return 0;
     }
-    for (seq *q; n_seqs < lifted_max(p) && (q = longest_overdue(p)) != NULL;) {
+    for (seq *q; n_seqs < aged_max(p) && (q = longest_overdue(p)) != NULL;) {
         bool prompt = seq_n_wanted(q) > 1;
-        uint32_t n = come_back(p, q) ? plan_rows(p, q, overdue_rows(p, q)) : 0;
+        uint32_t n = bring_back(p, q) ? plan_rows(p, q, overdue_rows(p, q)) : 0;
         if (n == 0) continue; // it is refused for this plan
         n_seqs++;
         n_prompt_rows += prompt ? n : 0;
-        bool may_rise =
-            q->granted < q->req->prio || s->n_lifted < s->limits.running_max / LIFTED_PARTS;
-        if (q->granted > GEN_HIGH && may_rise) keep_lift(p, q, q->granted - 1);
+        bool may_rise = q->granted < q->req->prio || s->n_aged < s->limits.running_max / AGED_PARTS;
+        if (q->granted > GEN_HIGH && may_rise) keep_age(p, q, q->granted - 1);
     }
     p->m->overdue_step = n_seqs > 0;
     return n_prompt_rows;
@@ -1006,30 +1008,30 @@ static step_bound bound_of_others(const plan *p, uint32_t n_order, step_bound al
     uint64_t so_far_us = work.rows > 0 ? rate_us(&p->m->rate, &work) : 0;
     uint32_t n = 0;
     for (uint32_t i = 0; i < n_order; i++)
-        n += wants_rows(p, p->s->order[i]) && is_lifted(p->s, p->s->order[i], p->now_us);
+        n += wants_rows(p, p->s->order[i]) && is_aged(p->s, p->s->order[i], p->now_us);
     if (n == 0) return all;
     uint32_t rows = all.rows - u32_min(work.rows, all.rows);
     step_bound others = all;
-    others.rows -= u32_min(rows, u32_max(rows / LIFTED_PARTS, n));
-    if (all.us > so_far_us) others.us -= (all.us - so_far_us) / LIFTED_PARTS;
+    others.rows -= u32_min(rows, u32_max(rows / AGED_PARTS, n));
+    if (all.us > so_far_us) others.us -= (all.us - so_far_us) / AGED_PARTS;
     return others;
 }
 
 /* Prompts of running aged sequences: an eighth of the time of prompts is theirs, the oldest first,
  * or an endless stream of more urgent prompts would starve them.  An overdue one gets a row in any
  * case. */
-static void plan_lifted(plan *p, uint32_t n_order, step_bound all) {
+static void plan_aged(plan *p, uint32_t n_order, step_bound all) {
     sched *s = p->s;
     uint32_t n_rows = 0;
     for (uint32_t i = 0; i < n_order && has_rows(p, all.rows); i++) {
         seq *q = s->order[i];
-        if (!wants_rows(p, q) || !is_lifted(s, q, p->now_us) || !come_back(p, q)) continue;
+        if (!wants_rows(p, q) || !is_aged(s, q, p->now_us) || !bring_back(p, q)) continue;
         rate_work work = step_work(p->st);
         uint32_t n_max = u32_min(seq_n_wanted(q), all.rows - work.rows);
         uint32_t n = rate_rows(&p->m->rate, all.us, &work, q->n_computed + q->n_planned, n_max);
         if (sched_is_overdue(s, q, p->now_us)) n = u32_max(n, 1);
         if (n == 0) continue;
-        keep_lift(p, q, class_in_batch(s, q, p->now_us));
+        keep_age(p, q, class_in_batch(s, q, p->now_us));
         n_rows += plan_rows(p, q, n);
     }
     p->st->n_prefill_rows += n_rows;
@@ -1043,23 +1045,23 @@ static void plan_chunks(plan *p, uint32_t n_order) {
     for (uint32_t i = 0; has_rows(p, all.rows);) {
         while (i < n_order && !wants_rows(p, s->order[i])) i++;
         seq *q = i < n_order ? s->order[i] : NULL;
-        seq *w = door_next(p, precedes);
+        seq *w = window_next(p, precedes);
         if (q == NULL && w == NULL) break;
         bool comes = w != NULL && (q == NULL || precedes(p, w, q));
-        bool lifted = !comes && is_lifted(s, q, p->now_us);
-        const step_bound *its = lifted ? &all : &others;
+        bool aged = !comes && is_aged(s, q, p->now_us);
+        const step_bound *its = aged ? &all : &others;
         if (!has_room(p, its)) break;
         if (comes) {
-            if (!door_try(p, w)) continue;
+            if (!window_try(p, w)) continue;
             q = w;
         } else {
             i++;
         }
-        if (!come_back(p, q)) continue;
-        if (lifted) keep_lift(p, q, class_in_batch(s, q, p->now_us));
+        if (!bring_back(p, q)) continue;
+        if (aged) keep_age(p, q, class_in_batch(s, q, p->now_us));
         st->n_prefill_rows += plan_rows(p, q, chunk_rows(p, q, its));
     }
-    plan_lifted(p, n_order, all);
+    plan_aged(p, n_order, all);
 }
 
 /* Does a sequence run that w may preempt? */
@@ -1083,11 +1085,11 @@ static bool needs_no_victim(const plan *p, const seq *w) {
  * refused first. */
 static void admit_urgent(plan *p) {
     seq *w;
-    p->door = (door){0};
-    while ((w = door_next(p, outranks)) != NULL && outranks_one(p, w) && !needs_no_victim(p, w))
-        door_try(p, w);
-    if (p->door.shut_by != NULL) p->door.shut_by->refused_plan = 0;
-    p->door = (door){0};
+    p->window = (window){0};
+    while ((w = window_next(p, outranks)) != NULL && outranks_one(p, w) && !needs_no_victim(p, w))
+        window_try(p, w);
+    if (p->window.shut_by != NULL) p->window.shut_by->refused_plan = 0;
+    p->window = (window){0};
 }
 
 static bool plan_model(plan *p) {
@@ -1099,10 +1101,10 @@ static bool plan_model(plan *p) {
     st->charge_us = 0;
     count_active(p);
     count_models(p);
-    leave_places(p);
-    take_places_back(p, true);
+    give_up_batch_slots(p);
+    retake_batch_slots(p, true);
     admit_urgent(p);
-    take_places_back(p, false);
+    retake_batch_slots(p, false);
     uint32_t n_order = collect_running(p);
     uint32_t n_overdue_rows = plan_overdue(p);
     n_order = u32_min(n_order, p->s->limits.running_max - st->b.n_seqs);
@@ -1135,7 +1137,7 @@ bool sched_plan(sched *s, uint64_t now_us, step *st) {
         p.m->n_steps++;
         p.m->stepped_us = now_us;
         rate_work work = step_work(st);
-        sched_note_aside(s, choice.prio, now_us);
+        sched_note_displaced(s, choice.prio, now_us);
         st->predicted_us = rate_us(&p.m->rate, &work);
         for (uint32_t i = 0; i < st->b.n_seqs; i++) st->items[i].q->last_epoch = st->epoch;
         s->blocked_since_us = 0;

@@ -45,7 +45,7 @@ void sched_set_model_policy(sched *s, uint32_t model_idx, const model_policy *po
     m->tpot_us = (uint64_t)policy->slo_tpot_ms * 1000;
 }
 
-static share_account *tenant_of(const sched *s, const seq *q) {
+static share_bucket *tenant_of(const sched *s, const seq *q) {
     return q->req->tenant_idx < s->n_tenants ? &s->tenants[q->req->tenant_idx].share : NULL;
 }
 
@@ -81,7 +81,7 @@ static uint64_t deadline_of(const sched *s, const seq *q, uint64_t *target_us) {
 /* ---- tiers ---- */
 
 static sched_tier tier_now(sched *s, const seq *q, uint64_t now_us, uint64_t overdraw_us) {
-    share_account *t = tenant_of(s, q), *m = &seq_model(s, q)->share;
+    share_bucket *t = tenant_of(s, q), *m = &seq_model(s, q)->share;
     share_refill(m, now_us);
     if (t != NULL) share_refill(t, now_us);
     if (!share_may_run(m, overdraw_us) || (t != NULL && !share_may_run(t, overdraw_us))) {
@@ -100,21 +100,21 @@ sched_tier sched_tier_of(sched *s, const seq *q, uint64_t now_us) {
 }
 
 uint64_t sched_full_us(const sched *s, const seq *q) {
-    const share_account *t = tenant_of(s, q);
+    const share_bucket *t = tenant_of(s, q);
     uint64_t model_us = share_full_us(&s->models[q->model_idx].share);
     uint64_t tenant_us = t != NULL ? share_full_us(t) : UINT64_MAX;
     return model_us < tenant_us ? model_us : tenant_us;
 }
 
-uint32_t sched_places_kept(const sched *s, uint32_t tenant_idx) {
+uint32_t sched_batch_slots_kept(const sched *s, uint32_t tenant_idx) {
     if (tenant_idx >= s->n_tenants) return 0;
     uint32_t percent = s->tenants[tenant_idx].share.percent;
     return percent == 0 ? 0 : u32_max(percent * s->limits.running_max / WHOLE_PERCENT, 1);
 }
 
 const char *sched_pause_reason(const sched *s, const seq *q) {
-    const share_account *t = tenant_of(s, q);
-    const share_account *m = &s->models[q->model_idx].share;
+    const share_bucket *t = tenant_of(s, q);
+    const share_bucket *m = &s->models[q->model_idx].share;
     if (m->policy != SHARE_BESTEFFORT || (t != NULL && t->policy != SHARE_BESTEFFORT)) return "";
     if (m->weight == 0) return ": its model is paused (weight 0)";
     return t != NULL && t->weight == 0 ? ": its tenant is paused (weight 0)" : "";
@@ -125,7 +125,7 @@ const char *sched_pause_reason(const sched *s, const seq *q) {
 /* A class that waits while others run saves up its floor: so much time it may go before them. */
 static void refill_floors(sched *s, uint32_t classes, uint64_t now_us) {
     for (uint32_t c = 0; c < GEN_CLASSES; c++) {
-        share_account *f = &s->floors[c];
+        share_bucket *f = &s->floors[c];
         if ((classes & 1u << c) == 0) f->refilled_us = now_us; // nothing of it is ready
         share_refill(f, now_us);
         int64_t least = -(int64_t)FLOOR_DEBT_US * 100;
@@ -156,7 +156,7 @@ static bool is_ready(const sched *s, const seq *q) {
 }
 
 static uint64_t virtual_of(const sched *s, const seq *q) {
-    return s->principals[q->principal].virtual_us;
+    return s->flows[q->flow].virtual_us;
 }
 
 /* Fills in what orders this sequence; false: it may not run in this plan. */
@@ -175,7 +175,7 @@ static bool consider(sched *s, seq *q, uint64_t now_us, sched_choice *out) {
         .overdue = sched_is_overdue(s, q, now_us) &&
                    now_us >= seq_model(s, q)->stepped_us + s->limits.starvation_us,
         .deadline_us = urgent ? deadline_us : 0,
-        .due_us = late || q->aside || seq_n_output(q) == 0 ? 0 : deadline_us,
+        .due_us = late || q->displaced || seq_n_output(q) == 0 ? 0 : deadline_us,
         .virtual_us = virtual_of(s, q),
         .runs = q->state == SEQ_RUNNING,
         .arrival_no = q->arrival_no};
@@ -265,8 +265,8 @@ bool sched_choose(sched *s, uint64_t now_us, sched_choice *out) {
 
 /* ---- charging ---- */
 
-account *sched_account(sched *s) {
-    return &s->account;
+flow_usage *sched_flow_usage(sched *s) {
+    return &s->flow_usage;
 }
 
 static double cost_of(const rate *r, const step_item *item, uint32_t n_items) {
@@ -292,15 +292,15 @@ static uint32_t prompt_rows(const step_item *item) {
     return end > begin ? end - begin : 0;
 }
 
-void sched_note_use(sched *s, const seq *q, const engine_principal *use) {
-    principal *p = sched_principal_of(s, q);
-    account_charge(&s->account, &p->account, p->tenant, p->model, use);
+void sched_note_use(sched *s, const seq *q, const engine_flow *use) {
+    flow *p = sched_flow_of(s, q);
+    flow_usage_charge(&s->flow_usage, &p->flow_usage, p->tenant, p->model, use);
 }
 
 static void charge_item(sched *s, const step_item *item, uint64_t us) {
     seq *q = item->q;
-    principal *p = sched_principal_of(s, q);
-    share_account *t = tenant_of(s, q), *m = &seq_model(s, q)->share;
+    flow *p = sched_flow_of(s, q);
+    share_bucket *t = tenant_of(s, q), *m = &seq_model(s, q)->share;
     uint64_t waste_us = us * rows_redone(item) / item->n_rows;
     q->waste_us += waste_us;
     s->waste_us += waste_us;
@@ -308,7 +308,7 @@ static void charge_item(sched *s, const step_item *item, uint64_t us) {
     q->device_us += us;
     s->charged_us += us;
     s->counters.class_us[q->req->prio] += us;
-    engine_principal use = {.device_us = us, .prompt_tokens = prompt_rows(item)};
+    engine_flow use = {.device_us = us, .prompt_tokens = prompt_rows(item)};
     sched_note_use(s, q, &use);
     uint64_t weight = (uint64_t)u32_max(m->weight, 1) * (t != NULL ? u32_max(t->weight, 1) : 1);
     p->virtual_rest += us * VIRTUAL_ONE;

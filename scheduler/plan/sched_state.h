@@ -3,12 +3,12 @@
  *
  *     sched.c         submission, cancellation, ends, last events
  *     sched_share.c   which model has the next step, and which account is charged
- *     sched_rungs.c   preemption kinds: what a preemption cost, and how long it took
+ *     sched_preempt.c   preemption kinds: what a preemption cost, and how long it took
  *     sched_plan.c    which sequences compute what; admission and preemption
  *     sched_pace.c    how long a step may take
  *     sched_time.c    whether targets can be kept
  *     sched_memory.c  guarantees and ceilings of memory
- *     sched_park.c    cached blocks in host memory
+ *     sched_swap.c    cached blocks in host memory
  *     sched_disk.c    cached blocks on disk
  *     sched_commit.c  the results of a finished step
  *     sched_verify.c  checks of all of this
@@ -17,7 +17,7 @@
 #ifndef INFERD_SCHED_STATE_H
 #define INFERD_SCHED_STATE_H
 
-#include "account.h"
+#include "flow_usage.h"
 #include "rate.h"
 #include "scheduler/feasible.h"
 #include "scheduler.h"
@@ -58,10 +58,10 @@ typedef struct sched_model {
     struct sched *s; // the scheduler it belongs to
     kv kv;
     prefix prefix;
-    bool parks;            // has the next three
-    kv parked_kv;          // blocks in host memory
-    prefix parked;         // all of them are cached
-    kv_table park_table;   // of one block, scratch
+    bool swaps;            // has the next three
+    kv swapped_kv;         // blocks in host memory
+    prefix swapped;        // all of them are cached
+    kv_table swap_table;   // of one block, scratch
     sched_took move, read; // a block to host memory or back; from the disk
     rate rate;
     list_node waiting, running; // its sequences, by seq.mine
@@ -76,8 +76,8 @@ typedef struct sched_model {
     uint64_t device_us;                   // of its finished steps
     bool first_step;                      // no step has finished since it became hot
     uint64_t first_us, first_us_sum;      // of such steps: the newest, the sum
-    uint64_t n_rungs[GEN_RUNGS];
-    share_account share;
+    uint64_t n_preempts[GEN_PREEMPTS];
+    share_bucket share;
     uint32_t weights_of;       // the model that has its weights
     uint32_t pinned_pages;     // of its own weights, that never leave
     uint64_t ttft_us, tpot_us; // targets of its requests; 0: none
@@ -93,7 +93,7 @@ typedef struct sched_model {
 
 /* Limits and usage of a tenant: time, and KV. */
 typedef struct sched_tenant {
-    share_account share;
+    share_bucket share;
     uint64_t used_bytes;           // of blocks that its sequences use
     bool changed;                  // used_bytes changed since sched_next_tenant
     uint64_t min_bytes, max_bytes; // guarantee, and ceiling (UINT64_MAX: none)
@@ -114,18 +114,18 @@ typedef struct sched_read {
 } sched_read;
 
 /* A flow: the work of one tenant on one model. */
-typedef struct principal {
-    list_node idle; // in sched.idle_principals or sched.active_principals
+typedef struct flow {
+    list_node idle; // in sched.idle_flows or sched.active_flows
     uint32_t tenant, model;
     uint32_t n_seqs;       // waiting and running
     uint32_t next;         // in its bucket
     uint64_t virtual_us;   // device time it got, by weight; the smallest goes first among equals
     uint64_t virtual_rest; // the remainder of dividing by the weight
-    account_ref account;   // its row of the usage table
+    flow_usage_ref flow_usage; // its row of the usage table
     bool used;
-} principal;
+} flow;
 
-#define PRINCIPAL_NONE UINT32_MAX
+#define FLOW_NONE UINT32_MAX
 
 struct sched {
     sched_limits limits;
@@ -161,7 +161,7 @@ struct sched {
     list_node free, waiting, running, ended;
     uint32_t n_waiting, n_running, n_ended, n_unsent;
     uint32_t n_paused; // of those waiting and running
-    uint32_t n_lifted; // of those running: in a class more urgent than that of the request
+    uint32_t n_aged;   // of those running: in a class more urgent than that of the request
     seq **order;       // [n_seqs] scratch of a plan; owned
 
     uint32_t next_drop; // the model at which sched_drop_cached begins next time
@@ -178,16 +178,16 @@ struct sched {
     uint32_t n_tenants, n_paused_tenants; // paused: those with weight 0
     uint32_t *changed_tenants;            // [n_changed_tenants] of at most n_tenants; owned
     uint32_t n_changed_tenants;
-    principal *principals;       // [n_principals] owned
-    uint32_t *principal_buckets; // [n_principals] first of each, by hash; owned
-    uint32_t n_principals;
-    list_node idle_principals, active_principals; // idle: the one idle for longest first
-    share_account floors[GEN_CLASSES];
+    flow *flows;            // [n_flows] owned
+    uint32_t *flow_buckets; // [n_flows] first of each, by hash; owned
+    uint32_t n_flows;
+    list_node idle_flows, active_flows; // idle: the one idle for longest first
+    share_bucket floors[GEN_CLASSES];
     uint64_t virtual_us;     // of the flow served last: new flows start here
     uint64_t typical_us;     // length of a step, fading
     uint64_t share_ready_us; // when a sequence with a used-up share may go on; UINT64_MAX: never
     uint64_t charged_us, waste_us;    // of all steps
-    account account;                  // charged_us, by tenant and model
+    flow_usage flow_usage;            // charged_us, by tenant and model
     uint64_t moved_us;                // all copies of swapped-out blocks together
     uint64_t clock_us;                // the newest time passed in
     uint64_t step_ends_us[STEP_ENDS]; // of the newest steps that ended, by epoch
@@ -211,7 +211,7 @@ void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_s
 /* -- sched_share.c -- */
 bool sched_choose(sched *s, uint64_t now_us, sched_choice *out);
 /* Batch slots kept for the share of a tenant, at least one; 0: it has no share. */
-uint32_t sched_places_kept(const sched *s, uint32_t tenant_idx);
+uint32_t sched_batch_slots_kept(const sched *s, uint32_t tenant_idx);
 /* Of an entitled sequence: time until its bucket is full and more is lost; the smallest goes
  * first. */
 uint64_t sched_full_us(const sched *s, const seq *q);
@@ -220,13 +220,13 @@ sched_tier sched_tier_of(sched *s, const seq *q, uint64_t now_us);
 const char *sched_pause_reason(const sched *s, const seq *q);
 void sched_charge(sched *s, const step *st, uint64_t us);
 /* Adds `use` to the usage of its tenant for its model. */
-void sched_note_use(sched *s, const seq *q, const engine_principal *use);
+void sched_note_use(sched *s, const seq *q, const engine_flow *use);
 
 /* -- sched.c -- */
 /* Sets in the last event when a retry is of use. */
 void sched_note_retry(const sched_model *m, seq *q, uint64_t now_us);
 
-/* -- sched_rungs.c -- */
+/* -- sched_preempt.c -- */
 void sched_note_preempted(sched *s, seq *q);
 void sched_note_model_out(seq *q); // after sched_note_preempted
 /* Adds n_tokens that needed no computing to the usage of its tenant. */
@@ -235,7 +235,7 @@ void sched_note_cached(sched *s, seq *q, uint32_t n_tokens);
 void sched_note_rows(sched *s, seq *q, uint64_t now_us);
 /* A step was planned for this class: less urgent running sequences that could compute stand
  * still. */
-void sched_note_aside(sched *s, uint32_t prio, uint64_t now_us);
+void sched_note_displaced(sched *s, uint32_t prio, uint64_t now_us);
 /* A step ended: pages that waited for it are free. */
 void sched_note_relief(sched *s, uint64_t now_us);
 
@@ -271,10 +271,10 @@ uint32_t sched_tenant_tokens(const sched *s, uint32_t model_idx, uint32_t tenant
 /* Guarantees, ceilings or pins changed: a request that can never be finished any more ends with the
  * numbers, instead of waiting for good; a request without max_tokens gets less. */
 void sched_recheck_limits(sched *s, uint64_t now_us);
-bool sched_init_principals(sched *s); // false: no memory
-void sched_leave_principal(sched *s, seq *q);
+bool sched_init_flows(sched *s); // false: no memory
+void sched_leave_flow(sched *s, seq *q);
 /* When a sequence has ended while a step still names it, another flow may have taken the entry. */
-principal *sched_principal_of(sched *s, const seq *q);
+flow *sched_flow_of(sched *s, const seq *q);
 
 /* -- sched_memory.c -- */
 void sched_on_live(void *ctx, uint32_t tenant, bool live); // on_live of a model's kv
@@ -300,14 +300,14 @@ bool sched_may_claim(const sched *s, const seq *q);
 /* All that its tenant, or its model, has is within the guarantee. */
 bool sched_is_secure(const sched *s, const seq *q);
 
-/* -- sched_park.c -- */
-inferd_status sched_open_park(sched *s, sched_model *m, inferd_err *err);
-void sched_close_park(sched_model *m);
+/* -- sched_swap.c -- */
+inferd_status sched_open_swap(sched *s, sched_model *m, inferd_err *err);
+void sched_close_swap(sched_model *m);
 /* Evicts one cached block of the model, swapped out first where that pays; false: there is none. */
 bool sched_evict_block(sched *s, sched_model *m);
 /* Swaps in at most n blocks of a running sequence that has computed whole blocks so far; returns
  * how many. */
-uint32_t sched_unpark(sched *s, seq *q, uint32_t n, uint64_t now_us);
+uint32_t sched_swap_in(sched *s, seq *q, uint32_t n, uint64_t now_us);
 /* Time to get n blocks back, in which the rows of `held` were computed, if they leave the device
  * now: by copying or by computing, whichever takes less. */
 uint64_t sched_again_us(const sched_model *m, const rate_work *held, uint64_t n_blocks);

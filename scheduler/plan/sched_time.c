@@ -28,7 +28,7 @@ static uint64_t decode_us(const sched_model *m, uint32_t n_more, const horizon *
     rate_work w = {0};
     LIST_EACH(node, &m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        if (q->paused || q->aside || has_ended(q, h)) continue;
+        if (q->paused || q->displaced || has_ended(q, h)) continue;
         rate_add_rows(&w, q->n_computed, 1);
         w.draws++;
     }
@@ -51,7 +51,7 @@ static uint64_t period_of(const sched *s, const sched_model *m, const horizon *h
     uint64_t least = 0;
     LIST_EACH(node, &m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        if (q->aside || has_ended(q, h)) continue;
+        if (q->displaced || has_ended(q, h)) continue;
         uint64_t us = sched_tpot_us(s, q);
         if (us != 0 && (least == 0 || us < least)) least = us;
     }

@@ -10,7 +10,7 @@ static inferd_status verify_seq(const sched *s, const seq *q, inferd_err *err) {
         return inferd_fail(err, INFERD_EINVAL, "sched: a sequence in state %d is in no list",
                            q->state);
     if (q->state != SEQ_RUNNING) {
-        if (q->table.n_blocks != 0 || n != 0 || q->n_promised != 0 || q->n_drafts != 0)
+        if (q->table.n_blocks != 0 || n != 0 || q->n_pending != 0 || q->n_drafts != 0)
             return inferd_fail(err, INFERD_EINVAL,
                                "sched: request %llu does not run and holds %u "
                                "blocks",
@@ -18,13 +18,13 @@ static inferd_status verify_seq(const sched *s, const seq *q, inferd_err *err) {
         return INFERD_OK;
     }
     const kv_layout *l = &s->models[q->model_idx].kv.layout;
-    if (n > q->n_tokens + q->n_promised + q->n_drafts || q->n_tokens > q->tokens_max ||
-        q->n_promised > s->limits.depth)
+    if (n > q->n_tokens + q->n_pending + q->n_drafts || q->n_tokens > q->tokens_max ||
+        q->n_pending > s->limits.depth)
         return inferd_fail(err, INFERD_EINVAL,
                            "sched: request %llu has computed %u and planned %u of %u + %u tokens",
-                           id, q->n_computed, q->n_planned, q->n_tokens, q->n_promised);
+                           id, q->n_computed, q->n_planned, q->n_tokens, q->n_pending);
     if (q->n_drafts > 0 &&
-        (q->n_steps != 1 || q->n_promised != 1 || q->n_drafts > s->limits.draft_tokens ||
+        (q->n_steps != 1 || q->n_pending != 1 || q->n_drafts > s->limits.draft_tokens ||
          n != q->n_tokens + q->n_drafts || q->n_tokens + q->n_drafts >= q->tokens_max))
         return inferd_fail(
             err, INFERD_EINVAL,
@@ -70,19 +70,19 @@ static uint32_t length(const list_node *list) {
 }
 
 static inferd_status verify_lists(const sched *s, inferd_err *err) {
-    uint32_t n_in[SEQ_ENDED + 1] = {0}, n_unsent = 0, n_lifted = 0, n_paused = 0;
+    uint32_t n_in[SEQ_ENDED + 1] = {0}, n_unsent = 0, n_aged = 0, n_paused = 0;
     for (uint32_t i = 0; i < s->n_seqs; i++) {
         n_in[s->seqs[i].state]++;
         n_unsent += s->seqs[i].state == SEQ_ENDED && !s->seqs[i].done_sent;
-        n_lifted += s->seqs[i].state == SEQ_RUNNING && s->seqs[i].granted < s->seqs[i].req->prio;
+        n_aged += s->seqs[i].state == SEQ_RUNNING && s->seqs[i].granted < s->seqs[i].req->prio;
         bool alive = s->seqs[i].state == SEQ_WAITING || s->seqs[i].state == SEQ_RUNNING;
         n_paused += alive && s->seqs[i].paused;
     }
-    if (n_lifted != s->n_lifted || n_paused != s->n_paused)
+    if (n_aged != s->n_aged || n_paused != s->n_paused)
         return inferd_fail(
             err, INFERD_EINVAL,
-            "sched: %u running are aged and %u are paused, the counters say %u and %u", n_lifted,
-            n_paused, s->n_lifted, s->n_paused);
+            "sched: %u running are aged and %u are paused, the counters say %u and %u", n_aged,
+            n_paused, s->n_aged, s->n_paused);
     if (n_in[SEQ_FREE] != length(&s->free) || n_in[SEQ_WAITING] != length(&s->waiting) ||
         n_in[SEQ_RUNNING] != length(&s->running) || n_in[SEQ_ENDED] != length(&s->ended) ||
         n_in[SEQ_WAITING] != s->n_waiting || n_in[SEQ_RUNNING] != s->n_running ||
@@ -109,17 +109,17 @@ inferd_status sched_verify(const sched *s, inferd_err *err) {
         status = kv_verify(&s->models[i].kv, err);
         if (status == INFERD_OK) status = prefix_verify(&s->models[i].prefix, err);
         if (status == INFERD_OK) status = verify_refs(s, i, err);
-        if (status != INFERD_OK || !s->models[i].parks) continue;
-        status = kv_verify(&s->models[i].parked_kv, err);
-        if (status == INFERD_OK) status = prefix_verify(&s->models[i].parked, err);
+        if (status != INFERD_OK || !s->models[i].swaps) continue;
+        status = kv_verify(&s->models[i].swapped_kv, err);
+        if (status == INFERD_OK) status = prefix_verify(&s->models[i].swapped, err);
     }
-    if (status == INFERD_OK && !account_verify(&s->account))
+    if (status == INFERD_OK && !flow_usage_verify(&s->flow_usage))
         status = inferd_fail(err, INFERD_EINVAL,
                              "sched: flows do not add up to %llu us, or to the tokens charged",
-                             (unsigned long long)s->account.all.device_us);
-    if (status == INFERD_OK && s->account.all.device_us != s->charged_us)
+                             (unsigned long long)s->flow_usage.all.device_us);
+    if (status == INFERD_OK && s->flow_usage.all.device_us != s->charged_us)
         status = inferd_fail(err, INFERD_EINVAL, "sched: %llu us were charged, %llu to flows",
                              (unsigned long long)s->charged_us,
-                             (unsigned long long)s->account.all.device_us);
+                             (unsigned long long)s->flow_usage.all.device_us);
     return status;
 }

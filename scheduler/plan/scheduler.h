@@ -13,7 +13,7 @@
  * prompts get all time that the pace leaves (sched_pace.c).
  *
  * A sequence without rows for starvation_us is aged: it counts as one class more urgent, per such
- * interval, up to GEN_HIGH.  Of the waiting sequences only a few at a time are aged (LIFTED_PARTS):
+ * interval, up to GEN_HIGH.  Of the waiting sequences only a few at a time are aged (AGED_PARTS):
  * if a whole long queue were, an urgent request would not be urgent any more.  An aged sequence
  * keeps its class while it runs.  Prompts of requests of that class go before its own, but an
  * eighth of the time and rows of prompts is for aged ones.  A sequence in a batch that had no rows
@@ -72,7 +72,8 @@ typedef struct sched_limits {
     uint32_t draft_tokens;      // drafted per sequence and step, at depth 1 only; 0: none
     uint64_t pace_us; // between two tokens of a stream, while prompts are computed: sched_pace.c
     uint64_t starvation_us;
-    uint64_t kv_turn_us; // after so long without a page a model takes some of equals; set by core.h
+    uint64_t
+        kv_slice_us; // after so long without a page a model takes some of equals; set by core.h
     uint32_t starvation_percent; // of the time that a class waits: its minimum; 0: none
     policy_objective objective;
     bool no_prefix_cache;
@@ -104,12 +105,12 @@ typedef struct sched_counters {
     uint32_t pages_cached;                            // KV pages that only the prefix cache uses
     uint32_t blocks_referenced;                       // blocks that sequences use
     uint64_t n_preemptions, n_recomputed_tokens;
-    uint64_t n_parked, n_unparked; // blocks swapped out to host memory, and in
-    uint32_t blocks_parked;        // in host memory now
-    uint64_t n_copied_ahead;       // blocks copied to host memory while their sequence ran
-    uint64_t n_stored, n_fetched;  // blocks given to the disk, and read from it
-    uint64_t n_zeroed_pages, n_zeroed_slots; // before another tenant got them
-    engine_times rungs[GEN_RUNGS], relief;   // of preemptions, by kind; until pages are free
+    uint64_t n_swapped_out, n_swapped_in; // blocks swapped out to host memory, and in
+    uint32_t blocks_swapped;              // in host memory now
+    uint64_t n_copied_ahead;              // blocks copied to host memory while their sequence ran
+    uint64_t n_stored, n_fetched;         // blocks given to the disk, and read from it
+    uint64_t n_zeroed_pages, n_zeroed_slots;     // before another tenant got them
+    engine_times preempts[GEN_PREEMPTS], relief; // of preemptions, by kind; until pages are free
     uint64_t charged_us, waste_us;  // of all steps: charged, and computed again after preemptions
     uint64_t class_us[GEN_CLASSES]; // of charged_us, by class of the request
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
@@ -120,11 +121,11 @@ typedef struct sched_counters {
 /* Numbers of one model. */
 typedef struct sched_model_numbers {
     uint32_t n_running, n_waiting, pages_cached;
-    uint32_t blocks_used;            // that sequences use
-    uint64_t device_us;              // of its steps
-    uint64_t n_rungs[GEN_RUNGS];     // preemptions of its sequences
-    uint32_t cost_error_ppm;         // rate_error_ppm
-    uint64_t first_us, first_us_sum; // of the first step after it became hot: the newest, the sum
+    uint32_t blocks_used;              // that sequences use
+    uint64_t device_us;                // of its steps
+    uint64_t n_preempts[GEN_PREEMPTS]; // preemptions of its sequences
+    uint32_t cost_error_ppm;           // rate_error_ppm
+    uint64_t first_us, first_us_sum;   // of the first step after it became hot: the newest, the sum
 } sched_model_numbers;
 
 /* Receives token events, and last events of requests for which no sequence was free. */
@@ -182,7 +183,7 @@ void sched_model_revive(sched *s, uint32_t model_idx);
 /* Its running sequences wait again; returns how many. */
 uint32_t sched_model_preempt(sched *s, uint32_t model_idx);
 /* While its admission window is closed no waiting sequence of it starts; running ones go on. */
-void sched_model_close_door(sched *s, uint32_t model_idx, bool closed);
+void sched_model_close_window(sched *s, uint32_t model_idx, bool closed);
 uint32_t sched_model_n_steps(const sched *s, uint32_t model_idx);  // unfinished ones
 uint32_t sched_model_n_seqs(const sched *s, uint32_t model_idx);   // waiting, running and ended
 uint32_t sched_model_n_cached(const sched *s, uint32_t model_idx); // pages with cached blocks only
@@ -201,7 +202,7 @@ uint32_t sched_drop_cached(sched *s, uint32_t n);
  * where there is one memory.  Before the first model is opened. */
 typedef void sched_move(void *ctx, uint32_t model_idx, uint32_t n, const int32_t *from,
                         const int32_t *to, bool to_host);
-void sched_set_parking(sched *s, pool *host, sched_move *move, void *ctx);
+void sched_set_swapping(sched *s, pool *host, sched_move *move, void *ctx);
 /* How long copying n blocks of this model took. */
 void sched_note_moves(sched *s, uint32_t model_idx, uint32_t n, uint64_t us);
 /* Preempts running sequences, the least deserving first, of models and tenants above their
@@ -210,9 +211,9 @@ void sched_note_moves(sched *s, uint32_t model_idx, uint32_t n, uint64_t us);
 bool sched_take_back(sched *s, uint32_t model_idx, uint32_t n);
 /* Frees pages of swapped-out blocks until n pages of the host are free, or none is left; returns
  * how many are free. */
-uint32_t sched_drop_parked(sched *s, uint32_t n);
+uint32_t sched_drop_swapped(sched *s, uint32_t n);
 /* Copies full blocks of running sequences of the batch class to host memory ahead of time: for at
- * most AHEAD_PERCENT of the time since the last call (sched_park.c), and only into pages not needed
+ * most AHEAD_PERCENT of the time since the last call (sched_swap.c), and only into pages not needed
  * otherwise. */
 void sched_copy_ahead(sched *s, uint64_t now_us);
 /* Blocks that leave host memory, or find no room there, go to this disk (borrowed), and are looked
@@ -230,9 +231,9 @@ typedef void sched_zero(void *ctx, uint32_t page, size_t begin, size_t n_bytes);
 inferd_status sched_set_zero(sched *s, sched_zero *zero, void *ctx, inferd_err *err);
 /* Called when a sequence of this model needs pages and no cached block is left: it may evict unused
  * weights.  For a request of class `waiting` that waits since since_us it may also evict models
- * with work that deserves less or has had its time slice (GEN_CLASSES: not those); `lifted` is the
+ * with work that deserves less or has had its time slice (GEN_CLASSES: not those); `aged` is the
  * class that the request has aged to.  True: there are more pages now. */
-typedef bool sched_reclaim(void *ctx, uint32_t model_idx, gen_class waiting, gen_class lifted,
+typedef bool sched_reclaim(void *ctx, uint32_t model_idx, gen_class waiting, gen_class aged,
                            uint64_t since_us);
 void sched_set_reclaim(sched *s, sched_reclaim *f, void *ctx);
 
@@ -269,8 +270,8 @@ uint32_t sched_attainment_ppm(const sched *s);
 uint32_t sched_decode_us(const sched *s, uint32_t model_idx);
 void sched_count_model(const sched *s, uint32_t model_idx, sched_model_numbers *out);
 
-/* Usage by tenant and model; only the scheduler and account_next_changed change it. */
-struct account *sched_account(sched *s);
+/* Usage by tenant and model; only the scheduler and flow_usage_next_changed change it. */
+struct flow_usage *sched_flow_usage(sched *s);
 
 /* Tokens of KV that all pages left for this model hold, for a tenant that has every tenant's
  * guarantee. */

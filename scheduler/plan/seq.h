@@ -18,8 +18,8 @@
  *     tokens     |---- prompt ----|-- output --|- n_drafts -|
  *                |------ n_computed ------|---- n_planned --|
  *
- * Always: n_computed + n_planned <= n_tokens + n_promised + n_drafts; WAITING and ENDED hold no
- * block and have n_computed = n_planned = n_promised = n_drafts = 0; RUNNING has blocks for
+ * Always: n_computed + n_planned <= n_tokens + n_pending + n_drafts; WAITING and ENDED hold no
+ * block and have n_computed = n_planned = n_pending = n_drafts = 0; RUNNING has blocks for
  * n_computed + n_planned.
  * Thread: engine.  Other threads know a sequence by its id only. */
 #ifndef INFERD_SEQ_H
@@ -41,17 +41,17 @@ typedef struct seq {
     uint32_t model_idx;
     uint64_t arrival_no; // order of submission; kept through preemption
     bool paused;
-    bool aside;     // displaced: it runs without a batch slot
+    bool displaced; // displaced: it runs without a batch slot
     bool scoring;   // the prompt's log-probabilities are reported
     bool cacheable; // may use and leave prefix blocks
 
     uint32_t n_tokens;   // known: prompt and output
     uint32_t tokens_max; // it ends with GEN_LENGTH here; also the capacity of the array
     uint32_t n_computed, n_planned;
-    uint32_t n_promised;     // pending tokens: unfinished steps draw them
-    uint32_t promised_logit; // index of the newest pending token among its step's logits
-    uint32_t n_drafts;       // draft tokens that its unfinished step computes
-    draft_habit habit;       // how many drafts were right
+    uint32_t n_pending;     // pending tokens: unfinished steps draw them
+    uint32_t pending_logit; // index of the newest pending token among its step's logits
+    uint32_t n_drafts;      // draft tokens that its unfinished step computes
+    draft_habit habit;      // how many drafts were right
     uint32_t n_scored, n_scored_planned; // prompt tokens reported; being reported
 
     uint32_t n_steps;    // unfinished steps that name it, of this and earlier runs
@@ -75,21 +75,22 @@ typedef struct seq {
     uint64_t held_plan;     // number of the plan in which it waits for the blocks of another
     uint32_t n_cached, n_preempted;
 
-    uint32_t principal;      // index of its flow
+    uint32_t flow;           // index of its flow
     uint64_t urgent_plan;    // number of the plan that found its deadline urgent
     uint64_t first_token_us; // 0 = none yet
     uint64_t device_us;      // it was charged with
     uint64_t waste_us;       // to compute it again after preemptions; charged to no tenant
-    uint64_t unpark_us;      // to swap it in
+    uint64_t swap_in_us;     // to swap it in
     uint64_t away_since_us;  // preempted, and not planned since then; 0: no
-    uint64_t aside_since_us; // RUNNING, and more urgent work is planned instead since then; 0: no
-    uint64_t away_us;        // how long both kept it from computing
-    bool away_model_out;     // preempted because its model left
-    uint32_t n_given_up;     // tokens that it had computed when it was preempted
-    uint32_t n_came_back;    // n_unparked then
-    uint32_t n_redone;       // tokens computed again
-    uint32_t n_rungs[GEN_RUNGS];
-    uint32_t n_unparked;    // tokens of swapped-in blocks
+    uint64_t
+        displaced_since_us; // RUNNING, and more urgent work is planned instead since then; 0: no
+    uint64_t away_us;       // how long both kept it from computing
+    bool away_model_out;    // preempted because its model left
+    uint32_t n_given_up;    // tokens that it had computed when it was preempted
+    uint32_t n_came_back;   // n_swapped_in then
+    uint32_t n_redone;      // tokens computed again
+    uint32_t n_preempts[GEN_PREEMPTS];
+    uint32_t n_swapped_in;  // tokens of swapped-in blocks
     uint32_t redo_until;    // tokens computed before it was preempted
     uint32_t n_ahead;       // its first blocks already considered for a copy ahead of time
     uint64_t disk_until_us; // end of its wait for the disk; 0: it never waited
@@ -114,7 +115,7 @@ static inline uint32_t seq_stored_max(const seq *q) {
 /* Tokens that a step planned now could compute; none while drafts are being checked. */
 static inline uint32_t seq_n_wanted(const seq *q) {
     if (q->n_drafts > 0) return 0;
-    uint32_t n_known = q->n_tokens + q->n_promised;
+    uint32_t n_known = q->n_tokens + q->n_pending;
     bool last = n_known >= q->tokens_max && q->tokens_max > q->req->n_prompt;
     return last ? 0 : n_known - q->n_computed - q->n_planned;
 }

@@ -6,7 +6,7 @@ inferd_status step_init(step *st, uint32_t rows_max, uint32_t seqs_max, uint32_t
     *st = (step){0};
     batch *b = &st->b;
     b->tokens = calloc(rows_max, sizeof *b->tokens);
-    b->promised = calloc(rows_max, sizeof *b->promised);
+    b->pending = calloc(rows_max, sizeof *b->pending);
     b->positions = calloc(rows_max, sizeof *b->positions);
     b->row_seq = calloc(rows_max, sizeof *b->row_seq);
     b->seqs = calloc(seqs_max, sizeof *b->seqs);
@@ -14,7 +14,7 @@ inferd_status step_init(step *st, uint32_t rows_max, uint32_t seqs_max, uint32_t
     st->items = calloc(seqs_max, sizeof *st->items);
     st->draws = calloc(logits_max, sizeof *st->draws);
     st->results = calloc(logits_max, sizeof *st->results);
-    if (b->tokens == NULL || b->promised == NULL || b->positions == NULL || b->row_seq == NULL ||
+    if (b->tokens == NULL || b->pending == NULL || b->positions == NULL || b->row_seq == NULL ||
         b->seqs == NULL || b->logit_rows == NULL || st->items == NULL || st->draws == NULL ||
         st->results == NULL) {
         step_deinit(st);
@@ -25,7 +25,7 @@ inferd_status step_init(step *st, uint32_t rows_max, uint32_t seqs_max, uint32_t
 
 void step_deinit(step *st) {
     free(st->b.tokens);
-    free(st->b.promised);
+    free(st->b.pending);
     free(st->b.positions);
     free(st->b.row_seq);
     free(st->b.seqs);

@@ -3,7 +3,7 @@
  * A step is filled by sched_plan, computed by a device (device.h) and accounted for by
  * sched_commit, sched_fail or sched_withdraw.  With depth 2 the next one is planned while the
  * device works; its rows may then use a pending token, which the step before still computes
- * (batch.h, TOK_PROMISED).
+ * (batch.h, TOK_PENDING).
  *
  * All arrays are sized at start.  Pointers into a sequence (its tokens, its block table) stay valid
  * until the step was committed or failed, whatever happens to the sequence meanwhile.

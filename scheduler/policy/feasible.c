@@ -147,12 +147,12 @@ uint64_t feasible_attainment_ppm(const feasible_load *l, uint32_t chunk_us) {
 /* The longest step of all tasks but `but`; the chunk wins only when it is longer. */
 static uint32_t find_longest(const feasible_task *tasks, uint32_t n, uint32_t chunk_us,
                              uint32_t but, uint32_t *cost_us) {
-    uint32_t who = FEASIBLE_NO_TASK;
+    uint32_t costliest = FEASIBLE_NO_TASK;
     *cost_us = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (i != but && tasks[i].cost_us > *cost_us) who = i, *cost_us = tasks[i].cost_us;
-    if (chunk_us > *cost_us) who = FEASIBLE_CHUNK, *cost_us = chunk_us;
-    return who;
+        if (i != but && tasks[i].cost_us > *cost_us) costliest = i, *cost_us = tasks[i].cost_us;
+    if (chunk_us > *cost_us) costliest = FEASIBLE_CHUNK, *cost_us = chunk_us;
+    return costliest;
 }
 
 static uint32_t find_tightest(const feasible_task *tasks, uint32_t n, uint32_t chunk_us) {
@@ -267,7 +267,7 @@ void feasible_share_say(const feasible_share *f, char *text, size_t text_bytes) 
 
 bool feasible_pages_check(const feasible_owner *o, feasible_pages *out) {
     uint64_t more = (uint64_t)o->free_pages + o->revocable_pages;
-    more = more > o->promised_pages ? more - o->promised_pages : 0;
+    more = more > o->guaranteed_pages ? more - o->guaranteed_pages : 0;
     uint64_t may = o->held_pages + more;
     if (may < o->min_pages) may = o->min_pages; // kept, whatever must be evicted for it
     if (may > o->max_pages) may = o->max_pages;
@@ -292,7 +292,7 @@ void feasible_pages_say(const feasible_pages *f, const feasible_owner *o, char *
         add(&s, "max %s", mib_of(o->max_pages, page).text);
     add(&s, ", held %s, free %s, lent %s, guaranteed to others %s)",
         mib_of(o->held_pages, page).text, mib_of(o->free_pages, page).text,
-        mib_of(o->revocable_pages, page).text, mib_of(o->promised_pages, page).text);
+        mib_of(o->revocable_pages, page).text, mib_of(o->guaranteed_pages, page).text);
 }
 
 bool feasible_mins_check(const uint32_t *min_pages, uint32_t n, uint32_t capacity_pages,
@@ -328,12 +328,12 @@ void feasible_mins_say(const feasible_mins *f, const uint32_t *min_pages, uint32
 
 /* ---- time slices ---- */
 
-bool feasible_turns_plan(const feasible_turn *turns, uint32_t n, uint64_t alpha_max_ppm,
-                         uint32_t quota_max_us, uint32_t *quota_us, feasible_turns *out) {
+bool feasible_slices_plan(const feasible_slice *slices, uint32_t n, uint64_t alpha_max_ppm,
+                          uint32_t quota_max_us, uint32_t *quota_us, feasible_slices *out) {
     uint64_t sum_ppb = 0, switch_us = 0, longest_us = UINT64_MAX, least_us = 1;
     INFERD_CHECK(n > 0 && quota_max_us > 0);
     for (uint32_t i = 0; i < n; i++) {
-        const feasible_turn *t = &turns[i];
+        const feasible_slice *t = &slices[i];
         INFERD_CHECK(t->cost_us > 0 && t->period_us > 0);
         sum_ppb += feasible_fraction_ppb(t->cost_us, t->period_us);
         switch_us += t->switch_us;
@@ -353,11 +353,11 @@ bool feasible_turns_plan(const feasible_turn *turns, uint32_t n, uint64_t alpha_
 
     uint64_t round_us = switch_us;
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t q = div_up((wide)lasts_us * turns[i].cost_us, turns[i].period_us);
+        uint64_t q = div_up((wide)lasts_us * slices[i].cost_us, slices[i].period_us);
         quota_us[i] = q < quota_max_us ? (uint32_t)q : quota_max_us;
         round_us += quota_us[i];
     }
-    *out = (feasible_turns){
+    *out = (feasible_slices){
         .sum_ppm = ppm_of(sum_ppb),
         .alpha_ppm = div_up((wide)round_us * FEASIBLE_ONE_PPM, lasts_us),
         .switch_us = switch_us,

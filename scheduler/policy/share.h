@@ -30,34 +30,34 @@ enum {
     SHARE_PERCENT_MAX = 100
 };
 
-typedef struct share_account {
+typedef struct share_bucket {
     share_policy policy;
     uint32_t percent; // of this device
     uint32_t weight;  // of what is left; 0: nothing of it
     int64_t level;    // hundredths of a microsecond
     uint64_t refilled_us;
     uint64_t used_us; // in all
-} share_account;
+} share_bucket;
 
 /* A new account, full. */
-void share_init(share_account *a, share_policy policy, uint32_t percent, uint32_t weight,
+void share_init(share_bucket *a, share_policy policy, uint32_t percent, uint32_t weight,
                 uint64_t now_us);
 /* A new policy from now on; time received before still counts. */
-void share_set(share_account *a, share_policy policy, uint32_t percent, uint32_t weight,
+void share_set(share_bucket *a, share_policy policy, uint32_t percent, uint32_t weight,
                uint64_t now_us);
-void share_refill(share_account *a, uint64_t now_us);
-void share_charge(share_account *a, uint64_t us);
+void share_refill(share_bucket *a, uint64_t now_us);
+void share_charge(share_bucket *a, uint64_t us);
 
 /* After share_refill. */
-bool share_is_entitled(const share_account *a); // its guarantee is not used up
+bool share_is_entitled(const share_bucket *a); // its guarantee is not used up
 /* It may run at all.  `overdraw_us`: how far its level may be below zero for now (one step of an
  * urgent request). */
-bool share_may_run(const share_account *a, uint64_t overdraw_us);
+bool share_may_run(const share_bucket *a, uint64_t overdraw_us);
 /* When share_may_run becomes true; now_us or before: it is, UINT64_MAX: never by itself. */
-uint64_t share_ready_us(const share_account *a, uint64_t now_us);
+uint64_t share_ready_us(const share_bucket *a, uint64_t now_us);
 uint32_t share_cap_us(uint32_t percent);
 /* Time until its bucket is full and more is lost; UINT64_MAX: it is not entitled. */
-uint64_t share_full_us(const share_account *a);
+uint64_t share_full_us(const share_bucket *a);
 /* Percent of each device for a share over several: 240 on 3 are 80. */
 uint32_t share_percent_each(const share_spec *s);
 

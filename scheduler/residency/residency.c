@@ -24,15 +24,15 @@ inferd_status residency_init(residency *r, uint32_t n_slots, const residency_lim
     r->slots = calloc(size_max(n_slots, 1), sizeof *r->slots);
     r->demands = calloc(size_max(n_slots, 1), sizeof *r->demands);
     r->departures = calloc(size_max(n_slots, 1), sizeof *r->departures);
-    r->turns = calloc(size_max(n_slots, 1), sizeof *r->turns);
-    r->turn_slots = calloc(size_max(n_slots, 1), sizeof *r->turn_slots);
+    r->slices = calloc(size_max(n_slots, 1), sizeof *r->slices);
+    r->slice_slots = calloc(size_max(n_slots, 1), sizeof *r->slice_slots);
     r->quotas = calloc(size_max(n_slots, 1), sizeof *r->quotas);
-    r->leavers = calloc(size_max(n_slots, 1), sizeof *r->leavers);
-    r->leaver_pages = calloc(size_max(n_slots, 1), sizeof *r->leaver_pages);
-    if (r->turns == NULL || r->turn_slots == NULL || r->quotas == NULL)
+    r->candidates = calloc(size_max(n_slots, 1), sizeof *r->candidates);
+    r->candidate_pages = calloc(size_max(n_slots, 1), sizeof *r->candidate_pages);
+    if (r->slices == NULL || r->slice_slots == NULL || r->quotas == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for time slices of %u models", n_slots);
-    if (r->slots == NULL || r->demands == NULL || r->departures == NULL || r->leavers == NULL ||
-        r->leaver_pages == NULL)
+    if (r->slots == NULL || r->demands == NULL || r->departures == NULL || r->candidates == NULL ||
+        r->candidate_pages == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %u models", n_slots);
     return INFERD_OK;
 }
@@ -42,11 +42,11 @@ void residency_deinit(residency *r) {
     free(r->slots);
     free(r->demands);
     free(r->departures);
-    free(r->turns);
-    free(r->turn_slots);
+    free(r->slices);
+    free(r->slice_slots);
     free(r->quotas);
-    free(r->leavers);
-    free(r->leaver_pages);
+    free(r->candidates);
+    free(r->candidate_pages);
     *r = (residency){0};
 }
 
@@ -58,7 +58,7 @@ model_state residency_state(const residency *r, uint32_t idx) {
     return r->slots[m->weights_of].state;
 }
 
-sched_demand group_demand(const residency *r, uint32_t root) {
+sched_demand wgroup_demand(const residency *r, uint32_t root) {
     sched_demand all = r->demands[root];
     if (r->slots[root].n_members == 1) return all;
     EACH_MEMBER(r, root, i) {
@@ -79,13 +79,13 @@ sched_demand group_demand(const residency *r, uint32_t root) {
     return all;
 }
 
-uint32_t group_n_steps(const residency *r, uint32_t root) {
+uint32_t wgroup_n_steps(const residency *r, uint32_t root) {
     uint32_t n = 0;
     EACH_MEMBER(r, root, i) n += sched_model_n_steps(r->sched, i);
     return n;
 }
 
-bool group_is_pinned(const residency *r, uint32_t root, model_pin at_least) {
+bool wgroup_is_pinned(const residency *r, uint32_t root, model_pin at_least) {
     EACH_MEMBER(r, root, i)
         if (residency_counts(r, i) && r->slots[i].policy.pin >= at_least) return true;
     return false;
@@ -96,7 +96,7 @@ bool group_is_pinned(const residency *r, uint32_t root, model_pin at_least) {
  * have left, so no request of theirs has to end for it. */
 static uint32_t pinned_pages(const residency *r, uint32_t i) {
     const resident *m = &r->slots[i];
-    if (!residency_is_root(r, i) || !group_is_pinned(r, i, PIN_HOT)) return 0;
+    if (!residency_is_root(r, i) || !wgroup_is_pinned(r, i, PIN_HOT)) return 0;
     uint64_t n = m->about.weight_pages, there = r->pool->n_in[PAGE_WEIGHT];
     bool fails = m->n_failures > 0 || m->state == MODEL_FAILED;
     bool is_there = m->state == MODEL_HOT || m->state == MODEL_DRAINING ||
@@ -110,13 +110,13 @@ void residency_tell_pins(residency *r) {
             sched_model_pin(r->sched, i, r->slots[i].weights_of, pinned_pages(r, i));
 }
 
-bool group_is_served(const residency *r, uint32_t root) {
+bool wgroup_is_served(const residency *r, uint32_t root) {
     EACH_MEMBER(r, root, i)
         if (r->slots[i].served) return true;
     return false;
 }
 
-uint64_t group_keep_alive_us(const residency *r, uint32_t root) {
+uint64_t wgroup_keep_alive_us(const residency *r, uint32_t root) {
     uint64_t longest = 0;
     bool any = false;
     EACH_MEMBER(r, root, i) {
@@ -127,10 +127,10 @@ uint64_t group_keep_alive_us(const residency *r, uint32_t root) {
     return any ? longest : POLICY_NEVER;
 }
 
-bool group_is_held(const residency *r, uint32_t root) {
+bool wgroup_is_held(const residency *r, uint32_t root) {
     EACH_MEMBER(r, root, i)
         if (residency_counts(r, i) && !r->slots[i].held) return false;
-    return group_is_served(r, root);
+    return wgroup_is_served(r, root);
 }
 
 /* ---- time ---- */
@@ -146,9 +146,9 @@ static void note_use(resident *m, uint64_t now_us) {
 /* Changes of one model that need no other model.  True: something changed. */
 static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
     resident *m = &r->slots[root];
-    sched_demand d = group_demand(r, root);
+    sched_demand d = wgroup_demand(r, root);
     bool wanted = d.n_waiting + d.n_running > 0;
-    bool used = wanted || group_n_steps(r, root) > 0;
+    bool used = wanted || wgroup_n_steps(r, root) > 0;
     if (used) note_use(m, now_us);
     m->busy = used;
     if (d.n_waiting == 0 && d.n_running == 0) m->wanted_since_us = 0;
@@ -164,21 +164,22 @@ static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
             residency_resume(r, root, now_us);
             return true;
         }
-        if (group_n_steps(r, root) > 0) return false;
+        if (wgroup_n_steps(r, root) > 0) return false;
         /* Running work ends first.  If it cannot advance at all, it is preempted, so that other
          * models may come. */
         if (d.n_running > 0 && !sched_is_blocked(r->sched, now_us)) return false;
         residency_release(r, root, RESIDENCY_NONE, now_us);
         return true;
     case MODEL_HOT: {
-        if (wanted || group_n_steps(r, root) > 0 || m->wanted) return false;
-        uint64_t keep_us = group_keep_alive_us(r, root);
+        if (wanted || wgroup_n_steps(r, root) > 0 || m->wanted) return false;
+        uint64_t keep_us = wgroup_keep_alive_us(r, root);
         bool idle = keep_us != POLICY_NEVER && now_us - m->active_us >= keep_us &&
-                    !group_is_pinned(r, root, PIN_HOT);
+                    !wgroup_is_pinned(r, root, PIN_HOT);
         /* After its ceiling was lowered it could compute nothing, and would keep pages above the
          * ceiling. */
         bool fits = m->about.weight_pages < r->pool->owners[root].max;
-        if (!idle && fits && !group_is_held(r, root) && !m->leave_next && group_is_served(r, root))
+        if (!idle && fits && !wgroup_is_held(r, root) && !m->evict_next &&
+            wgroup_is_served(r, root))
             return false;
         residency_drain(r, root, idle ? ENGINE_EVICT_IDLE : ENGINE_EVICT_ASKED, false, now_us);
         return true;
@@ -186,7 +187,7 @@ static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
     case MODEL_STAGING: {
         bool far = m->bytes_done * 100 >= m->bytes_total * KEEP_STAGE_PERCENT;
         residency_want w = residency_want_of(r, root, now_us);
-        if (w.kind != WANT_NOTHING || ((far || m->staged_again) && group_is_served(r, root)))
+        if (w.kind != WANT_NOTHING || ((far || m->staged_again) && wgroup_is_served(r, root)))
             return false;
         residency_cancel_stage(r, root);
         m->cancelled_us = now_us;
@@ -197,8 +198,8 @@ static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
         return false;
     case MODEL_WARM:
         if (!wanted && !m->wanted) m->room_wanted_us = 0;
-        if (wanted || m->wanted || m->on_device || !m->leave_next) return false;
-        m->leave_next = false; // it is unused
+        if (wanted || m->wanted || m->on_device || !m->evict_next) return false;
+        m->evict_next = false; // it is unused
         if (m->drop_next) residency_drop(r, root);
         return true;
     default:
@@ -234,14 +235,14 @@ static uint32_t min_pages(const residency *r, const model_policy *p) {
 }
 
 /* Tries again whether its guarantee fits by now. */
-static bool look_at_promise(residency *r, uint32_t idx, uint64_t now_us) {
+static bool look_at_guarantee(residency *r, uint32_t idx, uint64_t now_us) {
     resident *m = &r->slots[idx];
     inferd_err err = {0};
     bool fits = r->pool->n_min != m->n_min_tried &&
                 (uint64_t)min_pages(r, &m->policy) + r->pool->n_min <= r->pool->n_device;
     if (!fits && now_us < m->retry_at_us) return false;
     if (residency_set_policy(r, idx, &m->policy, now_us, &err) != INFERD_OK)
-        residency_fail_promise(r, idx, &err, now_us);
+        residency_fail_guarantee(r, idx, &err, now_us);
     return true;
 }
 
@@ -260,16 +261,16 @@ bool residency_decide(residency *r, uint64_t now_us) {
     sched_demands(r->sched, now_us, r->demands);
     residency_watch_thrash(r, now_us);
     for (uint32_t i = 0; i < r->n_used; i++)
-        if (r->slots[i].unpromised && r->slots[i].served)
-            any |= look_at_promise(r, i, now_us);
-        else if (r->slots[i].unpromised && sched_model_n_seqs(r->sched, i) > 0)
+        if (r->slots[i].no_guarantee && r->slots[i].served)
+            any |= look_at_guarantee(r, i, now_us);
+        else if (r->slots[i].no_guarantee && sched_model_n_seqs(r->sched, i) > 0)
             any |= refuse_late(r, i, now_us);
     bool changed = r->n_changes != r->charged_changes;
     r->charged_changes = r->n_changes;
     for (uint32_t i = 0; i < r->n_used; i++) {
         if (residency_is_root(r, i)) any |= residency_pass_on(r, i);
         if (residency_is_root(r, i) && changed) any |= residency_charge_best(r, i);
-        if (residency_is_root(r, i) && !r->slots[i].unpromised) any |= look_at(r, i, now_us);
+        if (residency_is_root(r, i) && !r->slots[i].no_guarantee) any |= look_at(r, i, now_us);
         any |= let_go(r, i);
     }
     any |= residency_settle_staged(r, now_us);
@@ -329,13 +330,13 @@ uint64_t residency_next_us(const residency *r) {
     for (uint32_t i = 0; i < r->n_used; i++) {
         const resident *m = &r->slots[i];
         uint64_t at_us = UINT64_MAX;
-        if (!residency_is_root(r, i) && !m->unpromised) continue;
-        uint64_t keep_us = group_keep_alive_us(r, i);
+        if (!residency_is_root(r, i) && !m->no_guarantee) continue;
+        uint64_t keep_us = wgroup_keep_alive_us(r, i);
         if (m->state == MODEL_FAILED && m->served && m->retry_at_us != 0) at_us = m->retry_at_us;
         uint64_t back_us = residency_away_until_us(r, i);
-        if (back_us > r->looked_us && group_demand(r, i).n_waiting > 0) at_us = back_us;
+        if (back_us > r->looked_us && wgroup_demand(r, i).n_waiting > 0) at_us = back_us;
         if (m->state == MODEL_HOT && keep_us != POLICY_NEVER && !m->wanted &&
-            !group_is_pinned(r, i, PIN_HOT))
+            !wgroup_is_pinned(r, i, PIN_HOT))
             at_us = m->active_us + keep_us;
         if (at_us < next_us) next_us = at_us;
     }
@@ -357,10 +358,10 @@ inferd_status residency_set_policy(residency *r, uint32_t idx, const model_polic
     if (policy->max_bytes == 0 || max > UINT32_MAX) max = UINT32_MAX;
     if (max < min && policy->min_bytes <= policy->max_bytes) max = min; // both are in one page
     inferd_status st = pool_set_limits(r->pool, idx, min, (uint32_t)max, err);
-    if (st != INFERD_OK && m->unpromised) m->policy = *policy; // the next attempt takes this one
+    if (st != INFERD_OK && m->no_guarantee) m->policy = *policy; // the next attempt takes this one
     if (st != INFERD_OK) return st;
     m->policy = *policy;
-    if (m->unpromised) residency_keep_promise(r, idx);
+    if (m->no_guarantee) residency_keep_guarantee(r, idx);
     resident *root = &r->slots[m->weights_of];
     if (root->state == MODEL_FAILED && root->why.status == INFERD_EQUOTA)
         root->retry_at_us = now_us; // its ceiling may have changed
@@ -412,7 +413,7 @@ void residency_attach(residency *r, uint32_t idx, struct model *of, uint32_t sam
     if (residency_set_policy(r, idx, policy, now_us, &err) == INFERD_OK)
         residency_join(r, idx);
     else
-        residency_fail_promise(r, idx, &err, now_us);
+        residency_fail_guarantee(r, idx, &err, now_us);
 }
 
 void residency_remove(residency *r, uint32_t idx) {
@@ -438,15 +439,15 @@ static void send_away(residency *r, uint32_t root, bool drop, uint64_t now_us) {
             m->cause = ENGINE_EVICT_ASKED; // new work does not make it HOT again
         break;
     case MODEL_STAGING:
-        m->leave_next = group_demand(r, root).n_waiting > 0;
-        if (!m->leave_next) residency_cancel_stage(r, root);
+        m->evict_next = wgroup_demand(r, root).n_waiting > 0;
+        if (!m->evict_next) residency_cancel_stage(r, root);
         break;
     case MODEL_WARM:
-        m->leave_next = true;
+        m->evict_next = true;
         if (drop && !m->on_device) residency_drop(r, root);
         break;
     case MODEL_LOADING:
-        m->leave_next = true;
+        m->evict_next = true;
         break;
     default:
         return;
@@ -465,14 +466,14 @@ void residency_do(residency *r, uint32_t idx, engine_command c, uint64_t now_us)
     resident *m = &r->slots[root];
     if (r->slots[idx].state == MODEL_NONE) return;
     if (c == ENGINE_LOAD || c == ENGINE_PREFETCH || c == ENGINE_RETRY) {
-        if (r->slots[idx].unpromised)
+        if (r->slots[idx].no_guarantee)
             r->slots[idx].retry_at_us = now_us;
         else if (m->state == MODEL_FAILED && m->retry_at_us != 0)
             residency_retry(r, root);
     }
     switch (c) {
     case ENGINE_LOAD:
-        r->slots[idx].held = m->leave_next = m->drop_next = false;
+        r->slots[idx].held = m->evict_next = m->drop_next = false;
         m->wanted = m->state != MODEL_HOT;
         break;
     case ENGINE_PREFETCH:
@@ -486,7 +487,7 @@ void residency_do(residency *r, uint32_t idx, engine_command c, uint64_t now_us)
         break;
     case ENGINE_DRAIN:
         r->slots[idx].held = true;
-        if (!group_is_held(r, root)) break; // another name of its weight group is in service
+        if (!wgroup_is_held(r, root)) break; // another name of its weight group is in service
         m->wanted = m->prefetch = false;
         m->dropped = true;
         break;

@@ -7,10 +7,10 @@
  *       |               '------------------------ '--release-- DRAINING --resume--> HOT
  *       '--detach-- any                FAILED <--fail-- STAGING, LOADING   FAILED --retry--> COLD
  *
- * Each transition is one function of residency_arrows.c.  WARM weights are complete in host memory
- * and count for the host budget; HOT weights are on the device and count for the device budget.
- * Where both are one memory, the same pages change their budget and nothing is copied; a model that
- * is wanted HOT is staged directly in the device budget.
+ * Each transition is one function of residency_transitions.c.  WARM weights are complete in host
+ * memory and count for the host budget; HOT weights are on the device and count for the device
+ * budget. Where both are one memory, the same pages change their budget and nothing is copied; a
+ * model that is wanted HOT is staged directly in the device budget.
  *
  * Bring-up order: models with waiting requests, the most urgent class first, then the longest wait;
  * then models that an operator asked for or pinned; then, from the start and only into free pages,
@@ -35,7 +35,7 @@
  * has been served for its slice makes room for a waiting one; its work waits and continues later.
  * A time slice is a multiple of the switch before it.  When bringing evicted models back takes more
  * than a part of all time nevertheless, models *thrash*: until that ends, time slices have quotas
- * (feasible_turns_plan), from the cost of a step of each model and from how often its clients want
+ * (feasible_slices_plan), from the cost of a step of each model and from how often its clients want
  * a token.
  *
  * Models with the same content share one set of weights, that of the slot `weights_of`: a weight
@@ -62,18 +62,18 @@
 
 typedef struct resident {
     model_state state;
-    bool served;     // requests may name it; false: it leaves when nothing needs it any more
-    bool wanted;     // an operator asked for it: HOT as soon as possible
-    bool prefetch;   // an operator asked for it: WARM
-    bool held;       // an operator took this name out of service (ENGINE_DRAIN), until ENGINE_LOAD
-    bool unpromised; // FAILED because its guarantee does not fit beside the others'
+    bool served;   // requests may name it; false: it leaves when nothing needs it any more
+    bool wanted;   // an operator asked for it: HOT as soon as possible
+    bool prefetch; // an operator asked for it: WARM
+    bool held;     // an operator took this name out of service (ENGINE_DRAIN), until ENGINE_LOAD
+    bool no_guarantee;    // FAILED because its guarantee does not fit beside the others'
     uint32_t n_min_tried; // pool.n_min at the newest attempt
     bool leaving;         // DRAINING to make room, even if requests still wait for it
     bool on_device;       // its pages count for the device budget
     bool host_copy;       // its weights are in host memory that is apart from the device
     bool dropped;         // not brought up unasked: it did not fit, or an operator unloaded it
-    bool drop_next;       // DRAINING, or leave_next: ends COLD, not WARM
-    bool leave_next;   // unloaded by an operator during its bring-up: it leaves once it is unused
+    bool drop_next;       // DRAINING, or evict_next: ends COLD, not WARM
+    bool evict_next;   // unloaded by an operator during its bring-up: it leaves once it is unused
     bool staged_again; // staged again soon after a cancelled stage: this stage is not cancelled
     model_policy policy;
     device_model about;
@@ -102,7 +102,7 @@ typedef struct resident {
     uint32_t away_for;        // this slot,
     gen_class away_for_class; // and other waiting work of this class
     uint64_t bring_us;        // what its newest bring-up took; 0: it had none
-    uint64_t turn_us;         // quota of its time slices; 0: none
+    uint64_t slice_us;        // quota of its time slices; 0: none
     uint64_t bytes_done, bytes_total;
     engine_switch parts, last; // of the bring-up under way, and of the newest complete one
 
@@ -116,16 +116,16 @@ typedef struct resident {
 } resident;
 
 /* One eviction candidate. */
-typedef struct residency_leaver {
+typedef struct residency_candidate {
     uint32_t idx;
     gen_class prio;
     uint64_t value;
-} residency_leaver;
+} residency_candidate;
 
 typedef struct residency_limits {
     device_limits device;
     uint64_t min_residency_us;
-    uint64_t turn_us;  // shortest time slice, when models take time slices
+    uint64_t slice_us; // shortest time slice, when models take time slices
     uint64_t retry_us; // after the first failure; doubles up to retry_max_us
     uint64_t retry_max_us;
     bool eager; // models are brought up before requests wait for them, while there is room
@@ -148,9 +148,9 @@ typedef struct residency {
     bool dead; // the device is gone: every attached model fails with `why`
     inferd_err why;
     inferd_err gone; // INFERD_ELOST: bringing a model up found the device gone; core makes it dead
-    uint32_t *departures;      // [n] how often each slot became empty; owned
-    residency_leaver *leavers; // [n] scratch: eviction candidates in order; owned
-    uint32_t *leaver_pages;    // [n] of these; owned
+    uint32_t *departures;            // [n] how often each slot became empty; owned
+    residency_candidate *candidates; // [n] scratch: eviction candidates in order; owned
+    uint32_t *candidate_pages;       // [n] of these; owned
     /* For experiments: replaces worth_of as the value of an idle model.  With it, worth_first
      * spares no model unless `spares`.  NULL: worth_of. */
     uint64_t (*worth)(void *ctx, const struct residency *r, uint32_t idx, uint64_t now_us);
@@ -159,15 +159,16 @@ typedef struct residency {
     uint64_t looked_us;       // newest residency_decide
     uint64_t n_changes;       // grows with every transition
     uint64_t charged_changes; // n_changes when charges of shared weights were last checked
-    uint64_t n_turns;         // evictions for a model of the same class
+    uint64_t n_slices;        // evictions for a model of the same class
 
     /* Time spent on bringing evicted models back: this half of the window, and the one before. */
     bool thrashing;
     uint64_t reload_us, reload_before_us, window_began_us;
-    uint64_t turns_planned_us;     // when quotas were made last
-    uint64_t turns_attainment_ppm; // expected part of the tokens that are on time with these quotas
-    struct feasible_turn *turns;   // [n] scratch; owned
-    uint32_t *turn_slots, *quotas; // [n] of those; owned
+    uint64_t slices_planned_us; // when quotas were made last
+    uint64_t
+        slices_attainment_ppm;     // expected part of the tokens that are on time with these quotas
+    struct feasible_slice *slices; // [n] scratch; owned
+    uint32_t *slice_slots, *quotas; // [n] of those; owned
 } residency;
 
 #define RESIDENCY_NONE UINT32_MAX
@@ -203,7 +204,7 @@ bool residency_has_work(const residency *r);
 uint64_t residency_work(residency *r, uint64_t budget_us, uint64_t (*clock)(void *ctx), void *ctx);
 /* For sched_reclaim: evict weights because keys and values of this model need pages.  True: a model
  * left. */
-bool residency_reclaim(residency *r, uint32_t idx, gen_class waiting, gen_class lifted,
+bool residency_reclaim(residency *r, uint32_t idx, gen_class waiting, gen_class aged,
                        uint64_t since_us, uint64_t now_us);
 /* The next moment at which residency_decide may change something by itself; UINT64_MAX: none. */
 uint64_t residency_next_us(const residency *r);

@@ -46,14 +46,14 @@ typedef enum victim_kind {
     VICTIM_NONE,
     VICTIM_IDLE,  // no work
     VICTIM_LOWER, // its work is of a lower class
-    VICTIM_TURN   // its work is of the same class, and its time slice has ended
+    VICTIM_SLICE  // its work is of the same class, and its time slice has ended
 } victim_kind;
 
 /* May this model be evicted for `root` at all? */
 static bool may_go(const residency *r, uint32_t v, uint32_t root, uint64_t now_us) {
     const resident *m = &r->slots[v];
     if (v == root || !residency_is_root(r, v) || m->state != MODEL_HOT ||
-        group_is_pinned(r, v, PIN_HOT))
+        wgroup_is_pinned(r, v, PIN_HOT))
         return false;
     return now_us - m->hot_since_us >= r->limits.min_residency_us;
 }
@@ -64,29 +64,29 @@ static victim_kind victim(const residency *r, uint32_t v, uint32_t root, gen_cla
     const resident *m = &r->slots[v];
     if (!may_go(r, v, root, now_us)) return VICTIM_NONE;
     uint64_t served_us = now_us - m->hot_since_us;
-    sched_demand d = group_demand(r, v);
+    sched_demand d = wgroup_demand(r, v);
     if (d.n_waiting + d.n_running == 0)
-        return group_n_steps(r, v) == 0 && !m->wanted ? VICTIM_IDLE : VICTIM_NONE;
+        return wgroup_n_steps(r, v) == 0 && !m->wanted ? VICTIM_IDLE : VICTIM_NONE;
     gen_class theirs = d.running_class < d.waiting_class ? d.running_class : d.waiting_class;
     if (theirs > prio) return VICTIM_LOWER;
-    uint64_t turn_us = residency_turn_us(r, v);
+    uint64_t slice_us = residency_slice_us(r, v);
     /* A model that is HOT and could begin nothing for a whole time slice waits for memory itself:
      * both would wait for ever.  A model that was idle and got work only now is not stuck. */
     uint64_t blocked_since_us = d.oldest_us > m->hot_since_us ? d.oldest_us : m->hot_since_us;
-    bool stuck = d.n_running == 0 && now_us >= blocked_since_us + turn_us;
-    return (theirs == prio || stuck) && served_us >= turn_us ? VICTIM_TURN : VICTIM_NONE;
+    bool stuck = d.n_running == 0 && now_us >= blocked_since_us + slice_us;
+    return (theirs == prio || stuck) && served_us >= slice_us ? VICTIM_SLICE : VICTIM_NONE;
 }
 
-static bool leaves_before(const residency_leaver *a, const residency_leaver *b) {
+static bool is_evicted_before(const residency_candidate *a, const residency_candidate *b) {
     if (a->prio != b->prio) return a->prio > b->prio;
     return a->value != b->value ? a->value < b->value : a->idx < b->idx;
 }
 
 /* Is a evicted before b? */
 static bool goes_before(const residency *r, uint32_t a, uint32_t b, uint64_t now_us) {
-    residency_leaver x = {a, class_of(r, a), value_of(r, a, now_us)};
-    residency_leaver y = {b, class_of(r, b), value_of(r, b, now_us)};
-    return leaves_before(&x, &y);
+    residency_candidate x = {a, class_of(r, a), value_of(r, a, now_us)};
+    residency_candidate y = {b, class_of(r, b), value_of(r, b, now_us)};
+    return is_evicted_before(&x, &y);
 }
 
 /* Pages that come free when it is evicted, besides cached blocks. */
@@ -120,16 +120,16 @@ static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_c
     uint32_t n = 0;
     for (uint32_t v = 0; v < r->n_used; v++) {
         if (victim(r, v, root, prio, now_us) != kind || gain_of(r, v, root) == 0) continue;
-        residency_leaver l = {v, class_of(r, v), value_of(r, v, now_us)};
+        residency_candidate l = {v, class_of(r, v), value_of(r, v, now_us)};
         uint32_t i = n++;
-        for (; i > 0 && leaves_before(&l, &r->leavers[i - 1]); i--)
-            r->leavers[i] = r->leavers[i - 1];
-        r->leavers[i] = l;
+        for (; i > 0 && is_evicted_before(&l, &r->candidates[i - 1]); i--)
+            r->candidates[i] = r->candidates[i - 1];
+        r->candidates[i] = l;
     }
     if (n == 0) return RESIDENCY_NONE;
-    if (r->worth != NULL && !r->spares) return r->leavers[0].idx;
-    for (uint32_t i = 0; i < n; i++) r->leaver_pages[i] = gain_of(r, r->leavers[i].idx, root);
-    return r->leavers[worth_first(r->leaver_pages, n, missing)].idx;
+    if (r->worth != NULL && !r->spares) return r->candidates[0].idx;
+    for (uint32_t i = 0; i < n; i++) r->candidate_pages[i] = gain_of(r, r->candidates[i].idx, root);
+    return r->candidates[worth_first(r->candidate_pages, n, missing)].idx;
 }
 
 /* The same without sparing any: for pages of the device, or for host memory, which has no
@@ -147,12 +147,12 @@ static uint32_t pick_victim(const residency *r, victim_kind kind, uint32_t root,
 /* Free pages that a model which just came needs for its first work, which has not begun.  The
  * weights of another model, unless its waiting work is more urgent, leave them free for one time
  * slice: else two models would be HOT and neither could begin. */
-static uint32_t promised_to(const residency *r, uint32_t root, gen_class prio, uint64_t now_us) {
+static uint32_t guaranteed_to(const residency *r, uint32_t root, gen_class prio, uint64_t now_us) {
     const resident *m = &r->slots[root];
     if (m->state != MODEL_HOT || !residency_is_root(r, root)) return 0;
-    sched_demand d = group_demand(r, root);
+    sched_demand d = wgroup_demand(r, root);
     if (d.n_waiting == 0 || d.n_running > 0 || d.waiting_class > prio ||
-        now_us - m->hot_since_us >= residency_turn_us(r, root))
+        now_us - m->hot_since_us >= residency_slice_us(r, root))
         return 0;
     uint32_t guaranteed = pool_unfilled(&r->pool->owners[root]); // kept free by the pool
     return d.first_pages > guaranteed ? d.first_pages - guaranteed : 0;
@@ -160,12 +160,12 @@ static uint32_t promised_to(const residency *r, uint32_t root, gen_class prio, u
 
 /* The sum over all other models, for n pages of `root`; 0 where those are within the guarantee of
  * `root`, which goes first. */
-static uint32_t promised_to_others(const residency *r, uint32_t root, uint32_t n_pages,
-                                   gen_class prio, uint64_t now_us) {
+static uint32_t guaranteed_to_others(const residency *r, uint32_t root, uint32_t n_pages,
+                                     gen_class prio, uint64_t now_us) {
     uint32_t n = 0;
     if (residency_is_owed(r, root, n_pages)) return 0;
     for (uint32_t i = 0; i < r->n_used; i++)
-        if (i != root) n += promised_to(r, i, prio, now_us);
+        if (i != root) n += guaranteed_to(r, i, prio, now_us);
     return n;
 }
 
@@ -174,7 +174,7 @@ static uint32_t promised_to_others(const residency *r, uint32_t root, uint32_t n
 static uint64_t room_after(const residency *r, uint32_t root, uint32_t n_pages, gen_class prio,
                            victim_kind up_to, uint64_t now_us) {
     bool owed = residency_is_owed(r, root, n_pages);
-    uint64_t n = pool_n_device_free(r->pool) + r->pool->n_in[PAGE_QUARANTINE], promised = 0;
+    uint64_t n = pool_n_device_free(r->pool) + r->pool->n_in[PAGE_QUARANTINE], guaranteed = 0;
     uint64_t n_freed = 0,
              unfilled =
                  0; // keys and values of the victims; guarantees of models that are not filled then
@@ -183,7 +183,7 @@ static uint64_t room_after(const residency *r, uint32_t root, uint32_t n_pages, 
         victim_kind kind = victim(r, v, root, prio, now_us);
         bool goes = r->slots[v].leaving || (kind != VICTIM_NONE && kind <= up_to);
         if (goes) n += r->slots[v].n_pages;
-        if (!goes && !owed && v != root) promised += promised_to(r, v, prio, now_us);
+        if (!goes && !owed && v != root) guaranteed += guaranteed_to(r, v, prio, now_us);
         EACH_MEMBER(r, v, i) {
             const pool_owner *o = &r->pool->owners[i];
             uint32_t cached = sched_model_n_cached(r->sched, i);
@@ -197,27 +197,27 @@ static uint64_t room_after(const residency *r, uint32_t root, uint32_t n_pages, 
     /* Guarantees that keys and values of the victims filled are kept free instead. */
     uint64_t reserved = r->pool->n_reserved + n_freed, most = sched_tenants_min_pages(r->sched);
     if (reserved > most) reserved = most;
-    promised += reserved > unfilled ? reserved : unfilled;
-    return n > promised ? n - promised : 0;
+    guaranteed += reserved > unfilled ? reserved : unfilled;
+    return n > guaranteed ? n - guaranteed : 0;
 }
 
 /* Evict it for waiting work of this class of `root`: at once, unless a step of it is on its way.
- * `comer`: see residency_release.  True: it is gone. */
+ * `incoming`: see residency_release.  True: it is gone. */
 static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class prio, uint32_t root,
-                  uint32_t comer, uint64_t now_us) {
+                  uint32_t incoming, uint64_t now_us) {
     static const engine_evict_cause causes[] = {ENGINE_EVICT_PRESSURE, ENGINE_EVICT_PRESSURE,
-                                                ENGINE_EVICT_CLASS, ENGINE_EVICT_TURN};
+                                                ENGINE_EVICT_CLASS, ENGINE_EVICT_SLICE};
     resident *m = &r->slots[v];
-    if (kind == VICTIM_TURN) r->n_turns++;
+    if (kind == VICTIM_SLICE) r->n_slices++;
     if (kind != VICTIM_IDLE) {
-        m->away_until_us = now_us + r->limits.turn_us;
-        m->away_class = group_demand(r, v).n_running == 0 ? GEN_SYSTEM : prio;
+        m->away_until_us = now_us + r->limits.slice_us;
+        m->away_class = wgroup_demand(r, v).n_running == 0 ? GEN_SYSTEM : prio;
         m->away_for = root;
         m->away_for_class = prio;
     }
     residency_drain(r, v, causes[kind], true, now_us);
-    if (group_n_steps(r, v) > 0) return false;
-    residency_release(r, v, comer, now_us);
+    if (wgroup_n_steps(r, v) > 0) return false;
+    residency_release(r, v, incoming, now_us);
     return true;
 }
 
@@ -226,7 +226,7 @@ static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class prio, ui
 static bool has_room(const residency *r, uint32_t root, uint32_t n, gen_class prio,
                      uint64_t now_us) {
     const pool *p = r->pool;
-    return pool_n_takeable(p, root) >= n + promised_to_others(r, root, n, prio, now_us) &&
+    return pool_n_takeable(p, root) >= n + guaranteed_to_others(r, root, n, prio, now_us) &&
            (r->one_memory || pool_n_whole_pages(p) >= r->slots[root].about.weight_pages);
 }
 
@@ -237,7 +237,7 @@ static bool drop_cached_for(residency *r, uint32_t root, uint32_t n, gen_class p
     const pool *p = r->pool;
     while (!has_room(r, root, n, prio, now_us)) {
         uint32_t n_free = pool_n_device_free(p), takeable = pool_n_takeable(p, root);
-        uint32_t wanted = n + promised_to_others(r, root, n, prio, now_us);
+        uint32_t wanted = n + guaranteed_to_others(r, root, n, prio, now_us);
         uint32_t missing = takeable < wanted ? wanted - takeable : 1;
         if (sched_drop_cached(r->sched, n_free + missing) == n_free) return false;
     }
@@ -255,7 +255,7 @@ static uint32_t n_leaving(const residency *r, uint32_t root) {
 /* Of the n pages for `root`, those that are neither there nor on their way. */
 static uint64_t n_missing(const residency *r, uint32_t root, uint32_t n, gen_class prio,
                           uint64_t now_us) {
-    uint64_t wanted = (uint64_t)n + promised_to_others(r, root, n, prio, now_us);
+    uint64_t wanted = (uint64_t)n + guaranteed_to_others(r, root, n, prio, now_us);
     uint64_t there = (uint64_t)pool_n_takeable(r->pool, root) + n_leaving(r, root);
     return wanted > there ? wanted - there : 0;
 }
@@ -292,11 +292,14 @@ static bool take_back(residency *r, uint32_t root, uint32_t n, gen_class prio, u
     }
 }
 
-bool residency_make_room(residency *r, uint32_t root, uint32_t n, gen_class prio, bool turn,
+bool residency_make_room(residency *r, uint32_t root, uint32_t n, gen_class prio, bool may_slice,
                          uint64_t now_us) {
     if (drop_cached_for(r, root, n, prio, now_us)) return true;
     bool owed = prio != GEN_CLASSES && residency_is_owed(r, root, n);
-    victim_kind last = owed ? VICTIM_IDLE : turn ? VICTIM_TURN : VICTIM_LOWER, up_to = VICTIM_IDLE;
+    victim_kind last = owed        ? VICTIM_IDLE
+                       : may_slice ? VICTIM_SLICE
+                                   : VICTIM_LOWER,
+                up_to = VICTIM_IDLE;
     while (up_to < last && room_after(r, root, n, prio, up_to, now_us) < n) up_to++;
     if (!owed && room_after(r, root, n, prio, up_to, now_us) < n) return false;
     for (victim_kind k = VICTIM_IDLE; k <= up_to; k++) {
@@ -317,10 +320,10 @@ uint64_t residency_away_until_us(const residency *r, uint32_t root) {
     const resident *m = &r->slots[root];
     uint64_t until_us = 0;
     if (m->away_until_us <= r->looked_us) return 0;
-    if (group_demand(r, root).waiting_class < m->away_class) return 0;
+    if (wgroup_demand(r, root).waiting_class < m->away_class) return 0;
     for (uint32_t i = 0; i < r->n_used; i++) {
         if (i == root || !residency_is_root(r, i)) continue;
-        sched_demand d = group_demand(r, i);
+        sched_demand d = wgroup_demand(r, i);
         bool for_it = i == m->away_for, works = d.n_waiting + d.n_running > 0;
         if (for_it ? works
                    : d.n_waiting > 0 && d.waiting_class <= m->away_for_class &&
@@ -332,19 +335,19 @@ uint64_t residency_away_until_us(const residency *r, uint32_t root) {
     return until_us < m->away_until_us ? until_us : m->away_until_us;
 }
 
-bool residency_make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t comer, bool needed,
-                              uint64_t now_us) {
+bool residency_make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t incoming,
+                              bool needed, uint64_t now_us) {
     /* A model that is pinned WARM or asked for by an operator goes before models that are only
      * cached there. */
-    if (r->slots[root].prefetch || group_is_pinned(r, root, PIN_WARM)) needed = true;
-    sched_drop_parked(r->sched, n);
+    if (r->slots[root].prefetch || wgroup_is_pinned(r, root, PIN_WARM)) needed = true;
+    sched_drop_swapped(r->sched, n);
     while (pool_n_host_free(r->pool) < n) {
         uint32_t best = RESIDENCY_NONE;
         uint64_t n_less = pool_n_host_free(r->pool);
         for (uint32_t v = 0; v < r->n_used; v++) {
             const resident *m = &r->slots[v];
-            if (v == root || v == comer || !residency_is_root(r, v) || m->state != MODEL_WARM ||
-                m->on_device || group_is_pinned(r, v, PIN_WARM) || m->wanted_since_us != 0 ||
+            if (v == root || v == incoming || !residency_is_root(r, v) || m->state != MODEL_WARM ||
+                m->on_device || wgroup_is_pinned(r, v, PIN_WARM) || m->wanted_since_us != 0 ||
                 (!needed && !goes_before(r, v, root, now_us)))
                 continue;
             n_less += m->about.host_pages;
@@ -356,11 +359,11 @@ bool residency_make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t 
     return true;
 }
 
-bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class prio, bool turn,
+bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class prio, bool may_slice,
                                     uint64_t now_us) {
     uint32_t n = r->slots[root].about.host_pages;
     if (residency_make_host_room(r, root, n, RESIDENCY_NONE, true, now_us)) return true;
-    victim_kind last = turn ? VICTIM_TURN : VICTIM_LOWER;
+    victim_kind last = may_slice ? VICTIM_SLICE : VICTIM_LOWER;
     for (victim_kind k = VICTIM_IDLE; k <= last; k++) {
         uint32_t v;
         while (pool_n_host_free(r->pool) < n &&
@@ -372,29 +375,31 @@ bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class prio,
     return pool_n_host_free(r->pool) >= n;
 }
 
-/* A victim for work that aging has made `lifted`: a model that is not more urgent than that, after
+/* A victim for work that aging has made `aged`: a model that is not more urgent than that, after
  * its time slice.  Without the time slice, models of one class would evict each other as soon as
  * their work has aged. */
-static uint32_t pick_lifted(const residency *r, uint32_t root, gen_class lifted, uint64_t now_us) {
+static uint32_t pick_for_aged(const residency *r, uint32_t root, gen_class aged, uint64_t now_us) {
     uint32_t best = RESIDENCY_NONE;
     for (uint32_t v = 0; v < r->n_used; v++)
-        if (victim(r, v, root, lifted, now_us) >= VICTIM_LOWER &&
-            now_us - r->slots[v].hot_since_us >= residency_turn_us(r, v) &&
+        if (victim(r, v, root, aged, now_us) >= VICTIM_LOWER &&
+            now_us - r->slots[v].hot_since_us >= residency_slice_us(r, v) &&
             gain_of(r, v, root) > 0 && (best == RESIDENCY_NONE || goes_before(r, v, best, now_us)))
             best = v;
     return best;
 }
 
-bool residency_reclaim(residency *r, uint32_t idx, gen_class waiting, gen_class lifted,
+bool residency_reclaim(residency *r, uint32_t idx, gen_class waiting, gen_class aged,
                        uint64_t since_us, uint64_t now_us) {
     uint32_t root = r->slots[idx].weights_of, v;
-    bool turn = waiting != GEN_CLASSES && now_us >= since_us + r->limits.turn_us;
-    victim_kind up_to = waiting == GEN_CLASSES ? VICTIM_IDLE : turn ? VICTIM_TURN : VICTIM_LOWER;
+    bool may_slice = waiting != GEN_CLASSES && now_us >= since_us + r->limits.slice_us;
+    victim_kind up_to = waiting == GEN_CLASSES ? VICTIM_IDLE
+                        : may_slice            ? VICTIM_SLICE
+                                               : VICTIM_LOWER;
     for (victim_kind k = VICTIM_IDLE; k <= up_to; k++) {
         if ((v = pick_victim(r, k, root, waiting, false, now_us)) == RESIDENCY_NONE) continue;
         return evict(r, v, k, waiting, root, RESIDENCY_NONE, now_us);
     }
-    if (lifted >= waiting || (v = pick_lifted(r, root, lifted, now_us)) == RESIDENCY_NONE)
+    if (aged >= waiting || (v = pick_for_aged(r, root, aged, now_us)) == RESIDENCY_NONE)
         return false;
-    return evict(r, v, VICTIM_TURN, lifted, root, RESIDENCY_NONE, now_us);
+    return evict(r, v, VICTIM_SLICE, aged, root, RESIDENCY_NONE, now_us);
 }

@@ -1,10 +1,10 @@
 /* residency_parts.h - what the files of the residency share.
  *
  *     residency.c          what changed, and commands from outside
- *     residency_arrows.c   the transitions
- *     residency_come.c     bring-up: order and pages
+ *     residency_transitions.c   the transitions
+ *     residency_bring_up.c     bring-up: order and pages
  *     residency_evict.c    eviction
- *     residency_turns.c    length of a time slice
+ *     residency_slices.c    length of a time slice
  *
  * `root` is a slot with weights of its own; a *group* (weight group) is all slots that compute with
  * them.
@@ -28,30 +28,30 @@ static inline bool residency_is_root(const residency *r, uint32_t i) {
 
 /* The policy of this slot counts for its weight group. */
 static inline bool residency_counts(const residency *r, uint32_t i) {
-    return r->slots[i].served && !r->slots[i].unpromised;
+    return r->slots[i].served && !r->slots[i].no_guarantee;
 }
 
 /* -- residency.c -- */
 /* Demand of a weight group at the newest residency_decide. */
-sched_demand group_demand(const residency *r, uint32_t root);
-uint32_t group_n_steps(const residency *r, uint32_t root); // unfinished ones, now
-bool group_is_pinned(const residency *r, uint32_t root, model_pin at_least);
-bool group_is_served(const residency *r, uint32_t root);
-bool group_is_held(const residency *r, uint32_t root); // every name is out of service
-uint64_t group_keep_alive_us(const residency *r, uint32_t root);
+sched_demand wgroup_demand(const residency *r, uint32_t root);
+uint32_t wgroup_n_steps(const residency *r, uint32_t root); // unfinished ones, now
+bool wgroup_is_pinned(const residency *r, uint32_t root, model_pin at_least);
+bool wgroup_is_served(const residency *r, uint32_t root);
+bool wgroup_is_held(const residency *r, uint32_t root); // every name is out of service
+uint64_t wgroup_keep_alive_us(const residency *r, uint32_t root);
 /* Pass pinned pages to the scheduler: they limit what it admits, and admitted requests may not fit
  * any more. */
 void residency_tell_pins(residency *r);
 
-/* -- residency_arrows.c -- */
+/* -- residency_transitions.c -- */
 void residency_enter(residency *r, uint32_t i, model_state state); // that, and what follows from it
 /* Give back all of its device and host memory. */
 void residency_give_memory(residency *r, resident *m);
 /* The error that its requests end with. */
 inferd_err residency_as_told(const inferd_err *why);
 void residency_fail(residency *r, uint32_t root, const inferd_err *why, uint64_t now_us);
-void residency_fail_promise(residency *r, uint32_t idx, const inferd_err *why, uint64_t now_us);
-void residency_keep_promise(residency *r, uint32_t idx);
+void residency_fail_guarantee(residency *r, uint32_t idx, const inferd_err *why, uint64_t now_us);
+void residency_keep_guarantee(residency *r, uint32_t idx);
 void residency_retry(residency *r, uint32_t root);
 /* The slot is COLD itself: it takes part in the state of its weight group. */
 void residency_join(residency *r, uint32_t idx);
@@ -71,14 +71,14 @@ void residency_resume(residency *r, uint32_t root, uint64_t now_us);
 /* Running work ends first, or, to make room (`leaving`), is preempted. */
 void residency_drain(residency *r, uint32_t root, engine_evict_cause cause, bool leaving,
                      uint64_t now_us);
-/* To WARM, or COLD where the host has no room for it.  No step of it is on its way.  `comer`: the
- * incoming WARM model, which may exchange pages with it, or RESIDENCY_NONE. */
-void residency_release(residency *r, uint32_t root, uint32_t comer, uint64_t now_us);
+/* To WARM, or COLD where the host has no room for it.  No step of it is on its way.  `incoming`:
+ * the incoming WARM model, which may exchange pages with it, or RESIDENCY_NONE. */
+void residency_release(residency *r, uint32_t root, uint32_t incoming, uint64_t now_us);
 void residency_drop(residency *r, uint32_t root);
 /* It has no sequence, no other slot shares its weights, and no step is on its way. */
 void residency_detach(residency *r, uint32_t idx);
 
-/* -- residency_come.c -- */
+/* -- residency_bring_up.c -- */
 /* Pages that stay with other models in any case: the guarantees of models, or of tenants where
  * those are more, and weights that are pinned HOT.  `host`: the host copies of pinned models. */
 uint64_t residency_kept_by_others(const residency *r, uint32_t idx, bool host);
@@ -110,15 +110,15 @@ bool residency_start_loading(residency *r, bool owed, uint64_t now_us);
 /* -- residency_evict.c -- */
 /* Make room for n pages of `root` and its waiting work of this class (GEN_CLASSES: none waits, and
  * only idle models are evicted).  False: not now.  No model is evicted in vain. */
-bool residency_make_room(residency *r, uint32_t root, uint32_t n, gen_class prio, bool turn,
+bool residency_make_room(residency *r, uint32_t root, uint32_t n, gen_class prio, bool may_slice,
                          uint64_t now_us);
 /* The same for n pages of host memory, by dropping WARM models: those worth less than `root`, or,
- * if `needed`, all that have no waiting work; never `comer`, for which `root` leaves. */
-bool residency_make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t comer, bool needed,
-                              uint64_t now_us);
+ * if `needed`, all that have no waiting work; never `incoming`, for which `root` leaves. */
+bool residency_make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t incoming,
+                              bool needed, uint64_t now_us);
 /* Where host memory is apart: all that `root` needs.  If nothing else helps, HOT models are evicted
  * together with their host copies. */
-bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class prio, bool turn,
+bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class prio, bool may_slice,
                                     uint64_t now_us);
 
 /* Until then it stays away because of the work that evicted it; in the past: it may come. */
@@ -126,12 +126,12 @@ uint64_t residency_away_until_us(const residency *r, uint32_t root);
 /* It is below its guarantee, and n more pages do not exceed the guarantee. */
 bool residency_is_owed(const residency *r, uint32_t root, uint32_t n);
 
-/* -- residency_turns.c -- */
+/* -- residency_slices.c -- */
 /* Time to bring it back if it leaves now. */
 uint64_t residency_back_us(const residency *r, uint32_t root);
 /* Time slice: how long it is served before others of its class may evict it.  Several times the
  * time to bring it back and to restore the keys and values of its running work. */
-uint64_t residency_turn_us(const residency *r, uint32_t root);
+uint64_t residency_slice_us(const residency *r, uint32_t root);
 /* Checks whether bringing models back takes so much of all time that time slices need quotas. */
 void residency_watch_thrash(residency *r, uint64_t now_us);
 

@@ -494,7 +494,7 @@ void admin_unload_all(void *ctx, http_request *rq) {
     buf out = {0};
     for (uint32_t i = 0; rq->method != HTTP_HEAD && i < a->config->c->n_models; i++) {
         uint32_t slot = (uint32_t)a->config->slots[i];
-        if (fleet_model_state(a->fleet, slot) != MODEL_HOT || app_model(a, slot)->n_flights > 0)
+        if (fleet_model_state(a->fleet, slot) != MODEL_HOT || app_model(a, slot)->n_generations > 0)
             continue;
         log_command(rq, "unload", a->config->c->models[i].name);
         fleet_model_do(a->fleet, slot, ENGINE_UNLOAD);

@@ -279,13 +279,14 @@ static question question_of(const asked *k, const snapshot *s, const app *a) {
  * one was never measured there. */
 static void take_tasks(snapshot *s, const app *a, const asked *k, uint32_t device_idx) {
     const app_config *c = a->config;
-    fleet_promise all[REGISTRY_SLOTS];
+    fleet_guarantee all[REGISTRY_SLOTS];
     uint32_t wanted = UINT32_MAX;
     for (uint32_t i = 0; i < c->c->n_models; i++) {
         uint32_t slot = (uint32_t)c->slots[i];
         bool its = c->slots[i] == k->slot;
         s->names[i] = c->c->models[i].name;
-        all[i] = (fleet_promise){slot, s->names[i], its ? k->policy : &app_model(a, slot)->policy};
+        all[i] =
+            (fleet_guarantee){slot, s->names[i], its ? k->policy : &app_model(a, slot)->policy};
         if (its) wanted = i;
     }
     uint32_t n = fleet_list_tasks(a->fleet, device_idx, all, c->c->n_models, s->tasks);
@@ -312,12 +313,12 @@ static bool plan_on(const app *a, const asked *k, uint32_t device_idx, device_pl
 /* The result for all parts: each goes to a device of its own. */
 typedef struct verdict {
     uint32_t n_parts, n_fit;
-    bool fits, now, turns;
+    bool fits, now, slices;
 } verdict;
 
 static verdict verdict_of(const app *a, const asked *k, const device_plan *all,
                           const char *problems) {
-    enum { FIT, NOW, TURNS, ANSWERS };
+    enum { FIT, NOW, SLICES, ANSWERS };
     verdict v = {.n_parts = fleet_n_parts(k->policy)};
     uint32_t n_there = 0, there[ANSWERS] = {0}, elsewhere[ANSWERS] = {0};
     for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
@@ -328,7 +329,7 @@ static verdict verdict_of(const app *a, const asked *k, const device_plan *all,
         n_there += is_there;
         n[FIT] += p->fits;
         n[NOW] += p->fits && p->now;
-        n[TURNS] += p->fits && (p->now || p->turns);
+        n[SLICES] += p->fits && (p->now || p->slices);
     }
     /* Placed parts stay on their devices; other devices count for parts that are not placed. */
     uint32_t n_free = v.n_parts > n_there ? v.n_parts - n_there : 0;
@@ -336,15 +337,15 @@ static verdict verdict_of(const app *a, const asked *k, const device_plan *all,
     for (int i = 0; i < ANSWERS; i++) there[i] += u32_min(elsewhere[i], n_free);
     v.fits = there[FIT] >= v.n_parts && problems[0] == 0;
     v.now = v.fits && there[NOW] >= v.n_parts;
-    v.turns = v.fits && !v.now && there[TURNS] >= v.n_parts;
+    v.slices = v.fits && !v.now && there[SLICES] >= v.n_parts;
     return v;
 }
 
 /* The larger, the better. */
 static uint64_t rank_of(const device_plan *d) {
-    enum { VICTIMS_MAX = REGISTRY_SLOTS + 1, THERE = 8, NOW = 4, TURNS = 2, FITS = 1 };
+    enum { VICTIMS_MAX = REGISTRY_SLOTS + 1, THERE = 8, NOW = 4, SLICES = 2, FITS = 1 };
     uint64_t worth = d->q.state != MODEL_NONE ? THERE : 0;
-    worth += d->p.now ? NOW : d->p.turns ? TURNS : d->p.fits ? FITS : 0;
+    worth += d->p.now ? NOW : d->p.slices ? SLICES : d->p.fits ? FITS : 0;
     return worth * VICTIMS_MAX + (VICTIMS_MAX - 1 - d->p.n_victims);
 }
 
@@ -360,7 +361,7 @@ static void add_devices(buf *out, const app *a, const device_plan *all, const ch
         json_add_string(out, name, strlen(name));
         buf_add_format(out, ",\"fits\":%s,\"now\":%s,\"turns\":%s,\"victims\":%u}",
                        fits ? "true" : "false", fits && p->now ? "true" : "false",
-                       fits && p->turns ? "true" : "false", p->n_victims);
+                       fits && p->slices ? "true" : "false", p->n_victims);
         first = false;
     }
     buf_add_char(out, ']');
@@ -383,7 +384,7 @@ static void write_plan(buf *out, const app *a, const verdict *v, const device_pl
                    "\"fit\":%u},\"weights\":{\"bytes\":%llu,\"pages\":%u,\"from\":\"%s\",\"file_"
                    "bytes\":%llu,\"factor\":%.2f}",
                    model_state_name(q->state), v->fits ? "true" : "false",
-                   v->now ? "true" : "false", v->turns ? "true" : "false", v->n_parts, v->n_fit,
+                   v->now ? "true" : "false", v->slices ? "true" : "false", v->n_parts, v->n_fit,
                    n_bytes, n_bytes > 0 ? q->w.weight_pages : 0, source_names[q->source],
                    (unsigned long long)q->file_bytes,
                    q->file_bytes > 0 ? (double)n_bytes / (double)q->file_bytes : 0.0);

@@ -5,7 +5,7 @@
 
 #include "admin.h"
 #include "app_usage.h"
-#include "gate.h"
+#include "admission.h"
 #include "inferd/clock.h"
 #include "json_out.h"
 #include "tenant_limits.h"
@@ -108,8 +108,8 @@ static void add_limits(buf *out, const config_tenant_limits *l) {
 /* The use of its quotas, and its running requests. */
 static void add_use(buf *out, const app *a, uint32_t number) {
     limits_usage u;
-    if (a->gate == NULL || number >= limits_n_tenants(gate_limits(a->gate))) return;
-    limits_get_usage(gate_limits(a->gate), number, (int64_t)time(NULL), &u);
+    if (a->admission == NULL || number >= limits_n_tenants(admission_limits(a->admission))) return;
+    limits_get_usage(admission_limits(a->admission), number, (int64_t)time(NULL), &u);
     buf_add_format(out,
                    ",\"use\":{\"tokens_today\":%llu,\"tokens_this_month\":%llu,"
                    "\"tokens_reserved\":%llu,\"running\":%llu}",
@@ -157,7 +157,7 @@ static void add_numbers(buf *out, const engine_model_info *i) {
                    ",\"running\":%u,\"waiting\":%u,\"pages\":{\"weight\":%u,\"warm\":%u,\"kv\":%u,"
                    "\"cached\":%u,\"parked\":%u,\"min\":%u,\"max\":",
                    i->n_running, i->n_waiting, i->pages_weight, i->pages_warm, i->pages_kv,
-                   i->pages_cached, i->pages_parked, i->pages_min);
+                   i->pages_cached, i->pages_swapped, i->pages_min);
     if (i->pages_max == UINT32_MAX || i->state == MODEL_NONE)
         buf_add_str(out, "null");
     else
@@ -210,7 +210,7 @@ static void add_replicas(buf *out, const app *a, uint32_t slot) {
                        "\"warm\":%u,\"kv\":%u,\"cached\":%u,\"parked\":%u},"
                        "\"min_bytes\":%llu,\"max_bytes\":%llu",
                        r.part, i.n_running, i.n_waiting, i.pages_weight, i.pages_warm, i.pages_kv,
-                       i.pages_cached, i.pages_parked, (unsigned long long)r.policy.min_bytes,
+                       i.pages_cached, i.pages_swapped, (unsigned long long)r.policy.min_bytes,
                        (unsigned long long)r.policy.max_bytes);
         add_share(out, &r.policy.share);
         add_text(out, "error", i.state == MODEL_FAILED ? i.why.text : NULL);
@@ -260,7 +260,7 @@ static void add_leaving(buf *out, const app *a) {
         json_add_string(out, s->name, strlen(s->name));
         add_u64(out, "slot", i);
         add_text(out, "state", model_state_name(fleet_slot_state(a->fleet, i)));
-        add_u64(out, "answers", s->n_flights);
+        add_u64(out, "answers", s->n_generations);
         buf_add_char(out, '}');
         first = false;
     }
@@ -291,22 +291,22 @@ static void add_device(buf *out, const app *a, uint32_t device_idx, uint64_t map
                    "\"parked\":%u,\"quarantine\":%u,\"absent\":%u},\"one_memory\":%s",
                    s->pages_total, s->pages_device, s->pages_host, s->pages_free,
                    s->pages_host_free, s->pages_weight, s->pages_kv, s->pages_cached, s->pages_warm,
-                   s->pages_parked, s->pages_quarantine, s->pages_absent,
+                   s->pages_swapped, s->pages_quarantine, s->pages_absent,
                    s->one_memory ? "true" : "false");
     add_u64(out, "page_bytes", s->page_bytes);
     buf_add_format(
         out, ",\"account\":{\"step_s\":%.6f,\"load_s\":%.6f,\"idle_s\":%.6f,\"wall_s\":%.6f}",
-        (double)s->account_step_us / US_PER_S, (double)s->account_load_us / US_PER_S,
-        (double)s->account_idle_us / US_PER_S,
+        (double)s->usage_step_us / US_PER_S, (double)s->usage_load_us / US_PER_S,
+        (double)s->usage_idle_us / US_PER_S,
         s->opened_us == 0 || now_us < s->opened_us ? 0.0
                                                    : (double)(now_us - s->opened_us) / US_PER_S);
     add_u64(out, "steps", s->n_steps);
-    add_u64(out, "turns", s->n_turns);
+    add_u64(out, "turns", s->n_slices);
     buf_add_format(out,
                    ",\"thrash\":{\"now\":%s,\"reload_s\":%.6f,\"window_s\":%.1f,"
                    "\"attainment\":%.6f}",
                    s->thrashing ? "true" : "false", (double)s->reload_us_window / US_PER_S,
-                   ENGINE_THRASH_WINDOW_US / US_PER_S, (double)s->turns_attainment_ppm / PPM);
+                   ENGINE_THRASH_WINDOW_US / US_PER_S, (double)s->slices_attainment_ppm / PPM);
     buf_add_format(out, ",\"queue\":{\"running\":%u,\"waiting\":%u,\"paused\":%u}", s->n_running,
                    s->n_waiting, s->n_paused);
     buf_add_format(out, ",\"lost\":%s", engine_is_lost(e) || a->device_hangs ? "true" : "false");
@@ -344,10 +344,10 @@ void admin_add_state(buf *out, const app *a, const changer_about *about) {
         admin_add_tenant(out, a, i);
     }
     buf_add_char(out, ']');
-    app_add_account(out, a);
+    app_add_usage(out, a);
     buf_add_format(out, ",\"queues\":{\"running\":%u,\"waiting\":%u,\"paused\":%u}", q.n_running,
                    q.n_waiting, q.n_paused);
-    const queue_places *p = gate_places(a->gate);
+    const queue_slots *p = admission_queue_slots(a->admission);
     buf_add_format(out,
                    ",\"places\":{\"all\":%u,\"used\":%u,\"kept\":%u,\"kept_used\":%u},\"config\":{",
                    p->n_all, p->n_used, p->n_kept, p->n_used_kept);

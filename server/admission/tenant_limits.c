@@ -4,10 +4,10 @@
  * bucket with the limit n then gains exactly n parts per microsecond, so no remainder is ever
  * dropped.
  *
- * Three flows limit a request: the two buckets, and the slots of running requests (FLOW_PLACES), of
- * which `concurrent` become free per usual duration of a request.  Bookings are kept in the order
- * in which they are due. look_ahead() advances the flows from now over all of them; the lowest
- * level behind any booking is what an earlier request may take:
+ * Three flows limit a request: the two buckets, and the slots of running requests (BUCKET_RUNNING),
+ * of which `concurrent` become free per usual duration of a request.  Bookings are kept in the
+ * order in which they are due. look_ahead() advances the flows from now over all of them; the
+ * lowest level behind any booking is what an earlier request may take:
  *
  *   level |    /|    /|    /    a new request that takes r now lowers everything to the right
  *         |  /  |  /  |  /      by r, so r must not exceed the lowest point; a later request
@@ -43,16 +43,16 @@ enum {
 };
 #define DURATION_FIRST_US (10 * SECOND_US)
 /* In 1/SPREAD_ONE of the square root of the expected ends, see above.  A broken reservation raises
- * the spread by as much as PROMISES_PER_BREAK kept ones lower it, so about one of that many
+ * the spread by as much as RESERVED_PER_BREAK kept ones lower it, so about one of that many
  * breaks. */
 enum {
     SPREAD_ONE = 128,
     SPREAD_MAX = 3 * SPREAD_ONE,
     SPREAD_MIN = -2 * SPREAD_ONE,
-    PROMISES_PER_BREAK = 14,
+    RESERVED_PER_BREAK = 14,
 };
 
-enum { FLOW_REQUESTS, FLOW_TOKENS, FLOW_PLACES, FLOWS };
+enum { BUCKET_REQUESTS, BUCKET_TOKENS, BUCKET_RUNNING, BUCKETS };
 
 typedef struct booking {
     uint64_t mark, due_us;
@@ -70,7 +70,7 @@ typedef struct tenant {
     char *name; // owned; NULL: never set
     limits_spec spec;
     uint64_t touched_us; // the levels and busy_us are valid at this time
-    int64_t level[2];    // parts, of FLOW_REQUESTS and FLOW_TOKENS; at most the limit
+    int64_t level[2];    // parts, of BUCKET_REQUESTS and BUCKET_TOKENS; at most the limit
     uint64_t running, reserved;
     uint64_t busy_us, n_ended; // summed running time of requests, and how many ended; both decay
     int32_t spread;            // 1/SPREAD_ONE
@@ -201,8 +201,8 @@ static uint64_t quota_left(const quota *q, uint64_t limit, uint64_t reserved) {
 
 /* -- buckets -- */
 
-static uint32_t rate_of(const limits_spec *s, int flow) {
-    return flow == FLOW_REQUESTS ? s->requests_per_min : s->tokens_per_min;
+static uint32_t rate_of(const limits_spec *s, int bucket) {
+    return bucket == BUCKET_REQUESTS ? s->requests_per_min : s->tokens_per_min;
 }
 static int64_t full_of(uint32_t per_min) {
     return (int64_t)(per_min * PART);
@@ -245,34 +245,34 @@ static void touch(tenant *t, uint64_t now_us) {
 /* -- bookings -- */
 
 /* A source of refill, from a level at a known time. */
-typedef struct flow {
+typedef struct bucket {
     bool limited;
     int64_t level, full;          // level now, or at the last time it was surely full; minus claims
     uint64_t more;                // expected since then; level + count_on(more) <= full
     uint64_t grow_parts, grow_us; // grow_parts per grow_us
     int32_t spread;               // in 1/SPREAD_ONE square roots of the growth
-} flow;
+} bucket;
 
 static uint64_t usual_duration_us(const tenant *t) {
     return t->n_ended == 0 ? DURATION_FIRST_US : t->busy_us / t->n_ended;
 }
 
-static void flows_of(const tenant *t, flow f[FLOWS]) {
+static void buckets_of(const tenant *t, bucket f[BUCKETS]) {
     for (int i = 0; i < 2; i++) {
         uint32_t per_min = rate_of(&t->spec, i);
-        f[i] = (flow){per_min != 0, t->level[i], full_of(per_min), 0, per_min, 1, 0};
+        f[i] = (bucket){per_min != 0, t->level[i], full_of(per_min), 0, per_min, 1, 0};
     }
-    int64_t places = (int64_t)parts_of(t->spec.concurrent);
+    int64_t slots = (int64_t)parts_of(t->spec.concurrent);
     uint64_t duration_us = usual_duration_us(t);
-    f[FLOW_PLACES] = (flow){.limited = t->spec.concurrent != 0,
-                            .level = lower(places, parts_of(t->running)),
-                            .full = places,
-                            .grow_parts = (uint64_t)places,
-                            .grow_us = duration_us == 0 ? 1 : duration_us,
-                            .spread = t->spread};
+    f[BUCKET_RUNNING] = (bucket){.limited = t->spec.concurrent != 0,
+                                 .level = lower(slots, parts_of(t->running)),
+                                 .full = slots,
+                                 .grow_parts = (uint64_t)slots,
+                                 .grow_us = duration_us == 0 ? 1 : duration_us,
+                                 .spread = t->spread};
 }
 
-static uint64_t grown(const flow *f, uint64_t elapsed_us) {
+static uint64_t grown(const bucket *f, uint64_t elapsed_us) {
     uint64_t product;
     if (!__builtin_mul_overflow(f->grow_parts, elapsed_us, &product) && product <= INT64_MAX)
         return f->grow_us == 1 ? product : product / f->grow_us;
@@ -281,7 +281,7 @@ static uint64_t grown(const flow *f, uint64_t elapsed_us) {
 }
 
 /* The part of `more` that is sure. */
-static uint64_t count_on(const flow *f) {
+static uint64_t count_on(const bucket *f) {
     if (f->spread == 0) return f->more;
     enum { FINE = 256 }; // its root is 16
     uint64_t ends = u64_min(f->more / (PART / FINE), (uint64_t)1 << 48);
@@ -290,31 +290,31 @@ static uint64_t count_on(const flow *f) {
     return f->more > (uint64_t)apart ? f->more - (uint64_t)apart : 0;
 }
 
-static void advance_one(flow *f, uint64_t elapsed_us) {
+static void advance_one(bucket *f, uint64_t elapsed_us) {
     f->more = add_up_to(f->more, grown(f, elapsed_us), INT64_MAX);
     if (count_on(f) < (uint64_t)(f->full - f->level)) return;
     f->level = f->full;
     f->more = 0;
 }
 
-static void advance(flow f[FLOWS], uint64_t elapsed_us) {
-    for (int i = 0; i < FLOWS; i++) advance_one(&f[i], elapsed_us);
+static void advance(bucket f[BUCKETS], uint64_t elapsed_us) {
+    for (int i = 0; i < BUCKETS; i++) advance_one(&f[i], elapsed_us);
 }
 
 /* The level that can be relied on. */
-static int64_t sure_level(const flow *f) {
+static int64_t sure_level(const bucket *f) {
     return f->level + (int64_t)count_on(f);
 }
 
-static void needs_of(uint32_t n_requests, uint64_t tokens, uint64_t need[FLOWS]) {
-    need[FLOW_REQUESTS] = need[FLOW_PLACES] = parts_of(n_requests);
-    need[FLOW_TOKENS] = parts_of(tokens);
+static void needs_of(uint32_t n_requests, uint64_t tokens, uint64_t need[BUCKETS]) {
+    need[BUCKET_REQUESTS] = need[BUCKET_RUNNING] = parts_of(n_requests);
+    need[BUCKET_TOKENS] = parts_of(tokens);
 }
 
-static void claim(flow f[FLOWS], const booking *b) {
-    uint64_t need[FLOWS];
+static void claim(bucket f[BUCKETS], const booking *b) {
+    uint64_t need[BUCKETS];
     needs_of(b->n_requests, b->tokens, need);
-    for (int i = 0; i < FLOWS; i++) f[i].level = lower(f[i].level, need[i]);
+    for (int i = 0; i < BUCKETS; i++) f[i].level = lower(f[i].level, need[i]);
 }
 
 /* What the reservations leave, now and behind each booking.  Most freed slots come back when all
@@ -322,19 +322,19 @@ static void claim(flow f[FLOWS], const booking *b) {
  * little; whether it may be taken is simulated.  Otherwise the reservation of the only slot, most
  * of a minute ahead, would keep it empty until then. */
 typedef struct forecast {
-    int64_t room[FLOWS];      // what a request may take now
-    uint32_t n_before[FLOWS]; // bookings up to the last one that `need` would harm
-    bool short_of[FLOWS];     // the flow lacks what is needed now
+    int64_t room[BUCKETS];      // what a request may take now
+    uint32_t n_before[BUCKETS]; // bookings up to the last one that `need` would harm
+    bool short_of[BUCKETS];     // the flow lacks what is needed now
 } forecast;
 
-static forecast look_ahead(const tenant *t, const uint64_t need[FLOWS]) {
-    flow f[FLOWS];
+static forecast look_ahead(const tenant *t, const uint64_t need[BUCKETS]) {
+    bucket f[BUCKETS];
     forecast out = {0};
     uint64_t at_us = t->touched_us;
-    flows_of(t, f);
-    for (int i = 0; i < FLOWS; i++) out.room[i] = f[i].level;
-    flow taken = f[FLOW_PLACES];
-    taken.level = lower(taken.level, need[FLOW_PLACES]);
+    buckets_of(t, f);
+    for (int i = 0; i < BUCKETS; i++) out.room[i] = f[i].level;
+    bucket taken = f[BUCKET_RUNNING];
+    taken.level = lower(taken.level, need[BUCKET_RUNNING]);
     bool harms = taken.level < 0;
     for (uint32_t k = 0; k < t->n_bookings; k++) {
         const booking *b = &t->bookings[k];
@@ -346,27 +346,27 @@ static forecast look_ahead(const tenant *t, const uint64_t need[FLOWS]) {
         claim(f, b);
         taken.level = lower(taken.level, parts_of(b->n_requests));
         harms = harms || sure_level(&taken) < 0;
-        for (int i = 0; i < FLOWS; i++) {
+        for (int i = 0; i < BUCKETS; i++) {
             int64_t sure = sure_level(&f[i]);
             out.room[i] = i64_min(out.room[i], sure);
             if (f[i].limited && need[i] > 0 && sure < (int64_t)need[i]) out.n_before[i] = k + 1;
         }
     }
-    for (int i = 0; i < FLOWS; i++)
+    for (int i = 0; i < BUCKETS; i++)
         out.short_of[i] = f[i].limited && need[i] > 0 &&
-                          (i == FLOW_PLACES ? harms : out.room[i] < (int64_t)need[i]);
+                          (i == BUCKET_RUNNING ? harms : out.room[i] < (int64_t)need[i]);
     return out;
 }
 
 /* The first whole second from now at which `need` is available and harms no later reservation; 0:
  * too far ahead.  `last` is the flow with the longest wait. */
-static uint32_t plan(const tenant *t, const uint64_t need[FLOWS], const forecast *ahead,
+static uint32_t plan(const tenant *t, const uint64_t need[BUCKETS], const forecast *ahead,
                      int *last) {
-    flow f[FLOWS];
+    bucket f[BUCKETS];
     uint64_t at_us = t->touched_us;
-    uint32_t k = 0, waits_s[FLOWS] = {0};
-    flows_of(t, f);
-    for (*last = 0; *last + 1 < FLOWS && !ahead->short_of[*last];) ++*last;
+    uint32_t k = 0, waits_s[BUCKETS] = {0};
+    buckets_of(t, f);
+    for (*last = 0; *last + 1 < BUCKETS && !ahead->short_of[*last];) ++*last;
     INFERD_CHECK(ahead->short_of[*last]); // or it would have been admitted
     for (uint32_t s = 1; s <= LIMITS_RETRY_MAX_S; s++) {
         uint64_t then_us = t->touched_us + s * SECOND_US;
@@ -380,13 +380,13 @@ static uint32_t plan(const tenant *t, const uint64_t need[FLOWS], const forecast
         advance(f, then_us - at_us);
         at_us = then_us;
         bool enough = true;
-        for (int i = 0; i < FLOWS; i++) {
+        for (int i = 0; i < BUCKETS; i++) {
             bool there = sure_level(&f[i]) >= (int64_t)need[i] && k >= ahead->n_before[i];
             if (!f[i].limited || need[i] == 0 || there) continue;
             enough = false;
             waits_s[i] = s;
         }
-        for (int i = 0; i < FLOWS; i++)
+        for (int i = 0; i < BUCKETS; i++)
             if (waits_s[i] > waits_s[*last]) *last = i;
         if (enough) return s;
     }
@@ -532,14 +532,14 @@ static uint64_t whole(int64_t parts) {
 static void describe_wait(const tenant *t, const limits_ask *ask, int which, const forecast *ahead,
                           limits_answer *out) {
     unsigned long long left = whole(ahead->room[which]), running = t->running;
-    const char *more = out->promised ? "" : ", or later: until then all is reserved or overdrawn";
+    const char *more = out->booked ? "" : ", or later: until then all is reserved or overdrawn";
     unsigned s = out->retry_after_s;
-    if (which == FLOW_REQUESTS)
+    if (which == BUCKET_REQUESTS)
         snprintf(out->text, sizeof out->text,
                  "of %u requests per minute %llu are left now, this request counts as %u; try "
                  "again in %u s%s",
                  t->spec.requests_per_min, left, ask->n_requests, s, more);
-    else if (which == FLOW_TOKENS)
+    else if (which == BUCKET_TOKENS)
         snprintf(out->text, sizeof out->text,
                  "of %u tokens per minute %llu are left now, this request needs %llu (prompt and "
                  "output); try again in %u s%s",
@@ -548,16 +548,17 @@ static void describe_wait(const tenant *t, const limits_ask *ask, int which, con
         snprintf(out->text, sizeof out->text,
                  "%llu of at most %u requests at once are running and %u clients have "
                  "reservations, this request counts as %u; try again in %u s%s",
-                 running, t->spec.concurrent, t->n_bookings - (out->promised ? 1 : 0),
+                 running, t->spec.concurrent, t->n_bookings - (out->booked ? 1 : 0),
                  ask->n_requests, s, more);
 }
 
-static bool refuse_and_book(tenant *t, const limits_ask *ask, const uint64_t need[FLOWS],
+static bool refuse_and_book(tenant *t, const limits_ask *ask, const uint64_t need[BUCKETS],
                             const forecast *ahead, limits_answer *out) {
-    static const limits_reason reasons[FLOWS] = {LIMITS_REQUESTS, LIMITS_TOKENS, LIMITS_CONCURRENT};
+    static const limits_reason reasons[BUCKETS] = {LIMITS_REQUESTS, LIMITS_TOKENS,
+                                                   LIMITS_CONCURRENT};
     int last;
     uint32_t s = plan(t, need, ahead, &last);
-    out->promised = s > 0 && book(t, ask, t->touched_us + s * SECOND_US);
+    out->booked = s > 0 && book(t, ask, t->touched_us + s * SECOND_US);
     refuse(t, out, reasons[last], s > 0 ? s : LIMITS_RETRY_MAX_S);
     describe_wait(t, ask, last, ahead, out);
     return false;
@@ -570,7 +571,7 @@ static tenant *tenant_at(const limits *l, uint32_t number) {
     return &l->tenants[number];
 }
 
-static void take(limits *l, tenant *t, const limits_ask *ask, const uint64_t need[FLOWS]) {
+static void take(limits *l, tenant *t, const limits_ask *ask, const uint64_t need[BUCKETS]) {
     for (int i = 0; i < 2; i++)
         if (rate_of(&t->spec, i) != 0) t->level[i] = lower(t->level[i], need[i]);
     t->running += ask->n_requests;
@@ -579,15 +580,15 @@ static void take(limits *l, tenant *t, const limits_ask *ask, const uint64_t nee
 }
 
 /* Takes what a due booking reserved; checks that it is there, and adapts the spread. */
-static bool claim_due(tenant *t, const uint64_t need[FLOWS]) {
-    flow f[FLOWS];
+static bool claim_due(tenant *t, const uint64_t need[BUCKETS]) {
+    bucket f[BUCKETS];
     bool enough = true;
-    flows_of(t, f);
-    for (int i = 0; i < FLOWS; i++) {
+    buckets_of(t, f);
+    for (int i = 0; i < BUCKETS; i++) {
         bool there = !f[i].limited || f[i].level >= (int64_t)need[i];
         enough = enough && there;
-        if (i != FLOW_PLACES || !f[i].limited) continue;
-        t->spread += there ? -1 : PROMISES_PER_BREAK - 1;
+        if (i != BUCKET_RUNNING || !f[i].limited) continue;
+        t->spread += there ? -1 : RESERVED_PER_BREAK - 1;
         if (t->spread > SPREAD_MAX) t->spread = SPREAD_MAX;
         if (t->spread < SPREAD_MIN) t->spread = SPREAD_MIN;
     }
@@ -597,7 +598,7 @@ static bool claim_due(tenant *t, const uint64_t need[FLOWS]) {
 bool limits_admit(limits *l, uint32_t number, uint64_t now_us, int64_t unix_s,
                   const limits_ask *ask, limits_answer *out) {
     tenant *t = tenant_at(l, number);
-    uint64_t need[FLOWS];
+    uint64_t need[BUCKETS];
     *out = (limits_answer){0};
     touch(t, now_us);
     enter_periods(&t->day, &t->month, unix_s);
@@ -607,7 +608,7 @@ bool limits_admit(limits *l, uint32_t number, uint64_t now_us, int64_t unix_s,
         return false;
     forecast ahead = look_ahead(t, need);
     bool enough = true;
-    for (int i = 0; i < FLOWS; i++) enough = enough && !ahead.short_of[i];
+    for (int i = 0; i < BUCKETS; i++) enough = enough && !ahead.short_of[i];
     if (due) enough = claim_due(t, need);
     if (!enough) return refuse_and_book(t, ask, need, &ahead, out);
     take(l, t, ask, need);
@@ -634,7 +635,7 @@ void limits_settle(limits *l, uint32_t number, uint64_t now_us, int64_t unix_s,
     give_back(t, ask, now_us, unix_s);
     t->day.used = add_up_to(t->day.used, tokens_used, LIMITS_USED_MAX);
     t->month.used = add_up_to(t->month.used, tokens_used, LIMITS_USED_MAX);
-    int64_t *level = &t->level[FLOW_TOKENS], full = full_of(t->spec.tokens_per_min);
+    int64_t *level = &t->level[BUCKET_TOKENS], full = full_of(t->spec.tokens_per_min);
     if (t->spec.tokens_per_min != 0 && tokens_used > ask->tokens)
         *level = lower(*level, parts_of(tokens_used - ask->tokens));
     else if (t->spec.tokens_per_min != 0)
@@ -646,7 +647,7 @@ void limits_settle(limits *l, uint32_t number, uint64_t now_us, int64_t unix_s,
 void limits_return(limits *l, uint32_t number, uint64_t now_us, int64_t unix_s,
                    const limits_ask *ask) {
     tenant *t = tenant_at(l, number);
-    uint64_t need[FLOWS];
+    uint64_t need[BUCKETS];
     give_back(t, ask, now_us, unix_s);
     needs_of(ask->n_requests, ask->tokens, need);
     for (int i = 0; i < 2; i++)
@@ -708,7 +709,7 @@ static void change_spec(tenant *t, const limits_spec *spec, uint64_t now_us) {
     if (same_spec(&t->spec, spec)) return;
     for (int i = 0; i < 2; i++)
         t->level[i] = move_level(t->level[i], rate_of(&t->spec, i), rate_of(spec, i),
-                                 i == FLOW_TOKENS ? t->reserved : 0);
+                                 i == BUCKET_TOKENS ? t->reserved : 0);
     if (t->n_ended == 0 && spec->concurrent != 0) {
         /* As if one round of requests had ended: running requests give no duration until one
          * ends. */
@@ -775,15 +776,15 @@ static void spell_bucket(uint32_t per_min, bool closed, int64_t level, int64_t r
 
 void limits_get_headers(limits *l, uint32_t number, uint64_t now_us, limits_headers *out) {
     tenant *t = tenant_at(l, number);
-    static const uint64_t nothing[FLOWS] = {0};
+    static const uint64_t nothing[BUCKETS] = {0};
     touch(t, now_us);
     forecast ahead = look_ahead(t, nothing);
     spell_bucket(t->spec.requests_per_min, t->spec.closed >> LIMITS_REQUESTS & 1,
-                 t->level[FLOW_REQUESTS], ahead.room[FLOW_REQUESTS], out->limit_requests,
+                 t->level[BUCKET_REQUESTS], ahead.room[BUCKET_REQUESTS], out->limit_requests,
                  out->remaining_requests, out->reset_requests);
-    spell_bucket(t->spec.tokens_per_min, t->spec.closed >> LIMITS_TOKENS & 1, t->level[FLOW_TOKENS],
-                 ahead.room[FLOW_TOKENS], out->limit_tokens, out->remaining_tokens,
-                 out->reset_tokens);
+    spell_bucket(t->spec.tokens_per_min, t->spec.closed >> LIMITS_TOKENS & 1,
+                 t->level[BUCKET_TOKENS], ahead.room[BUCKET_TOKENS], out->limit_tokens,
+                 out->remaining_tokens, out->reset_tokens);
 }
 
 void limits_get_usage(const limits *l, uint32_t number, int64_t unix_s, limits_usage *out) {

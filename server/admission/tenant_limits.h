@@ -95,7 +95,7 @@ typedef struct limits_ask {
 typedef struct limits_answer {
     limits_reason reason;
     uint32_t retry_after_s;       // at least 1; 0 when admitted, too large or closed
-    bool promised;                // there is a reservation for a client that returns then
+    bool booked;                  // there is a reservation for a client that returns then
     char text[LIMITS_TEXT_BYTES]; // a sentence with the numbers; "" when admitted
 } limits_answer;
 

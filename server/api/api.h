@@ -10,7 +10,7 @@
 #include "api_error.h"
 #include "api_params.h"
 #include "app.h"
-#include "gate.h"
+#include "admission.h"
 #include "stream.h"
 
 typedef struct api_job {
@@ -28,13 +28,13 @@ typedef struct api_job {
     int model_idx;     // -1: not known
     const char *input; // the field of its prompt: "messages", "prompt"
     uint32_t context;  // of the model
-    uint64_t mark;     // gate_mark; 0: unknown
+    uint64_t mark;     // admission_mark; 0: unknown
     bool has_keep_alive;
     uint64_t keep_alive_us;
     uint32_t n_per_prompt;  // n
     gen_request **requests; // [n_requests] owned, ids not set
     uint32_t n_requests;
-    uint64_t *devices; // [prompts] bits, of gate_ask; owned
+    uint64_t *devices; // [prompts] bits, of admission_ask; owned
     stream *stream;    // owned
     buf answer;        // of tokenize and detokenize
 } api_job;

@@ -2,7 +2,7 @@
  * /debug/audit. */
 #include "api.h"
 #include "app_usage.h"
-#include "gate.h"
+#include "admission.h"
 
 /* Alive: the loop runs, and the device is not lost.  Independent of models, so that a slow load is
  * not killed. */
@@ -69,7 +69,8 @@ void api_audit(void *ctx, http_request *rq) {
     buf_add_format(&out,
                    ",\"front\":{\"generations\":%u,\"sequences\":%u,\"sequences_max\":%u,"
                    "\"exchanges\":%u}}",
-                   a->n_flights, gate_places(a->gate)->n_used, gate_places(a->gate)->n_all,
+                   a->n_generations, admission_queue_slots(a->admission)->n_used,
+                   admission_queue_slots(a->admission)->n_all,
                    a->http == NULL ? 0 : http_n_open(a->http));
     api_answer_json(rq, 200, &out);
 }

@@ -4,7 +4,7 @@
  *   api_params_read > api_pick_model > api_params_check > encode > check_room > build
  *
  * What depends on the state of the daemon (is the model there, does the prompt fit the memory, the
- * queue, limits) is asked on the front, when the request is there: gate_ask.
+ * queue, limits) is asked on the front, when the request is there: admission_ask.
  *
  * All of it runs on a worker and never touches the front's state: models, names and the secret
  * never change, the configuration is referenced, and the fleet's functions used here are for any
@@ -21,7 +21,7 @@
  * and about 60 as JSON. */
 enum { LOGPROB_ENTRIES_MAX = 4000000 };
 
-typedef struct draft {
+typedef struct request_draft {
     api_job *job;
     api_params p;
     const config_model *about;
@@ -29,7 +29,7 @@ typedef struct draft {
     const tokenizer *tok;
     stream_prompt *prompts; // [n_prompts] owned until the stream takes them
     uint32_t n_prompts;
-} draft;
+} request_draft;
 
 static bool no_memory(api_job *job) {
     return api_fail(&job->error, API_INTERNAL, NULL, "the server is short of memory");
@@ -159,7 +159,7 @@ bool api_encode_text(api_job *job, const api_params *p, bytes text, const char *
 /* ---- prompts ---- */
 
 /* Did the tokenizer add a BOS that is not in the text? */
-static bool has_added_bos(const draft *d, const stream_prompt *p) {
+static bool has_added_bos(const request_draft *d, const stream_prompt *p) {
     tok_id bos = tok_bos(d->tok);
     if (!d->p.add_special || bos < 0 || p->ids.n == 0 || p->ids.ids[0] != bos) return false;
     bytes name = tok_name(d->tok, bos);
@@ -167,7 +167,7 @@ static bool has_added_bos(const draft *d, const stream_prompt *p) {
     return !written || (p->ids.n > 1 && p->ids.ids[1] == bos);
 }
 
-static bool encode_prompt(draft *d, json_t *value, size_t i) {
+static bool encode_prompt(request_draft *d, json_t *value, size_t i) {
     stream_prompt *p = &d->prompts[i];
     char param[API_PARAM_BYTES];
     snprintf(param, sizeof param, d->n_prompts > 1 ? "prompt[%zu]" : "prompt", i);
@@ -187,7 +187,7 @@ static bool encode_prompt(draft *d, json_t *value, size_t i) {
     return true;
 }
 
-static bool make_prompts(draft *d) {
+static bool make_prompts(request_draft *d) {
     json_t *prompt = d->p.prompt, *first = json_array_get(prompt, 0);
     bool list = json_is_string(first) || json_is_array(first);
     uint32_t n = list ? (uint32_t)json_array_size(prompt) : 1;
@@ -205,7 +205,7 @@ static bool make_prompts(draft *d) {
 
 /* Clients (LiteLLM, and software built on it) recognise a full context by these words of OpenAI and
  * vLLM: they cut the conversation, or use a model with a longer context. */
-static bool fail_context(const draft *d, size_t n_prompt) {
+static bool fail_context(const request_draft *d, size_t n_prompt) {
     const char *name = d->job->input;
     int64_t wanted = d->p.max_tokens;
     bool open = wanted == API_UNSET;
@@ -218,7 +218,7 @@ static bool fail_context(const draft *d, size_t n_prompt) {
                     open ? "at least " : "", (unsigned long long)n_output, name);
 }
 
-static bool check_context(const draft *d, size_t n_prompt) {
+static bool check_context(const request_draft *d, size_t n_prompt) {
     uint32_t context = d->info->context;
     int64_t wanted = d->p.max_tokens;
     if (n_prompt == 0)
@@ -228,7 +228,7 @@ static bool check_context(const draft *d, size_t n_prompt) {
 }
 
 /* Log-probabilities in memory at the same time. */
-static bool check_logprobs(const draft *d, const stream_prompt *p, uint64_t *n_entries) {
+static bool check_logprobs(const request_draft *d, const stream_prompt *p, uint64_t *n_entries) {
     if (d->p.n_logprobs < 0) return true;
     uint64_t n_tokens = d->p.echo ? p->ids.n : 0;
     if (!d->p.stream)
@@ -244,7 +244,7 @@ static bool check_logprobs(const draft *d, const stream_prompt *p, uint64_t *n_e
 
 /* The first chunk of a stream repeats the prompt for each choice; it must fit the buffer of a
  * client that has not begun to read. */
-static bool check_first_chunks(const draft *d, const stream_prompt *p, uint64_t *n_bytes) {
+static bool check_first_chunks(const request_draft *d, const stream_prompt *p, uint64_t *n_bytes) {
     if (!d->p.stream) return true;
     buf json = {0};
     if (d->p.echo && p->text != NULL)
@@ -267,7 +267,7 @@ static bool check_first_chunks(const draft *d, const stream_prompt *p, uint64_t 
                     bytes_max);
 }
 
-static bool check_room(const draft *d) {
+static bool check_room(const request_draft *d) {
     uint64_t n_entries = 0, n_bytes = 0;
     for (uint32_t i = 0; i < d->n_prompts; i++)
         if (!check_context(d, d->prompts[i].ids.n) ||
@@ -281,7 +281,7 @@ static bool check_room(const draft *d) {
 
 /* The class of the body overrides that of the headers, which a gateway may set; without either the
  * model's default applies. */
-static gen_class class_of(const draft *d) {
+static gen_class class_of(const request_draft *d) {
     const inferd_config *c = d->job->config->c;
     int tenant = d->job->tenant;
     gen_class most = tenant < 0 ? GEN_HIGH : c->tenants[tenant].max_class;
@@ -292,7 +292,7 @@ static gen_class class_of(const draft *d) {
     return asked > most ? asked : most; // a smaller class is more urgent
 }
 
-static int32_t rank_of(const draft *d) {
+static int32_t rank_of(const request_draft *d) {
     const inferd_config *c = d->job->config->c;
     int tenant = d->job->tenant;
     bool may_lead = tenant < 0 || c->tenants[tenant].max_class <= GEN_HIGH;
@@ -303,18 +303,19 @@ static const char *tier_of(gen_class prio) {
     return prio <= GEN_HIGH ? "priority" : prio == GEN_NORMAL ? "default" : "flex";
 }
 
-static void set_scope(const draft *d, gen_request *r) {
+static void set_scope(const request_draft *d, gen_request *r) {
     const inferd_config *c = d->job->config->c;
     int tenant = d->job->tenant;
     const char *name = tenant < 0 ? "" : c->tenants[tenant].name;
     const char *salt = d->p.cache_salt == NULL ? "" : d->p.cache_salt;
-    r->cache_scope[0] = gate_hash(d->job->app->scope_secret, name, strlen(name));
-    r->cache_scope[1] = gate_hash(d->job->app->scope_secret, salt, strlen(salt));
+    r->cache_scope[0] = admission_hash(d->job->app->scope_secret, name, strlen(name));
+    r->cache_scope[1] = admission_hash(d->job->app->scope_secret, salt, strlen(salt));
 }
 
 /* ---- requests ---- */
 
-static bool set_sampling(const draft *d, sample_params *s, uint32_t choice_idx, uint64_t seed) {
+static bool set_sampling(const request_draft *d, sample_params *s, uint32_t choice_idx,
+                         uint64_t seed) {
     const api_params *p = &d->p;
     size_t n_bias = 0;
     *s = (sample_params){
@@ -336,7 +337,7 @@ static bool set_sampling(const draft *d, sample_params *s, uint32_t choice_idx, 
 
 /* The client's own timeout limits the whole answer only if that is sent in one piece: for a stream,
  * clients limit the time to its beginning or between two reads. */
-static void set_deadlines(const draft *d, gen_request *r) {
+static void set_deadlines(const request_draft *d, gen_request *r) {
     const config_limits *l = &d->job->config->c->limits;
     const http_request *rq = d->job->rq;
     r->arrival_us = rq->arrival_us;
@@ -352,7 +353,7 @@ static void set_deadlines(const draft *d, gen_request *r) {
 /* Fills request i of n_prompts * n.  Its noise is that of choice i, counted over all prompts:
  * prompts of one list share the seed, and with the same noise equal prompts would get equal
  * texts. */
-static bool fill_request(const draft *d, gen_request *r, uint32_t i, uint64_t seed) {
+static bool fill_request(const request_draft *d, gen_request *r, uint32_t i, uint64_t seed) {
     const api_params *p = &d->p;
     const tok_ids *ids = &d->prompts[i / p->n].ids;
     r->model_idx = (uint32_t)d->job->model_idx;
@@ -382,7 +383,7 @@ static bool fill_request(const draft *d, gen_request *r, uint32_t i, uint64_t se
     return set_sampling(d, &r->sampling, i, seed);
 }
 
-static bool make_requests(draft *d) {
+static bool make_requests(request_draft *d) {
     api_job *job = d->job;
     uint64_t seed = (uint64_t)d->p.seed;
     if (!d->p.has_seed && getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
@@ -404,7 +405,7 @@ static bool make_requests(draft *d) {
 
 /* ---- the answer ---- */
 
-static bool make_stream(draft *d) {
+static bool make_stream(request_draft *d) {
     const api_params *p = &d->p;
     api_job *job = d->job;
     stream_options o = {.chat = job->route == API_CHAT,
@@ -451,7 +452,7 @@ static bool make_stream(draft *d) {
     return job->stream != NULL ? true : no_memory(job);
 }
 
-static bool prepare(draft *d) {
+static bool prepare(request_draft *d) {
     api_job *job = d->job;
     const config_limits *limits = &job->config->c->limits;
     if (job->error.fault != API_OK) return false; // from its headers
@@ -469,14 +470,14 @@ static bool prepare(draft *d) {
 }
 
 void api_prepare(void *ctx) {
-    draft d = {.job = ctx};
+    request_draft d = {.job = ctx};
     prepare(&d);
     d.job->unknown = d.p.unknown;
     d.job->has_keep_alive = d.p.has_keep_alive;
     d.job->keep_alive_us = d.p.keep_alive_us;
     if (d.job->error.fault == API_OK)
-        d.job->mark = gate_mark(d.job->app->secret, (uint32_t)d.job->rq->tenant,
-                                (bytes){d.job->address, d.job->n_address}, d.job->rq->body);
+        d.job->mark = admission_mark(d.job->app->secret, (uint32_t)d.job->rq->tenant,
+                                     (bytes){d.job->address, d.job->n_address}, d.job->rq->body);
     stream_options leftover = {.prompts = d.prompts, .n_prompts = d.n_prompts};
     stream_options_deinit(&leftover);
     api_params_deinit(&d.p);

@@ -215,14 +215,14 @@ static void add_details(buf *out, const answer_usage *u) {
         ",\"inferd\":{\"queued_ms\":%llu,\"queued_steps\":%u,\"preempted\":%u,\"class\":\"%s\"",
         (unsigned long long)u->queued_us / 1000, u->queued_steps, u->n_preempted, u->prio);
     buf_add_str(out, ",\"preemptions\":{");
-    for (int r = 0; r < GEN_RUNGS; r++)
-        buf_add_format(out, "%s\"%s\":%u", r == 0 ? "" : ",", gen_rung_name((gen_rung)r),
-                       u->n_rungs[r]);
+    for (int r = 0; r < GEN_PREEMPTS; r++)
+        buf_add_format(out, "%s\"%s\":%u", r == 0 ? "" : ",", gen_preempt_name((gen_preempt)r),
+                       u->n_preempts[r]);
     buf_add_format(out,
                    "},\"away_us\":%llu,\"recomputed_tokens\":%llu,\"preempt_cost_us\":%llu,"
                    "\"device_us\":%llu}",
                    (unsigned long long)u->away_us, (unsigned long long)u->n_recomputed,
-                   (unsigned long long)(u->waste_us + u->unpark_us),
+                   (unsigned long long)(u->waste_us + u->swap_in_us),
                    (unsigned long long)u->device_us);
 }
 

@@ -65,9 +65,9 @@ typedef struct answer_usage {
     /* Details of the scheduling; written when class is not NULL. */
     uint64_t queued_us;    // until the last choice began
     uint32_t queued_steps; // in that time
-    uint32_t n_preempted;  // of all choices, like the following; the sum of n_rungs
-    uint32_t n_rungs[GEN_RUNGS];
-    uint64_t n_recomputed, away_us, waste_us, unpark_us, device_us;
+    uint32_t n_preempted;  // of all choices, like the following; the sum of n_preempts
+    uint32_t n_preempts[GEN_PREEMPTS];
+    uint64_t n_recomputed, away_us, waste_us, swap_in_us, device_us;
     const char *prio; // static
 } answer_usage;
 

@@ -42,8 +42,8 @@ typedef struct choice {
     uint32_t n_cached;
     uint64_t queued_us;
     uint32_t queued_steps;
-    uint32_t n_rungs[GEN_RUNGS], n_recomputed; // of its preemptions
-    uint64_t away_us, waste_us, unpark_us, device_us;
+    uint32_t n_preempts[GEN_PREEMPTS], n_recomputed; // of its preemptions
+    uint64_t away_us, waste_us, swap_in_us, device_us;
 } choice;
 
 struct stream {
@@ -450,11 +450,11 @@ static void take_done(stream *s, uint32_t choice_idx, const gen_event *ev, buf *
     c->n_cached = ev->done.n_cached;
     c->queued_us = ev->done.queued_us;
     c->queued_steps = ev->done.queued_steps;
-    memcpy(c->n_rungs, ev->done.n_rungs, sizeof c->n_rungs);
+    memcpy(c->n_preempts, ev->done.n_preempts, sizeof c->n_preempts);
     c->n_recomputed = ev->done.n_recomputed;
     c->away_us = ev->done.away_us;
     c->waste_us = ev->done.waste_us;
-    c->unpark_us = ev->done.unpark_us;
+    c->swap_in_us = ev->done.swap_in_us;
     c->device_us = ev->done.device_us;
     if (s->error.fault != API_OK || c->matched) return; // its last chunk was written
     gen_finish f = ev->done.finish;
@@ -499,14 +499,14 @@ answer_usage stream_usage(const stream *s) {
     for (uint32_t i = 0; i < s->n_choices; i++) {
         const choice *c = &s->choices[i];
         u.n_output += c->n_tokens;
-        for (int r = 0; r < GEN_RUNGS; r++) {
-            u.n_rungs[r] += c->n_rungs[r];
-            u.n_preempted += c->n_rungs[r];
+        for (int r = 0; r < GEN_PREEMPTS; r++) {
+            u.n_preempts[r] += c->n_preempts[r];
+            u.n_preempted += c->n_preempts[r];
         }
         u.n_recomputed += c->n_recomputed;
         u.away_us += c->away_us;
         u.waste_us += c->waste_us;
-        u.unpark_us += c->unpark_us;
+        u.swap_in_us += c->swap_in_us;
         u.device_us += c->device_us;
         if (c->queued_us > u.queued_us) u.queued_us = c->queued_us;
         u.queued_steps = u32_max(u.queued_steps, c->queued_steps);

@@ -5,11 +5,11 @@
 #include <time.h>
 
 #include "app_usage.h"
-#include "gate.h"
+#include "admission.h"
 #include "inferd/clock.h"
 #include "inferd/hash.h"
 #include "log.h"
-#include "scheduler/queue_places.h"
+#include "scheduler/queue_slots.h"
 #include "unknown.h"
 
 /* ---- configuration ---- */
@@ -84,33 +84,33 @@ typedef struct app_told {
 } app_told;
 
 /* The entry of a name in the index of numbers, or the empty entry for it. */
-static uint32_t *place_of(const app *a, const char *name) {
+static uint32_t *entry_of(const app *a, const char *name) {
     uint64_t h = hash_bytes(HASH_BEGIN, name, strlen(name));
-    for (uint32_t i = (uint32_t)hash_fold(h) & (a->n_tenant_places - 1);;
-         i = (i + 1) & (a->n_tenant_places - 1)) {
-        uint32_t *place = &a->tenant_places[i];
-        if (*place == 0 || strcmp(a->tenants[*place - 1], name) == 0) return place;
+    for (uint32_t i = (uint32_t)hash_fold(h) & (a->n_tenant_entries - 1);;
+         i = (i + 1) & (a->n_tenant_entries - 1)) {
+        uint32_t *entry = &a->tenant_entries[i];
+        if (*entry == 0 || strcmp(a->tenants[*entry - 1], name) == 0) return entry;
     }
 }
 
 /* Room for n more names, with at least half of the index empty; false: no memory. */
 static bool grow_tenants(app *a, uint32_t n) {
-    uint64_t n_all = (uint64_t)a->n_tenants + n, n_places = 16;
+    uint64_t n_all = (uint64_t)a->n_tenants + n, n_entries = 16;
     char **names = realloc(a->tenants, n_all * sizeof *names);
     if (names == NULL) return false;
     a->tenants = names;
     app_told *told = realloc(a->told, n_all * sizeof *told);
     if (told == NULL) return false;
     a->told = told;
-    if (!queue_places_grow(gate_places(a->gate), (uint32_t)n_all, 0)) return false;
-    while (n_places < 2 * n_all) n_places *= 2;
-    if (n_places <= a->n_tenant_places) return true;
-    uint32_t *places = calloc(n_places, sizeof *places);
-    if (places == NULL) return false;
-    free(a->tenant_places);
-    a->tenant_places = places;
-    a->n_tenant_places = (uint32_t)n_places;
-    for (uint32_t i = 0; i < a->n_tenants; i++) *place_of(a, a->tenants[i]) = i + 1;
+    if (!queue_slots_grow(admission_queue_slots(a->admission), (uint32_t)n_all, 0)) return false;
+    while (n_entries < 2 * n_all) n_entries *= 2;
+    if (n_entries <= a->n_tenant_entries) return true;
+    uint32_t *entries = calloc(n_entries, sizeof *entries);
+    if (entries == NULL) return false;
+    free(a->tenant_entries);
+    a->tenant_entries = entries;
+    a->n_tenant_entries = (uint32_t)n_entries;
+    for (uint32_t i = 0; i < a->n_tenants; i++) *entry_of(a, a->tenants[i]) = i + 1;
     return true;
 }
 
@@ -120,15 +120,15 @@ static bool add_tenants(app *a, app_config *config, const inferd_config *c) {
     config->numbers = calloc(size_max(c->n_tenants, 1), sizeof *config->numbers);
     if (config->numbers == NULL) return false;
     for (uint32_t i = 0; i < c->n_tenants; i++) {
-        uint32_t *place = place_of(a, c->tenants[i].name);
-        if (*place == 0) {
+        uint32_t *entry = entry_of(a, c->tenants[i].name);
+        if (*entry == 0) {
             char *name = strdup(c->tenants[i].name);
             if (name == NULL) return false;
             a->told[a->n_tenants] = (app_told){.any = false};
             a->tenants[a->n_tenants++] = name;
-            *place = a->n_tenants;
+            *entry = a->n_tenants;
         }
-        config->numbers[i] = *place - 1;
+        config->numbers[i] = *entry - 1;
     }
     config->n_numbers = a->n_tenants;
     config->tenant_at = calloc(size_max(a->n_tenants, 1), sizeof *config->tenant_at);
@@ -160,7 +160,7 @@ static void set_fingerprint(const app *a, app_config *config) {
              (unsigned long long)sum);
 }
 
-static void keep_places(app *a);
+static void keep_queue_slots(app *a);
 static void tell_tenants(app *a); // defined below, with access to models
 
 bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *problem) {
@@ -174,11 +174,11 @@ bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *
     if (fresh != NULL) fresh->n_sharing = calloc(1, sizeof *fresh->n_sharing);
     bool fine = fresh != NULL && fresh->n_sharing != NULL && add_tenants(a, fresh, c);
     if (!fine) inferd_fail(problem, INFERD_ENOMEM, "no memory for the new configuration");
-    fine = fine && gate_update(a->gate, a->tenants, a->n_tenants, c, problem);
+    fine = fine && admission_update(a->admission, a->tenants, a->n_tenants, c, problem);
     if (!fine || !registry_apply(&a->models, plan, fresh->slots, problem)) {
         inferd_err ignored = {0}; // the old limits fit: there was room for them before
         if (a->config != NULL)
-            gate_update(a->gate, a->tenants, a->n_tenants, a->config->c, &ignored);
+            admission_update(a->admission, a->tenants, a->n_tenants, a->config->c, &ignored);
         if (fresh != NULL) free(fresh->n_sharing);
         free_lists(fresh);
         return false;
@@ -212,7 +212,7 @@ bool app_swap_slots(app *a, const int *slots) {
     registry_count(&a->models, slots, was->c->n_models);
     set_fingerprint(a, fresh);
     a->config = fresh;
-    keep_places(a); // models keep queue slots by registry slot
+    keep_queue_slots(a); // models keep queue slots by registry slot
     app_config_drop(was);
     return true;
 }
@@ -268,18 +268,18 @@ static void release_tenants(app *a) {
 }
 
 /* Keeps queue slots for all shares of the configuration. */
-static void keep_places(app *a) {
+static void keep_queue_slots(app *a) {
     const app_config *config = a->config;
     uint32_t n_devices = fleet_n_devices(a->fleet);
-    queue_places *p = gate_places(a->gate); // models by their slots in the registry
-    queue_places_clear(p);
+    queue_slots *p = admission_queue_slots(a->admission); // models by their slots in the registry
+    queue_slots_clear(p);
     for (uint32_t i = 0; i < config->c->n_tenants; i++)
-        queue_places_keep(p, QUEUE_TENANT, config->numbers[i], &config->c->tenants[i].policy.share,
-                          n_devices);
+        queue_slots_keep(p, QUEUE_TENANT, config->numbers[i], &config->c->tenants[i].policy.share,
+                         n_devices);
     for (uint32_t i = 0; i < config->c->n_models; i++)
-        queue_places_keep(p, QUEUE_MODEL, (uint32_t)config->slots[i],
-                          &config->c->models[i].policy.share, n_devices);
-    gate_note_places(a->gate, clock_now_us());
+        queue_slots_keep(p, QUEUE_MODEL, (uint32_t)config->slots[i],
+                         &config->c->models[i].policy.share, n_devices);
+    admission_note_slots(a->admission, clock_now_us());
 }
 
 /* Sends the tenants' shares, which apply from the next step on, to the devices with their models.
@@ -304,7 +304,7 @@ static void tell_tenants(app *a) {
         was->any = fleet_set_tenant(a->fleet, number, policy, devices);
     }
     a->fleet_changes = fleet_n_changes(a->fleet);
-    keep_places(a);
+    keep_queue_slots(a);
 }
 
 /* Logs a move between devices that began or ended. */
@@ -384,8 +384,8 @@ static bool create_slots(app *a, const engine_limits *l) {
 /* Half of the sequences that the engine holds are spare slots, for reservations. */
 static bool create_queue(app *a, const engine_limits *l) {
     uint32_t n_all = l->running_max + l->queue_len_max;
-    queue_places_init(gate_places(a->gate), n_all, n_all);
-    return queue_places_grow(gate_places(a->gate), 0, REGISTRY_SLOTS);
+    queue_slots_init(admission_queue_slots(a->admission), n_all, n_all);
+    return queue_slots_grow(admission_queue_slots(a->admission), 0, REGISTRY_SLOTS);
 }
 
 /* Guarantees that were accepted but that no device keeps: placement has the reason. */
@@ -414,7 +414,7 @@ static inferd_status create_parts(app *a, const app_options *o, inferd_err *err)
     if (a->metrics == NULL || a->unknown_names == NULL ||
         !create_slots(a, &o->config->limits.engine))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the front thread");
-    st = gate_create(o->config->state_dir, a->n_slots, REGISTRY_NAMES_MAX, &a->gate, err);
+    st = admission_create(o->config->state_dir, a->n_slots, REGISTRY_NAMES_MAX, &a->admission, err);
     if (st != INFERD_OK) return st;
     if (!create_queue(a, &o->config->limits.engine))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the front thread");
@@ -437,7 +437,7 @@ inferd_status app_create(const app_options *options, app **out, inferd_err *err)
     for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++)
         snprintf(a->kinds[d], sizeof a->kinds[d], "%s", options->devices[d].backend.kind);
     a->started_unix_s = (int64_t)time(NULL);
-    list_node_init(&a->flights);
+    list_node_init(&a->generations);
     list_node_init(&a->dirty);
     inferd_status s = create_parts(a, options, err);
     if (s != INFERD_OK && a->config != NULL) { // the caller keeps what it passed
@@ -452,15 +452,15 @@ inferd_status app_create(const app_options *options, app **out, inferd_err *err)
 
 void app_destroy(app *a) {
     if (a == NULL) return;
-    INFERD_CHECK(list_empty(&a->flights));
+    INFERD_CHECK(list_empty(&a->generations));
     for (uint32_t i = 0; i < a->n_tenants; i++) free(a->tenants[i]);
     free(a->tenants);
-    free(a->tenant_places);
+    free(a->tenant_entries);
     free(a->told);
     free(a->slots);
     metrics_destroy(a->metrics);
     unknown_names_destroy(a->unknown_names);
-    gate_destroy(a->gate);
+    admission_destroy(a->admission);
     a->models.fleet = NULL; // it may be freed already
     app_config_drop(a->config);
     drop_shared(a->started, a->started_sharing);
@@ -475,5 +475,5 @@ void app_drain(app *a) {
 }
 
 uint32_t app_n_running(const app *a) {
-    return a->n_flights;
+    return a->n_generations;
 }

@@ -1,7 +1,7 @@
 /* app.h - the daemon's state between requests, and the path of a request through it.
  *
- *   http handler > api_start > (worker) api_prepare > flight_launch > fleet_submit
- *   engine wake  > app_on_engine_wake > flight_on_event > stream > http_stream_write
+ *   http handler > api_start > (worker) api_prepare > generation_launch > fleet_submit
+ *   engine wake  > app_on_engine_wake > generation_on_event > stream > http_stream_write
  *
  * The configuration may be exchanged while requests run: a job on a worker holds a reference to the
  * one it began with, and through it to the slots of its models (registry.h).  What must not change
@@ -33,8 +33,8 @@
 #define INFERD_VERSION "0.1.0"
 #endif
 
-typedef struct flight flight; // flight.h
-struct admin;                 // admin.h
+typedef struct generation generation; // generation.h
+struct admin;                         // admin.h
 
 /* Results of app_tenant that are no index in a configuration. */
 enum { APP_NO_TENANT = -1, APP_TENANT_GONE = -2 };
@@ -62,7 +62,7 @@ typedef struct app_config {
 
 typedef struct app_slot {
     uint64_t id;                     // of the sequence; its low bits are the slot's index
-    flight *flight;                  // NULL: its generation has ended
+    generation *generation;          // NULL: its generation has ended
     uint32_t choice_idx, model_idx;  // model_idx: its slot in the registry
     uint32_t device_idx, tenant_idx; // in the fleet
     uint32_t next_free;
@@ -77,16 +77,16 @@ typedef struct app {
     struct admin *admin; // borrowed; NULL before app_set_admin: routes of HTTP_ADMIN are refused
     metrics *metrics;
     struct unknown_names *unknown_names; // unknown.h
-    struct gate *gate;                   // gate.h
+    struct admission *admission;         // admission.h
     app_slot *slots;                     // [n_slots] all queue slots plus the spare ones
     uint32_t n_slots, first_free;
     uint64_t n_ids; // issued so far
-    list_node flights, dirty;
-    uint32_t n_flights;
+    list_node generations, dirty;
+    uint32_t n_generations;
     char **tenants; // [n_tenants] names of all configurations so far; only grows
     uint32_t n_tenants;
-    uint32_t *tenant_places; // [n_tenant_places] hash index: a number + 1; 0: none
-    uint32_t n_tenant_places;
+    uint32_t *tenant_entries; // [n_tenant_entries] hash index: a number + 1; 0: none
+    uint32_t n_tenant_entries;
     struct app_told *told; // [n_tenants] policies last sent to the fleet
     registry models;       // workers that hold a configuration read its slots
     bool draining;

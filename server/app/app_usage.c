@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "inferd/clock.h"
-#include "ledger.h"
+#include "tenant_usage.h"
 #include "log.h"
 #include "scheduler/kv_disk.h"
 #include "json_out.h"
@@ -19,29 +19,29 @@ _Static_assert((int)LIMITS_TENANTS_MAX <= (int)ENGINE_TENANTS_MAX,
                "the engine reports each tenant's bytes");
 
 /* The slot of a leaving model may get another one soon: its use must be read under the old name. */
-static bool one_leaves(const app *a) {
+static bool is_one_departing(const app *a) {
     for (uint32_t i = 0; i < a->models.n_used; i++)
         if (app_model(a, i)->m != NULL && app_model(a, i)->leaving) return true;
     return false;
 }
 
 void app_watch_usage(const app *a, uint64_t now_us) {
-    if (ledger_is_due(metrics_ledger(a->metrics), now_us) || one_leaves(a))
+    if (tenant_usage_is_due(metrics_tenant_usage(a->metrics), now_us) || is_one_departing(a))
         app_read_usage(a, now_us);
 }
 
 void app_read_usage(const app *a, uint64_t now_us) {
-    ledger *l = metrics_ledger(a->metrics);
-    if (a->config != NULL) ledger_set_price(l, a->config->c->policy.device_hour_cost_micros);
-    engine_principal *list = ledger_list(l);
+    tenant_usage *l = metrics_tenant_usage(a->metrics);
+    if (a->config != NULL) tenant_usage_set_price(l, a->config->c->policy.device_hour_cost_micros);
+    engine_flow *list = tenant_usage_list(l);
     uint32_t names[REGISTRY_SLOTS];
     for (uint32_t i = 0; i < REGISTRY_SLOTS; i++)
-        names[i] = app_model(a, i)->m != NULL ? app_model(a, i)->name_idx : LEDGER_NOBODY;
+        names[i] = app_model(a, i)->m != NULL ? app_model(a, i)->name_idx : TENANT_USAGE_NONE;
     for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
-        uint32_t n = engine_get_principals(fleet_engine(a->fleet, d), list, ENGINE_PRINCIPALS_MAX);
-        ledger_read(l, d, list, n, names, REGISTRY_SLOTS); // without memory: next time
+        uint32_t n = engine_get_flows(fleet_engine(a->fleet, d), list, ENGINE_FLOWS_MAX);
+        tenant_usage_read(l, d, list, n, names, REGISTRY_SLOTS); // without memory: next time
     }
-    ledger_tick(l, now_us);
+    tenant_usage_tick(l, now_us);
 }
 
 /* ---- shares ---- */
@@ -81,7 +81,7 @@ static uint32_t write_shares(const app *a, const metrics_view *view, uint64_t wi
 static metrics_share *list_shares(const app *a, const metrics_view *view, uint64_t now_us,
                                   uint32_t *n) {
     const inferd_config *c = a->config->c;
-    const ledger *l = metrics_ledger(a->metrics);
+    const tenant_usage *l = metrics_tenant_usage(a->metrics);
     metrics_share *list = calloc((size_t)c->n_tenants + c->n_models + 1, sizeof *list);
     uint64_t *by_tenant = calloc((size_t)a->n_tenants + a->models.n_names + 1, sizeof *by_tenant);
     if (list == NULL || by_tenant == NULL) {
@@ -90,8 +90,8 @@ static metrics_share *list_shares(const app *a, const metrics_view *view, uint64
         return NULL;
     }
     uint64_t *by_name = by_tenant + a->n_tenants;
-    ledger_sum_recent(l, by_tenant, a->n_tenants, by_name, a->models.n_names);
-    *n = write_shares(a, view, ledger_window_us(l, now_us), by_tenant, by_name, list);
+    tenant_usage_sum_recent(l, by_tenant, a->n_tenants, by_name, a->models.n_names);
+    *n = write_shares(a, view, tenant_usage_window_us(l, now_us), by_tenant, by_name, list);
     free(by_tenant);
     return list;
 }
@@ -218,7 +218,7 @@ static void write_page(const app *a, const metrics_view *view, buf *out) {
                        .tenants = (const char *const *)a->tenants,
                        .n_tenants = a->n_tenants,
                        .n_http_open = a->http == NULL ? 0 : http_n_open(a->http),
-                       .n_flights = a->n_flights,
+                       .n_generations = a->n_generations,
                        .log_lines_dropped = log_n_dropped(),
                        .started_unix_s = (uint64_t)a->started_unix_s,
                        .now_unix_s = (uint64_t)time(NULL),
@@ -244,7 +244,7 @@ void app_write_metrics(const app *a, int tenant, buf *out) {
 
 /* ---- the state ---- */
 
-static void add_principal(buf *out, const app *a, const ledger_row *r) {
+static void add_flow(buf *out, const app *a, const tenant_usage_row *r) {
     uint64_t n_tokens = r->prompt_tokens + r->cached_tokens + r->output_tokens;
     const char *tenant = r->tenant < a->n_tenants ? a->tenants[r->tenant] : "none";
     const char *name = r->name_idx < a->models.n_names ? a->models.names[r->name_idx] : "none";
@@ -260,14 +260,14 @@ static void add_principal(buf *out, const app *a, const ledger_row *r) {
     uint64_t tokens = n_tokens > 0 ? n_tokens : 1;
     buf_add_format(out, ",\"device_s_per_1000_tokens\":%.6f",
                    (double)r->device_us * PER_TOKENS / (double)tokens / US_PER_S);
-    if (!ledger_is_priced(metrics_ledger(a->metrics))) {
+    if (!tenant_usage_is_priced(metrics_tenant_usage(a->metrics))) {
         buf_add_str(out, ",\"cost\":null,\"cost_per_1000_tokens\":null}");
         return;
     }
     buf_add_str(out, ",\"cost\":");
-    json_add_real(out, ledger_cost(r));
+    json_add_real(out, tenant_usage_cost(r));
     buf_add_str(out, ",\"cost_per_1000_tokens\":");
-    json_add_real(out, ledger_cost(r) * PER_TOKENS / (double)tokens);
+    json_add_real(out, tenant_usage_cost(r) * PER_TOKENS / (double)tokens);
     buf_add_char(out, '}');
 }
 
@@ -275,29 +275,29 @@ static void add_device(buf *out, const app *a, uint32_t d) {
     engine_stats s;
     const char *name = fleet_device_name(a->fleet, d);
     engine_get_stats(fleet_engine(a->fleet, d), &s);
-    uint64_t wall_us = s.account_until_us - s.opened_us;
-    uint64_t sum_us = s.charged_us + s.waste_us + s.account_move_us + s.account_load_us +
-                      s.account_idle_us + s.account_host_us;
+    uint64_t wall_us = s.usage_until_us - s.opened_us;
+    uint64_t sum_us = s.charged_us + s.waste_us + s.usage_move_us + s.usage_load_us +
+                      s.usage_idle_us + s.usage_host_us;
     uint64_t error_us = wall_us > sum_us ? wall_us - sum_us : sum_us - wall_us;
     buf_add_str(out, "{\"device\":");
     json_add_string(out, name, strlen(name));
     buf_add_format(out,
                    ",\"principals_s\":%.6f,\"load_s\":%.6f,\"preempt_s\":%.6f,\"idle_s\":%.6f,"
                    "\"host_s\":%.6f,\"wall_s\":%.6f,\"error_ppm\":%llu}",
-                   (double)s.charged_us / US_PER_S, (double)s.account_load_us / US_PER_S,
-                   (double)(s.waste_us + s.account_move_us) / US_PER_S,
-                   (double)s.account_idle_us / US_PER_S, (double)s.account_host_us / US_PER_S,
+                   (double)s.charged_us / US_PER_S, (double)s.usage_load_us / US_PER_S,
+                   (double)(s.waste_us + s.usage_move_us) / US_PER_S,
+                   (double)s.usage_idle_us / US_PER_S, (double)s.usage_host_us / US_PER_S,
                    (double)wall_us / US_PER_S,
                    (unsigned long long)(wall_us > 0 ? error_us * 1000000 / wall_us : 0));
 }
 
-void app_add_account(buf *out, const app *a) {
-    const ledger *l = metrics_ledger(a->metrics);
+void app_add_usage(buf *out, const app *a) {
+    const tenant_usage *l = metrics_tenant_usage(a->metrics);
     app_read_usage(a, clock_now_us());
     buf_add_str(out, ",\"account\":{\"principals\":[");
-    for (uint32_t i = 0; i < ledger_n(l); i++) {
+    for (uint32_t i = 0; i < tenant_usage_n(l); i++) {
         if (i > 0) buf_add_char(out, ',');
-        add_principal(out, a, ledger_at(l, i));
+        add_flow(out, a, tenant_usage_at(l, i));
     }
     buf_add_str(out, "],\"devices\":[");
     for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {

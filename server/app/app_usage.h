@@ -20,6 +20,6 @@ void app_watch_usage(const app *a, uint64_t now_us);
 void app_write_metrics(const app *a, int tenant, buf *out);
 /* The member "account" of GET /admin/state, with a leading comma: what each tenant used for each
  * model, and the time of each device by use. */
-void app_add_account(buf *out, const app *a);
+void app_add_usage(buf *out, const app *a);
 
 #endif

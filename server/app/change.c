@@ -376,7 +376,7 @@ static void heed_patch(job *j, bool heed) {
 }
 
 /* Warns about guarantees that were accepted but that the devices do not keep at present. */
-static void warn_of_promises(job *j) {
+static void warn_of_guarantees(job *j) {
     const app *a = j->ch->o.app;
     const app_config *c = a->config;
     for (uint32_t i = 0; i < c->c->n_models; i++) {
@@ -416,7 +416,7 @@ static void apply(uv_work_t *work, int status) {
         log_notes(j->wanted, buf_cstr(&notes));
         buf_deinit(&notes);
         j->wanted = NULL; // owned by the app now
-        warn_of_promises(j);
+        warn_of_guarantees(j);
         keep_text(j);
         end_job(j);
         return;

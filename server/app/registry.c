@@ -208,7 +208,7 @@ static model_policy policy_of(const registry_slot *s, const config_model *m) {
     return p;
 }
 
-static bool promises_the_same(const model_policy *a, const model_policy *b) {
+static bool same_guarantees(const model_policy *a, const model_policy *b) {
     return a->slo_tpot_ms == b->slo_tpot_ms && a->share.policy == b->share.policy &&
            a->share.percent == b->share.percent && a->share.n_devices == b->share.n_devices &&
            a->replicas_min == b->replicas_min;
@@ -219,7 +219,7 @@ static bool promises_the_same(const model_policy *a, const model_policy *b) {
 static bool check_time(const registry *r, int slot, const model_policy *wanted,
                        inferd_err *problem) {
     char text[FEASIBLE_TEXT_BYTES];
-    if (promises_the_same(wanted, &r->slots[slot].policy) ||
+    if (same_guarantees(wanted, &r->slots[slot].policy) ||
         !fleet_is_too_slow(r->fleet, (uint32_t)slot, wanted, text, sizeof text))
         return true;
     inferd_fail(problem, INFERD_EINVAL, "%s", text);
@@ -229,12 +229,13 @@ static bool check_time(const registry *r, int slot, const model_policy *wanted,
 /* For new models no step is measured. */
 static bool check_together(const registry *r, const inferd_config *c, const int *stay,
                            inferd_err *problem) {
-    fleet_promise all[REGISTRY_SLOTS];
+    fleet_guarantee all[REGISTRY_SLOTS];
     uint32_t n = 0;
     uint64_t tenants_min = 0, new_min = 0;
     for (uint32_t i = 0; i < c->n_models; i++)
         if (stay[i] != REGISTRY_NONE)
-            all[n++] = (fleet_promise){(uint32_t)stay[i], c->models[i].name, &c->models[i].policy};
+            all[n++] =
+                (fleet_guarantee){(uint32_t)stay[i], c->models[i].name, &c->models[i].policy};
         else
             new_min += c->models[i].policy.min_bytes;
     for (uint32_t i = 0; i < c->n_tenants; i++) tenants_min += c->tenants[i].policy.min_bytes;
@@ -330,7 +331,7 @@ static bool find_slots(registry *r, const inferd_config *c, const registry_opene
 }
 
 /* Ends its guarantees; its running work continues. */
-static void promise_nothing(registry *r, int slot) {
+static void guarantee_nothing(registry *r, int slot) {
     registry_slot *s = &r->slots[slot];
     model_policy none = s->policy;
     none.min_bytes = 0;
@@ -345,11 +346,12 @@ static void promise_nothing(registry *r, int slot) {
 }
 
 /* Before new models are added: ends the guarantees of those that leave. */
-static void release_leavers(registry *r, const int *slots, uint32_t n) {
+static void release_departing(registry *r, const int *slots, uint32_t n) {
     bool stays[REGISTRY_SLOTS] = {false};
     for (uint32_t i = 0; i < n; i++) stays[slots[i]] = true;
     for (uint32_t i = 0; i < r->n_used; i++)
-        if (r->slots[i].m != NULL && !r->slots[i].leaving && !stays[i]) promise_nothing(r, (int)i);
+        if (r->slots[i].m != NULL && !r->slots[i].leaving && !stays[i])
+            guarantee_nothing(r, (int)i);
 }
 
 static bool is_held(const registry *r, int slot) {
@@ -379,7 +381,7 @@ bool registry_apply(registry *r, registry_plan *p, int *slots, inferd_err *probl
             if (opened[i].m != NULL) close_slot(&r->slots[slots[i]]);
         return false;
     }
-    release_leavers(r, slots, c->n_models);
+    release_departing(r, slots, c->n_models);
     set_policies(r, c, opened, slots, false);
     set_policies(r, c, opened, slots, true);
     for (uint32_t i = 0; i < c->n_models; i++) {
@@ -404,7 +406,7 @@ bool registry_apply(registry *r, registry_plan *p, int *slots, inferd_err *probl
 static void make_stale(registry *r, int slot) {
     r->slots[slot].stale = true;
     model_hold_file(r->slots[slot].m, true);
-    promise_nothing(r, slot);
+    guarantee_nothing(r, slot);
 }
 
 int registry_replace(registry *r, int old, model *m, int same_as, inferd_err *problem) {
@@ -481,7 +483,7 @@ void registry_sweep(registry *r) {
     for (uint32_t i = 0; i < r->n_used; i++) {
         registry_slot *s = &r->slots[i];
         if (s->m != NULL && s->untold && !s->leaving) tell_fleet(r, (int)i);
-        if (s->m == NULL || !s->leaving || s->n_flights > 0) continue;
+        if (s->m == NULL || !s->leaving || s->n_generations > 0) continue;
         if (r->fleet != NULL && !s->untold && fleet_model_departures(r->fleet, i) == s->departures)
             continue;
         close_slot(s);

@@ -36,8 +36,8 @@ typedef struct registry_slot {
     char *path, *chat_template;
     uint32_t max_context;
     uint32_t name_idx;
-    uint32_t n_configs; // configurations that refer to it
-    uint32_t n_flights; // open generations
+    uint32_t n_configs;     // configurations that refer to it
+    uint32_t n_generations; // open generations
     bool leaving;
     bool untold;                    // not added to the fleet yet, for lack of memory
     bool stale;                     // its file was replaced: no other configuration may use it

@@ -53,11 +53,11 @@ void unknown_line(const unknown_fields *u, char out[UNKNOWN_LINE_BYTES]) {
 
 /* ---- logged names ---- */
 
-enum { PLACES = 2 * UNKNOWN_TOLD_MAX }; // at most half full, so that a search ends
+enum { ENTRIES = 2 * UNKNOWN_TOLD_MAX }; // at most half full, so that a search ends
 
 struct unknown_names {
-    char names[PLACES][API_QUOTE_BYTES]; // hash table; used[] marks entries in use
-    bool used[PLACES], full_told;
+    char names[ENTRIES][API_QUOTE_BYTES]; // hash table; used[] marks entries in use
+    bool used[ENTRIES], full_told;
     uint32_t n;
 };
 
@@ -70,8 +70,8 @@ void unknown_names_destroy(unknown_names *names) {
 }
 
 unknown_news unknown_names_add(unknown_names *u, const char *name) {
-    size_t at = hash_fold(hash_bytes(HASH_BEGIN, name, strlen(name))) % PLACES;
-    for (; u->used[at]; at = (at + 1) % PLACES)
+    size_t at = hash_fold(hash_bytes(HASH_BEGIN, name, strlen(name))) % ENTRIES;
+    for (; u->used[at]; at = (at + 1) % ENTRIES)
         if (strcmp(u->names[at], name) == 0) return UNKNOWN_TOLD;
     if (u->n == UNKNOWN_TOLD_MAX) {
         bool told = u->full_told;

@@ -42,7 +42,7 @@ enum {
     EXIT_DONE,
     EXIT_REFUSED,
     EXIT_USAGE,
-    EXIT_NOBODY,
+    EXIT_UNREACHABLE,
     TIMEOUT_S = 60,  // without --timeout
     GRACE_S = 10,    // extra time: the daemon itself answers when a wait is over
     CONFIG_S = 3600, // checking a configuration reads files of models
@@ -92,7 +92,7 @@ static int ask(const ctl *c, const char *method, const char *path, bytes body, u
     buf out = {0};
     if (ctl_ask(&c->target, method, path, body, timeout_s, &answer, &err) != INFERD_OK) {
         fprintf(stderr, "inferd: %s\n", err.text);
-        return err.status == INFERD_EINVAL ? EXIT_USAGE : EXIT_NOBODY;
+        return err.status == INFERD_EINVAL ? EXIT_USAGE : EXIT_UNREACHABLE;
     }
     bool fine = answer.status >= 200 && answer.status < 300;
     json_t *v = parse(&answer.body);

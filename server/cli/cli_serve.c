@@ -31,7 +31,7 @@
 #include "config.h"
 #include "devices.h"
 #include "file_look.h"
-#include "flight.h"
+#include "generation.h"
 #include "http.h"
 #include "inferd/clock.h"
 #include "json_in.h"

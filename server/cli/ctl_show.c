@@ -161,15 +161,15 @@ static void add_state_cell(table *t, const json_t *m) {
 /* "1 of 2" (serving replicas of those needed), then their devices, with the state of those that do
  * not serve. */
 static void add_replicas(table *t, const json_t *m) {
-    const json_t *placed = member(m, "placed");
-    size_t n = json_array_size(placed);
+    const json_t *replicas = member(m, "placed");
+    size_t n = json_array_size(replicas);
     uint64_t n_serving = 0;
     for (size_t i = 0; i < n; i++)
-        n_serving += strcmp(text_of(json_array_get(placed, i), "replica"), "serving") == 0;
+        n_serving += strcmp(text_of(json_array_get(replicas, i), "replica"), "serving") == 0;
     buf_add_format(&t->cells, "%llu of %llu", (ull)n_serving, (ull)count_of(m, "desired_replicas"));
     end_cell(t);
     for (size_t i = 0; i < n; i++) {
-        const json_t *r = json_array_get(placed, i);
+        const json_t *r = json_array_get(replicas, i);
         const char *state = text_of(r, "replica");
         if (i > 0) buf_add_str(&t->cells, ", ");
         buf_add_str(&t->cells, text_of(r, "device"));

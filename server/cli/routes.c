@@ -3,7 +3,7 @@
 
 #include "admin.h"
 #include "api.h"
-#include "gate.h"
+#include "admission.h"
 #include "inferd/clock.h"
 #include "log.h"
 
@@ -72,7 +72,7 @@ static bool is_overloaded(void *ctx, int tenant) {
     const app *a = ctx;
     int at = app_tenant(a->config, tenant);
     gen_class best = at >= 0 ? a->config->c->tenants[at].policy.max_class : GEN_HIGH;
-    return gate_is_overloaded(a->gate, tenant, best);
+    return admission_is_overloaded(a->admission, tenant, best);
 }
 
 static void on_finished(void *ctx, const http_request *rq) {
@@ -91,8 +91,9 @@ static void on_finished(void *ctx, const http_request *rq) {
 /* The x-ratelimit-* headers. */
 static void write_lines(void *ctx, const http_request *rq, char out[HTTP_LINES_BYTES]) {
     const app *a = ctx;
-    _Static_assert((int)GATE_LINES_BYTES <= (int)HTTP_LINES_BYTES, "they fit");
-    if (rq->tenant >= 0) gate_write_headers(a->gate, (uint32_t)rq->tenant, clock_now_us(), out);
+    _Static_assert((int)ADMISSION_LINES_BYTES <= (int)HTTP_LINES_BYTES, "they fit");
+    if (rq->tenant >= 0)
+        admission_write_headers(a->admission, (uint32_t)rq->tenant, clock_now_us(), out);
 }
 
 void routes_http_options(app *a, http_options *out) {

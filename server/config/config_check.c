@@ -27,9 +27,10 @@ static void write_quotient(char out[16], uint32_t a, uint32_t b) {
         snprintf(out, 16, "%u.%02u", a / b, hundredths);
 }
 
-void config_settle_share(void *base, const json_t *v, config_report *r, const config_place *place) {
+void config_settle_share(void *base, const json_t *v, config_report *r,
+                         const config_location *location) {
     share_spec *s = base;
-    config_place percent = {.parent = place, .name = "percent"};
+    config_location percent = {.parent = location, .name = "percent"};
     bool some = s->percent > 0;
     if (json_object_get(v, "policy") == NULL) s->policy = some ? SHARE_BURST : SHARE_BESTEFFORT;
     if (s->policy == SHARE_BESTEFFORT && some)
@@ -53,48 +54,49 @@ void config_settle_share(void *base, const json_t *v, config_report *r, const co
 }
 
 void config_settle_replicas(void *base, const json_t *v, config_report *r,
-                            const config_place *place) {
+                            const config_location *location) {
     model_policy *p = base;
-    config_place min = {.parent = place, .name = "min"};
+    config_location min = {.parent = location, .name = "min"};
     if (json_object_get(v, "max") == NULL) p->replicas_max = u32_max(p->replicas_min, 1);
     if (p->replicas_min > p->replicas_max)
         config_problem(r, &min, "%u is more than max (%u)", p->replicas_min, p->replicas_max);
 }
 
 static void check_memory(uint64_t min_bytes, uint64_t max_bytes, config_report *r,
-                         const config_place *place) {
-    config_place min = {.parent = place, .name = "min"};
+                         const config_location *location) {
+    config_location min = {.parent = location, .name = "min"};
     if (max_bytes != 0 && min_bytes > max_bytes)
         config_problem(r, &min, "%s is more than max (%s)", config_write_size(min_bytes).text,
                        config_write_size(max_bytes).text);
 }
 
-void config_settle_model(void *base, const json_t *v, config_report *r, const config_place *place) {
+void config_settle_model(void *base, const json_t *v, config_report *r,
+                         const config_location *location) {
     const config_model *m = base;
     (void)v;
-    check_memory(m->policy.min_bytes, m->policy.max_bytes, r, place);
+    check_memory(m->policy.min_bytes, m->policy.max_bytes, r, location);
 }
 
 void config_settle_tenant(void *base, const json_t *v, config_report *r,
-                          const config_place *place) {
+                          const config_location *location) {
     config_tenant *t = base;
     (void)v;
     t->policy.max_class = t->max_class;
-    check_memory(t->policy.min_bytes, t->policy.max_bytes, r, place);
+    check_memory(t->policy.min_bytes, t->policy.max_bytes, r, location);
 }
 
 /* -- names -- */
 
 typedef struct named {
     const char *name;
-    config_place place; // models[i] or tenants[i]
+    config_location location; // models[i] or tenants[i]
 } named;
 
 static int by_name(const void *a, const void *b) {
     const named *x = a, *y = b;
     int order = strcmp(x->name, y->name);
     if (order != 0) return order;
-    return x->place.index < y->place.index ? -1 : x->place.index > y->place.index;
+    return x->location.index < y->location.index ? -1 : x->location.index > y->location.index;
 }
 
 /* Sorted, so that equal names are neighbours: the start must be fast with ten thousand tenants. */
@@ -102,8 +104,9 @@ static void check_unique(named *all, size_t n, config_report *r) {
     if (n > 1) qsort(all, n, sizeof all[0], by_name);
     for (size_t i = 1; i < n; i++)
         if (strcmp(all[i - 1].name, all[i].name) == 0)
-            config_problem(r, &all[i].place, "the name \"%s\" is already used by %s[%zu]",
-                           all[i].name, all[i - 1].place.parent->name, all[i - 1].place.index);
+            config_problem(r, &all[i].location, "the name \"%s\" is already used by %s[%zu]",
+                           all[i].name, all[i - 1].location.parent->name,
+                           all[i - 1].location.index);
 }
 
 static void no_memory(config_report *r) {
@@ -111,7 +114,7 @@ static void no_memory(config_report *r) {
 }
 
 static void check_model_names(const inferd_config *c, config_report *r) {
-    config_place models = {.name = "models"};
+    config_location models = {.name = "models"};
     size_t n = 0, n_all = c->n_models;
     for (uint32_t i = 0; i < c->n_models; i++) n_all += c->models[i].n_aliases;
     named *all = calloc(n_all + 1, sizeof all[0]);
@@ -120,7 +123,7 @@ static void check_model_names(const inferd_config *c, config_report *r) {
         return;
     }
     for (uint32_t i = 0; i < c->n_models; i++) {
-        config_place at = {.parent = &models, .index = i};
+        config_location at = {.parent = &models, .index = i};
         if (c->models[i].name != NULL) all[n++] = (named){c->models[i].name, at};
         for (uint32_t k = 0; k < c->models[i].n_aliases; k++)
             all[n++] = (named){c->models[i].aliases[k], at};
@@ -130,7 +133,7 @@ static void check_model_names(const inferd_config *c, config_report *r) {
 }
 
 static void check_tenant_names(const inferd_config *c, config_report *r) {
-    config_place tenants = {.name = "tenants"};
+    config_location tenants = {.name = "tenants"};
     size_t n = 0;
     named *all = calloc((size_t)c->n_tenants + 1, sizeof all[0]);
     if (all == NULL) {
@@ -148,28 +151,28 @@ static void check_tenant_names(const inferd_config *c, config_report *r) {
 
 static void check_tenant(const inferd_config *c, uint32_t i, bool whole, config_report *r) {
     const config_tenant *t = &c->tenants[i];
-    config_place tenants = {.name = "tenants"}, at = {.parent = &tenants, .index = i};
-    config_place models = {.parent = &at, .name = "models"};
+    config_location tenants = {.name = "tenants"}, at = {.parent = &tenants, .index = i};
+    config_location models = {.parent = &at, .name = "models"};
     if (t->n_keys == 0 && whole)
         config_problem(r, &at, "has no key: give keys, key_file or key_env");
     if (t->models != NULL && t->n_models == 0)
         config_problem(r, &models, "must not be empty: leave it out to allow all models");
     for (uint32_t k = 0; k < t->n_models; k++) {
-        config_place wanted = {.parent = &models, .index = k};
+        config_location wanted = {.parent = &models, .index = k};
         if (config_find_model(c, t->models[k], strlen(t->models[k])) < 0)
             config_problem(r, &wanted, "there is no model \"%s\"", t->models[k]);
     }
 }
 
 static void check_listen(const inferd_config *c, config_report *r) {
-    config_place at = {.name = "listen"};
+    config_location at = {.name = "listen"};
     inferd_err err;
     if (http_check_listen(c->listen, c->n_tenants == 0, &err) != INFERD_OK)
         config_problem(r, &at, "%s", err.text);
 }
 
 static void check_admin(const inferd_config *c, config_report *r) {
-    config_place admin = {.name = "admin"}, at = {.parent = &admin, .name = "listen"};
+    config_location admin = {.name = "admin"}, at = {.parent = &admin, .name = "listen"};
     const char *listen = c->admin.listen;
     inferd_err err;
     if (listen == NULL) return;
@@ -188,15 +191,15 @@ static bool is_counted(uint64_t tokens) {
 
 /* Without state_dir the counts are lost at a restart. */
 static void check_state(const inferd_config *c, bool whole, config_report *r) {
-    config_place tenants = {.name = "tenants"};
+    config_location tenants = {.name = "tenants"};
     if (c->state_dir != NULL || !whole) return;
     for (uint32_t i = 0; i < c->n_tenants; i++) {
         const config_tenant_limits *l = &c->tenants[i].limits;
-        config_place tenant = {.parent = &tenants, .index = i};
-        config_place limits = {.parent = &tenant, .name = "limits"};
+        config_location tenant = {.parent = &tenants, .index = i};
+        config_location limits = {.parent = &tenant, .name = "limits"};
         bool daily = is_counted(l->tokens_per_day);
-        config_place at = {.parent = &limits,
-                           .name = daily ? "tokens_per_day" : "tokens_per_month"};
+        config_location at = {.parent = &limits,
+                              .name = daily ? "tokens_per_day" : "tokens_per_month"};
         if (!daily && !is_counted(l->tokens_per_month)) continue;
         config_problem(r, &at,
                        "%llu tokens need state_dir, a folder that keeps the counts over restarts",
@@ -206,7 +209,7 @@ static void check_state(const inferd_config *c, bool whole, config_report *r) {
 }
 
 static void check_counts(const inferd_config *c, bool whole, config_report *r) {
-    config_place devices = {.name = "devices"}, models = {.name = "models"};
+    config_location devices = {.name = "devices"}, models = {.name = "models"};
     if (c->n_devices == 0 && whole)
         config_problem(r, &devices, "must not be empty: leave it out for one device of kind auto");
     if (c->n_models == 0 && whole)
@@ -216,7 +219,7 @@ static void check_counts(const inferd_config *c, bool whole, config_report *r) {
 /* a must not exceed b. */
 static void check_order(config_report *r, const char *a_name, uint64_t a, const char *b_name,
                         uint64_t b, const char *why) {
-    config_place limits = {.name = "limits"}, at = {.parent = &limits, .name = a_name};
+    config_location limits = {.name = "limits"}, at = {.parent = &limits, .name = a_name};
     if (a > b)
         config_problem(r, &at, "%llu is more than %s (%llu): %s", (unsigned long long)a, b_name,
                        (unsigned long long)b, why);
@@ -245,7 +248,7 @@ static bool is_kind(const config_device *d, const char *kind) {
 /* Integer and 32-bit keys and values, and speculative decoding, exist on the CPU only; with "auto"
  * the device reports it when it is opened. */
 static void check_gpu_limits(const inferd_config *c, uint32_t i, config_report *r) {
-    config_place limits = {.name = "limits"}, at = {.parent = &limits, .name = "kv_type"};
+    config_location limits = {.name = "limits"}, at = {.parent = &limits, .name = "kv_type"};
     kv_type type = c->limits.engine.kv;
     if (type == KV_F32 || type == KV_I8 || type == KV_I16)
         config_problem(r, &at,
@@ -263,11 +266,11 @@ static void check_gpu_limits(const inferd_config *c, uint32_t i, config_report *
 
 static void check_device(const inferd_config *c, uint32_t i, bool whole, config_report *r) {
     const config_device *d = &c->devices[i];
-    config_place devices = {.name = "devices"}, device = {.parent = &devices, .index = i};
-    config_place kind = {.parent = &device, .name = "kind"};
-    config_place cores = {.parent = &device, .name = "cores"};
-    config_place reserve = {.parent = &device, .name = "reserve"};
-    config_place off = {.parent = &device, .name = "off"};
+    config_location devices = {.name = "devices"}, device = {.parent = &devices, .index = i};
+    config_location kind = {.parent = &device, .name = "kind"};
+    config_location cores = {.parent = &device, .name = "cores"};
+    config_location reserve = {.parent = &device, .name = "reserve"};
+    config_location off = {.parent = &device, .name = "off"};
     inferd_err err = {0};
     if (backend_check_off(d->off, "it", &err) != INFERD_OK) config_problem(r, &off, "%s", err.text);
     if (is_kind(d, "cuda")) {
@@ -289,9 +292,9 @@ static void check_device(const inferd_config *c, uint32_t i, bool whole, config_
 static void check_two_cpus(const inferd_config *c, uint32_t first, uint32_t second, bool whole,
                            config_report *r) {
     const char *a = c->devices[first].cores, *b = c->devices[second].cores;
-    config_place devices = {.name = "devices"};
-    config_place at = {.parent = &devices, .index = b == NULL || a != NULL ? second : first};
-    config_place cores = {.parent = &at, .name = "cores"};
+    config_location devices = {.name = "devices"};
+    config_location at = {.parent = &devices, .index = b == NULL || a != NULL ? second : first};
+    config_location cores = {.parent = &at, .name = "cores"};
     uint64_t set_a[CONFIG_CORES_MAX / 64], set_b[CONFIG_CORES_MAX / 64];
     if (a == NULL || b == NULL) {
         if (whole)
@@ -314,8 +317,9 @@ static void check_two_cpus(const inferd_config *c, uint32_t first, uint32_t seco
 static void check_two_gpus(const inferd_config *c, uint32_t first, uint32_t second,
                            config_report *r) {
     const config_device *a = &c->devices[first], *b = &c->devices[second];
-    config_place devices = {.name = "devices"}, at = {.parent = &devices, .index = second};
-    config_place uuid = {.parent = &at, .name = "uuid"}, index = {.parent = &at, .name = "index"};
+    config_location devices = {.name = "devices"}, at = {.parent = &devices, .index = second};
+    config_location uuid = {.parent = &at, .name = "uuid"},
+                    index = {.parent = &at, .name = "index"};
     if (a->uuid == NULL && b->uuid == NULL && a->index == b->index)
         config_problem(r, &index, "%u is also the index of devices[%u]: each GPU may appear once",
                        b->index, first);
@@ -333,7 +337,7 @@ static bool is_instance(const config_device *d) {
 static void check_instances(const inferd_config *c, uint32_t first, uint32_t second,
                             config_report *r) {
     const config_device *a = &c->devices[first], *b = &c->devices[second];
-    config_place devices = {.name = "devices"}, at = {.parent = &devices, .index = second};
+    config_location devices = {.name = "devices"}, at = {.parent = &devices, .index = second};
     if (is_instance(a) && is_instance(b))
         config_problem(r, &at,
                        "\"%s\" and devices[%u] (\"%s\") are MIG instances, of which CUDA shows one "
@@ -362,7 +366,7 @@ static void check_device_pairs(const inferd_config *c, bool whole, config_report
 }
 
 static void check_device_names(const inferd_config *c, config_report *r) {
-    config_place devices = {.name = "devices"};
+    config_location devices = {.name = "devices"};
     named all[CONFIG_DEVICES_MAX];
     size_t n = 0;
     for (uint32_t i = 0; i < c->n_devices; i++)
@@ -444,8 +448,8 @@ static void check_sum_of_min(const inferd_config *c, const owners *o, config_rep
         if (sum > room && culprit == UINT32_MAX) culprit = i;
     }
     if (culprit == UINT32_MAX) return;
-    config_place all = {.name = o->name}, one = {.parent = &all, .index = culprit};
-    config_place at = {.parent = &one, .name = "min"};
+    config_location all = {.name = o->name}, one = {.parent = &all, .index = culprit};
+    config_location at = {.parent = &one, .name = "min"};
     config_problem(r, &at,
                    "the %s' min together are %s%s, the devices have %s (memory %s less "
                    "reserve %s)",
@@ -464,19 +468,19 @@ static void check_sum_of_shares(const inferd_config *c, const owners *o, config_
     if (culprit == UINT32_MAX || c->n_devices == 0) return;
     const share_spec *too_much = share_of(c, o, culprit);
     if (too_much->percent > DEVICE_PERCENT * too_much->n_devices) return; // reported when read
-    config_place all = {.name = o->name}, one = {.parent = &all, .index = culprit};
-    config_place share = {.parent = &one, .name = "share"};
-    config_place at = {.parent = &share, .name = "percent"};
+    config_location all = {.name = o->name}, one = {.parent = &all, .index = culprit};
+    config_location share = {.parent = &one, .name = "share"};
+    config_location at = {.parent = &share, .name = "percent"};
     config_problem(r, &at, "the %s' shares together are %llu percent, %u device%s %llu", o->name,
                    (ull)sum, c->n_devices, c->n_devices == 1 ? " has" : "s have", (ull)most);
 }
 
 static void check_share_devices(const inferd_config *c, const owners *o, config_report *r) {
-    config_place all = {.name = o->name};
+    config_location all = {.name = o->name};
     for (uint32_t i = 0; i < o->n; i++) {
-        config_place one = {.parent = &all, .index = i};
-        config_place share = {.parent = &one, .name = "share"};
-        config_place at = {.parent = &share, .name = "devices"};
+        config_location one = {.parent = &all, .index = i};
+        config_location share = {.parent = &one, .name = "share"};
+        config_location at = {.parent = &share, .name = "devices"};
         if (share_of(c, o, i)->n_devices > c->n_devices && c->n_devices > 0)
             config_problem(r, &at, "a share on %u devices, and %u %s configured",
                            share_of(c, o, i)->n_devices, c->n_devices,
@@ -487,9 +491,9 @@ static void check_share_devices(const inferd_config *c, const owners *o, config_
 /* `max` is a bound: above the number of devices it counts as that number, which is no problem. */
 static void check_replicas(const inferd_config *c, uint32_t i, config_report *r) {
     uint32_t min = c->models[i].policy.replicas_min;
-    config_place models = {.name = "models"}, at_model = {.parent = &models, .index = i};
-    config_place replicas = {.parent = &at_model, .name = "replicas"};
-    config_place at = {.parent = &replicas, .name = "min"};
+    config_location models = {.name = "models"}, at_model = {.parent = &models, .index = i};
+    config_location replicas = {.parent = &at_model, .name = "replicas"};
+    config_location at = {.parent = &replicas, .name = "min"};
     if (c->n_devices > 0 && min > c->n_devices)
         config_problem(r, &at, "%u replicas on different devices, and %u %s configured", min,
                        c->n_devices, c->n_devices == 1 ? "is" : "are");
@@ -514,8 +518,8 @@ static bool is_tighter(const uint64_t *rooms, uint32_t a, uint32_t b) {
 
 /* The tightest device that has enough, has no part of the same model, and comes after `last`
  * (UINT32_MAX: any) in the order of tightness. */
-static uint32_t next_place(const inferd_config *c, const uint64_t *rooms, const bool *has,
-                           uint64_t n_bytes, uint32_t last) {
+static uint32_t next_placement(const inferd_config *c, const uint64_t *rooms, const bool *has,
+                               uint64_t n_bytes, uint32_t last) {
     uint32_t best = UINT32_MAX;
     for (uint32_t d = 0; d < c->n_devices; d++) {
         if (rooms[d] < n_bytes || has[d]) continue;
@@ -548,7 +552,7 @@ static void note_miss(const inferd_config *c, min_search *s, uint32_t i) {
 /* Backtracking: each part goes to the tightest device; if none is left, the part before it moves to
  * its next one.  False: no assignment fits.  After MIN_STEPS_MAX the result is unknown and true: a
  * model that does not fit is reported when it is placed. */
-static bool find_places(const inferd_config *c, min_search *s) {
+static bool find_placements(const inferd_config *c, min_search *s) {
     enum { MIN_STEPS_MAX = 100000 };
     uint32_t i = 0;
     for (uint32_t n_steps = 0; i < s->n && n_steps < MIN_STEPS_MAX; n_steps++) {
@@ -559,7 +563,7 @@ static bool find_places(const inferd_config *c, min_search *s) {
             s->rooms[last] += p->n_bytes;
             has[last] = false;
         }
-        uint32_t d = s->at[i] = next_place(c, s->rooms, has, p->n_bytes, last);
+        uint32_t d = s->at[i] = next_placement(c, s->rooms, has, p->n_bytes, last);
         if (d != UINT32_MAX) {
             s->rooms[d] -= p->n_bytes;
             has[d] = true;
@@ -574,10 +578,10 @@ static bool find_places(const inferd_config *c, min_search *s) {
 
 static void say_missed(const min_search *s, config_report *r) {
     const min_part *p = &s->parts[s->missed];
-    config_place models = {.name = "models"}, its = {.parent = &models, .index = p->model};
-    config_place share = {.parent = &its, .name = "share"};
-    config_place at = {.parent = s->of_time ? &share : &its,
-                       .name = s->of_time ? "percent" : "min"};
+    config_location models = {.name = "models"}, its = {.parent = &models, .index = p->model};
+    config_location share = {.parent = &its, .name = "share"};
+    config_location at = {.parent = s->of_time ? &share : &its,
+                          .name = s->of_time ? "percent" : "min"};
     if (s->of_time) {
         config_problem(r, &at,
                        "%llu percent of it must fit on one device; beside larger shares one has at "
@@ -602,7 +606,7 @@ static min_part part_of(const inferd_config *c, uint32_t i, uint32_t k, bool of_
 }
 
 /* The sum may fit where single guarantees do not. */
-static void check_places(const inferd_config *c, bool of_time, config_report *r) {
+static void check_placements(const inferd_config *c, bool of_time, config_report *r) {
     min_search s = {.of_time = of_time, .missed = UINT32_MAX};
     for (uint32_t d = 0; d < c->n_devices; d++) {
         s.rooms[d] = of_time ? DEVICE_PERCENT : device_room(&c->devices[d]);
@@ -625,7 +629,7 @@ static void check_places(const inferd_config *c, bool of_time, config_report *r)
     }
     if (!fine) no_memory(r);
     if (s.n > 1) qsort(s.parts, s.n, sizeof *s.parts, largest_first);
-    if (fine && !find_places(c, &s)) say_missed(&s, r);
+    if (fine && !find_placements(c, &s)) say_missed(&s, r);
     free(s.parts);
     free(s.at);
     free(s.has);
@@ -641,8 +645,8 @@ static void check_guarantees(const inferd_config *c, config_report *r) {
     }
     for (uint32_t i = 0; i < c->n_models; i++) check_replicas(c, i, r);
     if (r->n != before) return;
-    check_places(c, false, r);
-    check_places(c, true, r);
+    check_placements(c, false, r);
+    check_placements(c, true, r);
 }
 
 void config_check_all(const inferd_config *c, config_report *r) {

@@ -132,7 +132,7 @@ inferd_status edit_mask(json_t *root, inferd_err *err) {
     return fine ? INFERD_OK : no_memory(err);
 }
 
-static inferd_status unmask_keys(json_t *owner, const json_t *from, const char *who,
+static inferd_status unmask_keys(json_t *owner, const json_t *from, const char *owner_name,
                                  uint32_t *n_masks, inferd_err *err) {
     json_t *keys = json_object_get(owner, "keys");
     const json_t *theirs = json_object_get(from, "keys");
@@ -143,7 +143,7 @@ static inferd_status unmask_keys(json_t *owner, const json_t *from, const char *
             return inferd_fail(err, INFERD_EINVAL,
                                "keys[%zu] of %.64s is " EDIT_MASK
                                ", but the file has no key with that index",
-                               i, who);
+                               i, owner_name);
         if (json_array_set(keys, i, key) != 0) return no_memory(err);
         ++*n_masks;
     }

@@ -62,20 +62,20 @@ static bool has_room(uint32_t n_keys) {
     return n_keys > 0 && (n_keys & (n_keys - 1)) != 0;
 }
 
-void keys_add(key_list list, bytes key, config_report *r, const config_place *place) {
+void keys_add(key_list list, bytes key, config_report *r, const config_location *location) {
     if (key.n < KEY_BYTES_MIN || key.n > KEY_BYTES_MAX) {
-        config_problem(r, place, "a key must have %d to %d bytes", KEY_BYTES_MIN, KEY_BYTES_MAX);
+        config_problem(r, location, "a key must have %d to %d bytes", KEY_BYTES_MIN, KEY_BYTES_MAX);
         return;
     }
     if (!is_key(key)) {
-        config_problem(r, place, "a key must be printable ASCII without spaces");
+        config_problem(r, location, "a key must be printable ASCII without spaces");
         return;
     }
     if (!has_room(*list.n)) {
         size_t n = *list.n == 0 ? 1 : 2 * (size_t)*list.n;
         void *grown = realloc(*list.keys, n * DIGEST_BYTES);
         if (grown == NULL) {
-            config_problem(r, place, "no memory for a key");
+            config_problem(r, location, "no memory for a key");
             return;
         }
         *list.keys = grown;
@@ -91,7 +91,8 @@ void keys_wipe(key_list list) {
 }
 
 /* One key per line; empty lines and lines that begin with '#' are skipped. */
-static void add_lines(key_list list, bytes text, config_report *r, const config_place *place) {
+static void add_lines(key_list list, bytes text, config_report *r,
+                      const config_location *location) {
     uint32_t before = *list.n;
     while (text.n > 0) {
         const char *newline = memchr(text.p, '\n', text.n);
@@ -101,24 +102,24 @@ static void add_lines(key_list list, bytes text, config_report *r, const config_
         text = (bytes){text.p + n, text.n - n};
         while (line.n > 0 && strchr(" \t\r", line.p[line.n - 1]) != NULL) line.n--;
         while (line.n > 0 && (line.p[0] == ' ' || line.p[0] == '\t')) line.p++, line.n--;
-        if (line.n > 0 && line.p[0] != '#') keys_add(list, line, r, place);
+        if (line.n > 0 && line.p[0] != '#') keys_add(list, line, r, location);
     }
-    if (*list.n == before) config_problem(r, place, "holds no key");
+    if (*list.n == before) config_problem(r, location, "holds no key");
 }
 
 static bool is_safe_file(int fd, const char *path, size_t *n, config_report *r,
-                         const config_place *place) {
+                         const config_location *location) {
     struct stat st;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        config_problem(r, place, "%s is not a file", path);
+        config_problem(r, location, "%s is not a file", path);
         return false;
     }
     if (st.st_mode & S_IWOTH) {
-        config_problem(r, place, "%s is writable by all users", path);
+        config_problem(r, location, "%s is writable by all users", path);
         return false;
     }
     if (st.st_size > KEY_FILE_BYTES_MAX) {
-        config_problem(r, place, "%s has %lld bytes, at most %d are read", path,
+        config_problem(r, location, "%s has %lld bytes, at most %d are read", path,
                        (long long)st.st_size, KEY_FILE_BYTES_MAX);
         return false;
     }
@@ -127,14 +128,15 @@ static bool is_safe_file(int fd, const char *path, size_t *n, config_report *r,
     return true;
 }
 
-void keys_add_file(key_list list, const char *path, config_report *r, const config_place *place) {
+void keys_add_file(key_list list, const char *path, config_report *r,
+                   const config_location *location) {
     size_t n = 0, have = 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
-        config_problem(r, place, "%s: %s", path, strerror(errno));
+        config_problem(r, location, "%s: %s", path, strerror(errno));
         return;
     }
-    char *text = is_safe_file(fd, path, &n, r, place) ? malloc(n + 1) : NULL;
+    char *text = is_safe_file(fd, path, &n, r, location) ? malloc(n + 1) : NULL;
     while (text != NULL && have < n) {
         ssize_t got = read(fd, text + have, n - have);
         if (got < 0 && errno == EINTR) continue;
@@ -142,19 +144,20 @@ void keys_add_file(key_list list, const char *path, config_report *r, const conf
         have += (size_t)got;
     }
     if (text != NULL) {
-        add_lines(list, (bytes){text, have}, r, place);
+        add_lines(list, (bytes){text, have}, r, location);
         explicit_bzero(text, n);
     }
     free(text);
     close(fd);
 }
 
-void keys_add_env(key_list list, const char *name, config_report *r, const config_place *place) {
+void keys_add_env(key_list list, const char *name, config_report *r,
+                  const config_location *location) {
     const char *key = getenv(name);
     if (key == NULL || key[0] == 0)
-        config_problem(r, place, "the environment variable %s is not set", name);
+        config_problem(r, location, "the environment variable %s is not set", name);
     else
-        keys_add(list, (bytes){key, strlen(key)}, r, place);
+        keys_add(list, (bytes){key, strlen(key)}, r, location);
 }
 
 /* -- looking up -- */
@@ -180,20 +183,21 @@ void keys_index_destroy(inferd_config *c) {
 }
 
 static void index_keys(struct config_index *index, unsigned char (*keys)[DIGEST_BYTES], uint32_t n,
-                       uint32_t owner, config_report *r, const config_place *place) {
+                       uint32_t owner, config_report *r, const config_location *location) {
     for (uint32_t k = 0; k < n; k++) {
         key_slot *slot = &index->slots[find(index, keys[k])];
         if (slot->digest == NULL)
             *slot = (key_slot){keys[k], owner};
         else if (slot->owner == ADMIN)
-            config_problem(r, place, "one of its keys is also a key of admin");
+            config_problem(r, location, "one of its keys is also a key of admin");
         else
-            config_problem(r, place, "one of its keys is also a key of tenants[%u]", slot->owner);
+            config_problem(r, location, "one of its keys is also a key of tenants[%u]",
+                           slot->owner);
     }
 }
 
 void keys_index(inferd_config *c, config_report *r) {
-    config_place tenants = {.name = "tenants"}, admin = {.name = "admin"};
+    config_location tenants = {.name = "tenants"}, admin = {.name = "admin"};
     size_t n_keys = c->admin.n_keys, n_slots = 4;
     for (uint32_t i = 0; i < c->n_tenants; i++) n_keys += c->tenants[i].n_keys;
     while (n_slots < 2 * n_keys) n_slots *= 2;
@@ -202,7 +206,7 @@ void keys_index(inferd_config *c, config_report *r) {
     if (c->index == NULL) return;
     c->index->mask = n_slots - 1;
     for (uint32_t i = 0; i < c->n_tenants; i++) {
-        config_place at = {.parent = &tenants, .index = i};
+        config_location at = {.parent = &tenants, .index = i};
         index_keys(c->index, c->tenants[i].keys, c->tenants[i].n_keys, i, r, &at);
     }
     index_keys(c->index, c->admin.keys, c->admin.n_keys, ADMIN, r, &admin);

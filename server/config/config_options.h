@@ -57,11 +57,11 @@ static inline void *option_at(const void *base, size_t offset) {
 
 /* A position in the document: built on the stack while reading, written as text only for a
  * problem. */
-typedef struct config_place {
-    const struct config_place *parent;
+typedef struct config_location {
+    const struct config_location *parent;
     const char *name; // of a member; NULL: element `index`
     size_t index;
-} config_place;
+} config_location;
 
 /* The receiver of problems. */
 typedef struct config_report {
@@ -83,7 +83,7 @@ struct option_table {
     size_t struct_bytes;
     /* Completes an object that was read without a problem, and checks its members against each
      * other: `v` has the given members.  NULL: nothing to do. */
-    void (*settle)(void *base, const json_t *v, config_report *r, const config_place *place);
+    void (*settle)(void *base, const json_t *v, config_report *r, const config_location *location);
     const option_replaced *replaced; // [n_replaced] refused with the name of their successor
     size_t n_replaced;
 };
@@ -93,7 +93,7 @@ extern const option_table config_table; // of inferd_config
 enum { CONFIG_PROBLEMS_MAX = 100, CONFIG_FILE_BYTES_MAX = 64 * 1024 * 1024 };
 
 __attribute__((format(printf, 3, 4))) void
-config_problem(config_report *r, const config_place *place, const char *format, ...);
+config_problem(config_report *r, const config_location *location, const char *format, ...);
 
 /* -- config.c -- */
 void config_defaults(const option_table *table, void *base);
@@ -116,11 +116,14 @@ config_size_text config_write_size(uint64_t n);
 /* -- config_check.c -- */
 void config_check_all(const inferd_config *c, config_report *r);
 /* `settle` of the tables. */
-void config_settle_model(void *base, const json_t *v, config_report *r, const config_place *place);
-void config_settle_tenant(void *base, const json_t *v, config_report *r, const config_place *place);
-void config_settle_share(void *base, const json_t *v, config_report *r, const config_place *place);
+void config_settle_model(void *base, const json_t *v, config_report *r,
+                         const config_location *location);
+void config_settle_tenant(void *base, const json_t *v, config_report *r,
+                          const config_location *location);
+void config_settle_share(void *base, const json_t *v, config_report *r,
+                         const config_location *location);
 void config_settle_replicas(void *base, const json_t *v, config_report *r,
-                            const config_place *place);
+                            const config_location *location);
 
 /* -- config_file.c -- */
 /* Reads the whole text, which may hold keys: the caller zeroes `out` before freeing it.  A file
@@ -136,9 +139,11 @@ typedef struct key_list {
     unsigned char (**keys)[32];
     uint32_t *n;
 } key_list;
-void keys_add(key_list list, bytes key, config_report *r, const config_place *place);
-void keys_add_file(key_list list, const char *path, config_report *r, const config_place *place);
-void keys_add_env(key_list list, const char *name, config_report *r, const config_place *place);
+void keys_add(key_list list, bytes key, config_report *r, const config_location *location);
+void keys_add_file(key_list list, const char *path, config_report *r,
+                   const config_location *location);
+void keys_add_env(key_list list, const char *name, config_report *r,
+                  const config_location *location);
 void keys_wipe(key_list list); // zeroes and frees
 /* Builds c->index; a key with two owners is a problem. */
 void keys_index(inferd_config *c, config_report *r);

@@ -15,13 +15,13 @@ static const json_limits file_limits = {
 
 /* -- problems -- */
 
-static void spell(buf *out, const config_place *place) {
-    if (place == NULL || (place->name == NULL && place->parent == NULL)) return;
-    spell(out, place->parent);
-    if (place->name == NULL)
-        buf_add_format(out, "[%zu]", place->index);
+static void spell(buf *out, const config_location *location) {
+    if (location == NULL || (location->name == NULL && location->parent == NULL)) return;
+    spell(out, location->parent);
+    if (location->name == NULL)
+        buf_add_format(out, "[%zu]", location->index);
     else
-        buf_add_format(out, "%s%s", out->n > 0 ? "." : "", place->name);
+        buf_add_format(out, "%s%s", out->n > 0 ? "." : "", location->name);
 }
 
 /* The line of a position, or of the nearest enclosing position that exists. */
@@ -43,7 +43,7 @@ static void make_printable(char *text) {
         if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
 }
 
-void config_problem(config_report *r, const config_place *place, const char *format, ...) {
+void config_problem(config_report *r, const config_location *location, const char *format, ...) {
     char sentence[512];
     buf path;
     va_list args;
@@ -53,7 +53,7 @@ void config_problem(config_report *r, const config_place *place, const char *for
     va_end(args);
     make_printable(sentence);
     buf_init(&path, 4096);
-    spell(&path, place);
+    spell(&path, location);
     make_printable((char *)(uintptr_t)buf_cstr(&path));
     if (r->source != NULL) buf_add_format(r->problems, "%s:", r->source);
     char *walk = strdup(buf_cstr(&path));
@@ -95,7 +95,7 @@ static const char *kind_of(const json_t *v) {
     }
 }
 
-static void wrong_kind(reader *r, const config_place *p, const char *wanted, const json_t *v) {
+static void wrong_kind(reader *r, const config_location *p, const char *wanted, const json_t *v) {
     config_problem(r->report, p, "expected %s, found %s", wanted, kind_of(v));
 }
 
@@ -105,13 +105,13 @@ static char *take_text(reader *r, const char *text) {
     return copy;
 }
 
-static void out_of_range(reader *r, const config_place *p, const option *o) {
+static void out_of_range(reader *r, const config_location *p, const option *o) {
     config_problem(r->report, p, "must be between %llu and %llu", (unsigned long long)o->min,
                    (unsigned long long)o->max);
 }
 
 /* Any invalid text or number of a kind gets the same message. */
-static bool read_special(reader *r, const config_place *p, const option *o, const json_t *v,
+static bool read_special(reader *r, const config_location *p, const option *o, const json_t *v,
                          uint64_t *out) {
     bool duration = o->kind == OPTION_DURATION;
     if (!json_is_string(v) && !json_is_number(v))
@@ -130,7 +130,7 @@ static bool read_special(reader *r, const config_place *p, const option *o, cons
     return false;
 }
 
-static bool read_number(reader *r, const config_place *p, const option *o, const json_t *v,
+static bool read_number(reader *r, const config_location *p, const option *o, const json_t *v,
                         uint64_t *out) {
     bool size = o->kind == OPTION_BYTES32 || o->kind == OPTION_BYTES64;
     if (size && json_is_string(v)) {
@@ -158,7 +158,8 @@ static bool read_number(reader *r, const config_place *p, const option *o, const
     return false;
 }
 
-static const char *read_text(reader *r, const config_place *p, const option *o, const json_t *v) {
+static const char *read_text(reader *r, const config_location *p, const option *o,
+                             const json_t *v) {
     if (!json_is_string(v)) {
         wrong_kind(r, p, "text", v);
         return NULL;
@@ -195,7 +196,7 @@ static void list_choices(const option *o, char out[128]) {
 }
 
 /* The index in choices, or -1 with a problem. */
-static int read_choice(reader *r, const config_place *p, const option *o, const json_t *v) {
+static int read_choice(reader *r, const config_location *p, const option *o, const json_t *v) {
     char all[128];
     const char *text = json_is_string(v) ? json_string_value(v) : "";
     for (int i = 0; o->choices[i] != NULL; i++)
@@ -205,7 +206,7 @@ static int read_choice(reader *r, const config_place *p, const option *o, const 
     return -1;
 }
 
-static void read_texts(reader *r, const config_place *p, const option *o, const json_t *v,
+static void read_texts(reader *r, const config_location *p, const option *o, const json_t *v,
                        void *base) {
     option each = *o;
     size_t n = json_array_size(v);
@@ -226,7 +227,7 @@ static void read_texts(reader *r, const config_place *p, const option *o, const 
     }
     uint32_t kept = 0;
     for (size_t i = 0; i < n; i++) {
-        config_place at = {.parent = p, .index = i};
+        config_location at = {.parent = p, .index = i};
         const char *text = read_text(r, &at, &each, json_array_get(v, i));
         if (text != NULL && (texts[kept] = take_text(r, text)) != NULL) kept++;
     }
@@ -234,14 +235,14 @@ static void read_texts(reader *r, const config_place *p, const option *o, const 
     *(uint32_t *)option_at(base, o->count_offset) = kept;
 }
 
-static void read_keys(reader *r, const config_place *p, const json_t *v, key_list list) {
+static void read_keys(reader *r, const config_location *p, const json_t *v, key_list list) {
     size_t n = json_array_size(v);
     if (!json_is_array(v)) {
         wrong_kind(r, p, "a list of keys", v);
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        config_place at = {.parent = p, .index = i};
+        config_location at = {.parent = p, .index = i};
         const json_t *key = json_array_get(v, i);
         if (json_is_string(key))
             keys_add(list, (bytes){json_string_value(key), json_string_length(key)}, r->report,
@@ -257,7 +258,7 @@ static key_list keys_at(const option *o, void *base) {
 
 /* -- objects -- */
 
-static void unknown_option(reader *r, const config_place *p, const option_table *table) {
+static void unknown_option(reader *r, const config_location *p, const option_table *table) {
     for (size_t i = 0; i < table->n_replaced; i++)
         if (strcmp(p->name, table->replaced[i].name) == 0) {
             config_problem(r->report, p, "this option was replaced by \"%s\"",
@@ -273,10 +274,10 @@ static void unknown_option(reader *r, const config_place *p, const option_table 
         config_problem(r->report, p, "there is no such option");
 }
 
-static void read_object(reader *r, const config_place *p, const option_table *table,
+static void read_object(reader *r, const config_location *p, const option_table *table,
                         const json_t *v, void *base);
 
-static void read_list(reader *r, const config_place *p, const option *o, const json_t *v,
+static void read_list(reader *r, const config_location *p, const option *o, const json_t *v,
                       void *base) {
     size_t n = json_array_size(v);
     if (!json_is_array(v)) {
@@ -296,13 +297,13 @@ static void read_list(reader *r, const config_place *p, const option *o, const j
     *(char **)option_at(base, o->offset) = elements;
     *(uint32_t *)option_at(base, o->count_offset) = (uint32_t)n;
     for (size_t i = 0; i < n; i++) {
-        config_place at = {.parent = p, .index = i};
+        config_location at = {.parent = p, .index = i};
         config_defaults(o->table, elements + i * o->table->struct_bytes);
         read_object(r, &at, o->table, json_array_get(v, i), elements + i * o->table->struct_bytes);
     }
 }
 
-static void read_option(reader *r, const config_place *p, const option *o, const json_t *v,
+static void read_option(reader *r, const config_location *p, const option *o, const json_t *v,
                         void *base) {
     void *at = option_at(base, o->offset);
     uint64_t number, cores[CONFIG_CORES_MAX / 64];
@@ -381,13 +382,13 @@ static void read_option(reader *r, const config_place *p, const option *o, const
 }
 
 /* Absent texts with choices get the first choice. */
-static void fill_absent(reader *r, const config_place *p, const option_table *table,
+static void fill_absent(reader *r, const config_location *p, const option_table *table,
                         const json_t *v, void *base) {
     for (size_t i = 0; i < table->n; i++) {
         const option *o = &table->options[i];
         if (json_object_get(v, o->name) != NULL) continue;
         if (o->required) {
-            config_place at = {.parent = p, .name = o->name};
+            config_location at = {.parent = p, .name = o->name};
             config_problem(r->report, &at, "is required");
         } else if (o->kind == OPTION_TEXT && o->choices != NULL) {
             *(char **)option_at(base, o->offset) = take_text(r, o->choices[0]);
@@ -395,7 +396,7 @@ static void fill_absent(reader *r, const config_place *p, const option_table *ta
     }
 }
 
-static void read_object(reader *r, const config_place *p, const option_table *table,
+static void read_object(reader *r, const config_location *p, const option_table *table,
                         const json_t *v, void *base) {
     const char *name;
     json_t *member;
@@ -405,7 +406,7 @@ static void read_object(reader *r, const config_place *p, const option_table *ta
         return;
     }
     json_object_foreach((json_t *)(uintptr_t)v, name, member) {
-        config_place at = {.parent = p, .name = name};
+        config_location at = {.parent = p, .name = name};
         const option *o = config_option(table, name);
         if (o == NULL)
             unknown_option(r, &at, table);
@@ -457,7 +458,7 @@ static inferd_status read_tree(const json_t *tree, const char *path, config_repo
     char *folder = strndup(path, slash == NULL ? 0 : (size_t)(slash - path) + 1);
     inferd_config *c = calloc(1, sizeof *c);
     reader r = {.report = report, .folder = folder};
-    config_place root = {0};
+    config_location root = {0};
     if (folder == NULL || c == NULL || (c->source = strdup(path)) == NULL) {
         free(folder);
         return no_memory(c, err);

@@ -314,7 +314,7 @@ static const option of_policy[] = {
     {"tpot_ms", OPTION_U32, AT(O, tpot_ms), RANGE(1, 60000, 0), .live = true,
      .about = "time per output token that streams keep during prefill; prefill gets all other time. "
               "Absent: that of `objective`; `slo.tpot_ms` of a model or a request wins"},
-    {"placement", OPTION_CHOICE, AT(O, placement), .normal = PLACE_BALANCED, .choices = placements,
+    {"placement", OPTION_CHOICE, AT(O, placement), .normal = PLACEMENT_BALANCED, .choices = placements,
      .live = true,
      .about = "which device gets a model: the one with the least memory pressure, the fullest with "
               "enough room, the emptiest"},

@@ -189,7 +189,7 @@ static fleet_counters counters_of(const engine_model_info *i) {
                         .device_us = i->device_us,
                         .sum = i->sum};
     memcpy(c.n_evictions, i->n_evictions, sizeof c.n_evictions);
-    memcpy(c.n_rungs, i->n_rungs, sizeof c.n_rungs);
+    memcpy(c.n_preempts, i->n_preempts, sizeof c.n_preempts);
     return c;
 }
 
@@ -199,7 +199,7 @@ void fleet_add_counters(fleet_counters *sum, const fleet_counters *c) {
     sum->n_failed += c->n_failed;
     sum->n_saturated += c->n_saturated;
     for (int i = 0; i < ENGINE_EVICT_CAUSES; i++) sum->n_evictions[i] += c->n_evictions[i];
-    for (int i = 0; i < GEN_RUNGS; i++) sum->n_rungs[i] += c->n_rungs[i];
+    for (int i = 0; i < GEN_PREEMPTS; i++) sum->n_preempts[i] += c->n_preempts[i];
     sum->hot_us += c->hot_us;
     sum->load_device_us += c->load_device_us;
     sum->device_us += c->device_us;
@@ -212,7 +212,7 @@ static void set_counters(engine_model_info *i, const fleet_counters *c) {
     i->n_failed = c->n_failed;
     i->n_saturated = c->n_saturated;
     memcpy(i->n_evictions, c->n_evictions, sizeof i->n_evictions);
-    memcpy(i->n_rungs, c->n_rungs, sizeof i->n_rungs);
+    memcpy(i->n_preempts, c->n_preempts, sizeof i->n_preempts);
     i->hot_us = c->hot_us;
     i->load_device_us = c->load_device_us;
     i->device_us = c->device_us;
@@ -238,7 +238,7 @@ static void add_info(engine_model_info *sum, const engine_model_info *i) {
     sum->pages_warm += other->pages_warm;
     sum->pages_kv += other->pages_kv;
     sum->pages_cached += other->pages_cached;
-    sum->pages_parked += other->pages_parked;
+    sum->pages_swapped += other->pages_swapped;
     sum->pages_min += other->pages_min;
     sum->pages_max = (uint32_t)add_ceiling(sum->pages_max, other->pages_max, UINT32_MAX);
     sum->kv_blocks_used += other->kv_blocks_used;
@@ -275,7 +275,7 @@ void fleet_model_get(const fleet *f, uint32_t slot, engine_model_info *out) {
     }
 }
 
-void fleet_note_leaver(const fleet *f, uint32_t slot, uint32_t d) {
+void fleet_note_departure(const fleet *f, uint32_t slot, uint32_t d) {
     replica *r = &f->models[slot].at[d];
     engine_model_info info;
     engine_model_get(f->engines[d], slot, &info);
@@ -290,7 +290,7 @@ void fleet_model_tally(const fleet *f, uint32_t slot, engine_model_info *out) {
     fleet_add_counters(&all, &m->gone);
     for (uint32_t d = 0; d < f->n_devices; d++) {
         if (m->at[d].state != FLEET_LEAVING) continue;
-        fleet_note_leaver(f, slot, d);
+        fleet_note_departure(f, slot, d);
         fleet_add_counters(&all, &m->at[d].last);
     }
     set_counters(out, &all);
@@ -363,7 +363,7 @@ inferd_status fleet_admit(const fleet *f, gen_request *r, uint64_t *devices, inf
 static const uint32_t prefix_tokens[FLEET_PREFIX_LEVELS] = {32, 128, 512, 2048};
 
 typedef struct prefix_marks {
-    prefix_place *at[FLEET_PREFIX_LEVELS];
+    prefix_home *at[FLEET_PREFIX_LEVELS];
     uint64_t hashes[FLEET_PREFIX_LEVELS];
     uint32_t n;
 } prefix_marks;
@@ -393,7 +393,7 @@ static uint32_t prefix_on(const prefix_marks *m, uint32_t d) {
 
 static void leave_marks(const prefix_marks *m, uint32_t d) {
     for (uint32_t k = 0; k < m->n; k++) {
-        if (m->at[k]->hash != m->hashes[k]) *m->at[k] = (prefix_place){.hash = m->hashes[k]};
+        if (m->at[k]->hash != m->hashes[k]) *m->at[k] = (prefix_home){.hash = m->hashes[k]};
         m->at[k]->devices |= UINT64_C(1) << d;
     }
 }
@@ -428,7 +428,7 @@ static uint64_t prompt_us(const fleet *f, uint32_t d, uint32_t n_tokens) {
 
 uint32_t fleet_choose(fleet *f, const gen_request *r, uint64_t devices) {
     const fleet_model *m = &f->models[r->model_idx];
-    place_replica replicas[FLEET_DEVICES_MAX];
+    placement_replica replicas[FLEET_DEVICES_MAX];
     uint32_t n = 0, any = FLEET_NOWHERE;
     if (f->n_devices == 1) return m->at[0].state == FLEET_SERVING ? 0 : FLEET_NOWHERE;
     prefix_marks marks = marks_of(f, r);
@@ -438,18 +438,19 @@ uint32_t fleet_choose(fleet *f, const gen_request *r, uint64_t devices) {
         any = any == FLEET_NOWHERE || m->at[d].state == FLEET_SERVING ? d : any;
         engine_model_get(f->engines[d], r->model_idx, &info);
         uint32_t known = u32_min(prefix_on(&marks, d), r->n_prompt);
-        replicas[n++] = (place_replica){.device_idx = d,
-                                        .prefix_tokens = known,
-                                        .queue_us = queue_us(f, m, &m->at[d], &info),
-                                        .prompt_us = prompt_us(f, d, r->n_prompt - known),
-                                        .passes_admission =
-                                            info.state != MODEL_FAILED && (devices >> d & 1) != 0,
-                                        .draining = m->at[d].state == FLEET_JOINING};
+        replicas[n++] = (placement_replica){.device_idx = d,
+                                            .prefix_tokens = known,
+                                            .queue_us = queue_us(f, m, &m->at[d], &info),
+                                            .prompt_us = prompt_us(f, d, r->n_prompt - known),
+                                            .passes_admission = info.state != MODEL_FAILED &&
+                                                                (devices >> d & 1) != 0,
+                                            .draining = m->at[d].state == FLEET_JOINING};
     }
     uint32_t target_ms = r->ttft_target_ms != 0 ? r->ttft_target_ms : m->about.policy.slo_ttft_ms;
-    uint32_t i = n > 0 ? place_route(replicas, n, (uint64_t)target_ms * 1000) : PLACE_NOWHERE;
+    uint32_t i =
+        n > 0 ? placement_route(replicas, n, (uint64_t)target_ms * 1000) : PLACEMENT_NOWHERE;
     /* If no replica takes it, the engine of one of them reports why. */
-    uint32_t d = i != PLACE_NOWHERE ? replicas[i].device_idx : any;
+    uint32_t d = i != PLACEMENT_NOWHERE ? replicas[i].device_idx : any;
     if (d != FLEET_NOWHERE) leave_marks(&marks, d);
     return d;
 }

@@ -4,10 +4,10 @@
  * A model has the same slot number on every device; a *replica* is a model in a slot of one engine.
  * One device is a fleet of one.
  *
- *     added        place.h chooses devices for its replicas, or for the parts of a share over
+ *     added        placement.h chooses devices for its replicas, or for the parts of a share over
  *                  several devices
  *     request      goes to the replica that has its prefix and meets the target, else the fullest
- *                  that meets it, else the one that answers first (place_route)
+ *                  that meets it, else the one that answers first (placement_route)
  *     each second  scale.h decides whether a model needs one replica more or less; a new one is
  *                  loaded before it serves, a removed one finishes its work first
  *     device lost  its replicas are placed again; its requests have failed, other devices go on
@@ -31,11 +31,11 @@
 
 #include "inferd/buf.h"
 #include "scheduler/engine.h"
-#include "scheduler/place.h"
+#include "scheduler/placement.h"
 #include "scheduler/policy.h"
 
 enum {
-    FLEET_DEVICES_MAX = PLACE_DEVICES_MAX,
+    FLEET_DEVICES_MAX = PLACEMENT_DEVICES_MAX,
     FLEET_PAGE_BYTES = 2 << 20 // before a device reports its own
 };
 #define FLEET_NOWHERE UINT32_MAX
@@ -103,15 +103,15 @@ uint32_t fleet_period_us(const model_policy *p); // time per token; 0: no target
 inferd_status fleet_check_min(const fleet *f, uint32_t slot, const model_policy *policy,
                               uint64_t *sums, inferd_err *err);
 /* The policy that a model would get. */
-typedef struct fleet_promise {
+typedef struct fleet_guarantee {
     uint32_t slot;
     const char *name;
     const model_policy *policy;
-} fleet_promise;
+} fleet_guarantee;
 /* Would the weights of each of these models still fit beside the guarantees of the others?  Only a
  * change for the worse is an error.  Bytes: new_min of models that are not placed yet, tenants_min
  * of all tenants.  ENOMEM. */
-inferd_status fleet_check_weights(const fleet *f, const fleet_promise *all, uint32_t n,
+inferd_status fleet_check_weights(const fleet *f, const fleet_guarantee *all, uint32_t n,
                                   uint64_t new_min, uint64_t tenants_min, inferd_err *err);
 /* The same for the guarantees of all tenants, on the running devices. */
 inferd_status fleet_check_tenants(const fleet *f, uint64_t min_bytes, uint64_t percent,
@@ -131,11 +131,11 @@ bool fleet_is_too_slow(const fleet *f, uint32_t slot, const model_policy *policy
 struct feasible_task;
 /* Could the devices keep slo.tpot_ms of all these models together, by the steps measured so far?
  * Only models that get a tighter target than now are checked.  EINVAL's text has the inequality. */
-inferd_status fleet_check_targets(const fleet *f, const fleet_promise *all, uint32_t n,
+inferd_status fleet_check_targets(const fleet *f, const fleet_guarantee *all, uint32_t n,
                                   inferd_err *err);
 /* The models of a device with measured steps, into out[n]; name_idx is the index in `all`. */
-uint32_t fleet_list_tasks(const fleet *f, uint32_t device_idx, const fleet_promise *all, uint32_t n,
-                          struct feasible_task *out);
+uint32_t fleet_list_tasks(const fleet *f, uint32_t device_idx, const fleet_guarantee *all,
+                          uint32_t n, struct feasible_task *out);
 
 /* Any thread.  All replicas together: the most advanced state, sums of counts. */
 void fleet_model_get(const fleet *f, uint32_t slot, engine_model_info *out);

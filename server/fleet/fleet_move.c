@@ -10,11 +10,10 @@
  * The reasons, in this order:
  *
  *   room      a replica is wanted and fits on no device, though all devices together have room
- *             (place.h plans the moves; each search carries out the first one of a new plan); one
- *             model per search, round robin, since a plan takes time
- *   switches  the weights on a device exceed its memory, models there waited for each other, and
- *             another device has room for one of them, if need be after other moves
- *   load      a device is busy and another one is less so
+ *             (placement.h plans the moves; each search carries out the first one of a new plan);
+ * one model per search, round robin, since a plan takes time switches  the weights on a device
+ * exceed its memory, models there waited for each other, and another device has room for one of
+ * them, if need be after other moves load      a device is busy and another one is less so
  *
  * The last two must gain more than they cost.  The gain is the time that requests waited for a
  * model, or the time by which the busier device becomes less busy, as measured and extrapolated to
@@ -122,10 +121,10 @@ static bool has_rested(const fleet *f, uint32_t slot, uint64_t now_us) {
 
 static bool may_go(const fleet *f, uint32_t slot, uint32_t from, uint32_t to, bool lent) {
     const fleet_model *m = &f->models[slot];
-    place_device device;
+    placement_device device;
     fleet_see_device(f, to, lent, &device);
-    place_wanted w = fleet_wanted_of(f, m, m->at[from].part, device.page_bytes);
-    return place_check(&device, &w, w.here[to], NULL);
+    placement_wanted w = fleet_wanted_of(f, m, m->at[from].part, device.page_bytes);
+    return placement_check(&device, &w, w.here[to], NULL);
 }
 
 /* The time to bring it up once more. */
@@ -154,9 +153,9 @@ static void take_better(choice *best, uint64_t gain, uint64_t cost, choice c) {
 /* ---- plans of several moves ---- */
 
 typedef struct sketch {
-    place_device empty[FLEET_DEVICES_MAX];
-    place_wanted *models; // [n_used] owned
-    place_copy copies[MOVE_COPIES_MAX];
+    placement_device empty[FLEET_DEVICES_MAX];
+    placement_wanted *models; // [n_used] owned
+    placement_copy copies[MOVE_COPIES_MAX];
     uint32_t n_copies;
 } sketch;
 
@@ -172,14 +171,14 @@ static bool draw(const fleet *f, uint32_t slot, uint32_t but, bool lent, sketch 
         if (!m->used) continue;
         s->models[i] = fleet_wanted_of(f, m, 0, s->empty[0].page_bytes);
         if (lent && i != slot && m->about.policy.pin != PIN_HOT) {
-            place_need *n = &s->models[i].need[0];
+            placement_need *n = &s->models[i].need[0];
             n->kv_pages = u32_max(n->min_pages, 1);
             n->weight_pages = 0;
         }
         for (uint32_t d = 0; d < f->n_devices; d++) {
             if (!replica_is_here(&m->at[d]) || (i == slot && d == but)) continue;
             if (s->n_copies == MOVE_COPIES_MAX) return false;
-            s->copies[s->n_copies++] = (place_copy){
+            s->copies[s->n_copies++] = (placement_copy){
                 .model_idx = i, .device_idx = d, .pinned = i == slot || !may_move(f, i, d)};
         }
     }
@@ -192,16 +191,16 @@ static bool draw(const fleet *f, uint32_t slot, uint32_t but, bool lent, sketch 
 static bool plan(const fleet *f, uint32_t slot, uint32_t but, bool lent, choice *first,
                  uint64_t *plan_us) {
     sketch s;
-    place_plan p;
-    bool found =
-        draw(f, slot, but, lent, &s) && place_plan_moves(s.empty, f->n_devices, s.models, s.copies,
-                                                         s.n_copies, slot, MOVE_TRIES_MAX, &p);
+    placement_plan p;
+    bool found = draw(f, slot, but, lent, &s) &&
+                 placement_plan_moves(s.empty, f->n_devices, s.models, s.copies, s.n_copies, slot,
+                                      MOVE_TRIES_MAX, &p);
     free(s.models);
     if (!found) return false;
     *plan_us = fleet_stage_us(p.moved_bytes);
     *first = (choice){.found = true, .anew = true, .slot = slot, .from = but, .to = p.device_idx};
     if (p.n_moves == 0) return but != FLEET_NOWHERE;
-    const place_copy *c = &s.copies[p.moves[0].copy_idx];
+    const placement_copy *c = &s.copies[p.moves[0].copy_idx];
     *first =
         (choice){.found = true, .slot = c->model_idx, .from = p.moves[0].from, .to = p.moves[0].to};
     return may_go(f, first->slot, first->from, first->to, lent);
@@ -242,7 +241,7 @@ static choice find_for_room(fleet *f) {
 
 /* The weights and guarantees of its models do not fit all at once. */
 static bool is_crowded(const fleet *f, uint32_t d) {
-    place_device device;
+    placement_device device;
     fleet_see_device(f, d, false, &device);
     return device.free_pages == 0;
 }
@@ -292,7 +291,7 @@ static choice find_for_load(const fleet *f, const uint64_t *busy_us, uint64_t no
                 uint64_t gain_us = minus(busy_us[d], left_us > there_us ? left_us : there_us);
                 if (to == d || gain_us * PPM / window_us < MOVE_GAIN_PPM) continue;
                 /* Binpack: an empty device stays empty. */
-                if (f->placement == PLACE_BINPACK && !has_models(f, to)) continue;
+                if (f->placement == PLACEMENT_BINPACK && !has_models(f, to)) continue;
                 if (may_go(f, i, d, to, false))
                     take_better(&best, gain_us * MOVE_HORIZON_US / window_us, cost_us(f, i, d),
                                 (choice){.slot = i, .from = d, .to = to});

@@ -1,5 +1,5 @@
 /* fleet_private.h - the internals of a fleet, for its files: fleet.c (engines, requests, state as
- * seen from outside), fleet_place.c (where replicas are, and how many) and fleet_move.c (moves
+ * seen from outside), fleet_placement.c (where replicas are, and how many) and fleet_move.c (moves
  * between devices).
  *
  * Thread: front, except the atomics. */
@@ -22,7 +22,8 @@ enum {
 
 /* The members of an engine_model_info that only grow. */
 typedef struct fleet_counters {
-    uint64_t n_stages, n_loads, n_failed, n_evictions[ENGINE_EVICT_CAUSES], n_rungs[GEN_RUNGS];
+    uint64_t n_stages, n_loads, n_failed, n_evictions[ENGINE_EVICT_CAUSES],
+        n_preempts[GEN_PREEMPTS];
     uint64_t n_saturated;
     uint64_t hot_us, load_device_us, device_us;
     engine_switch sum;
@@ -73,16 +74,16 @@ typedef struct fleet_tenant {
     uint64_t home;        // devices that have a model of it, as bits
     uint64_t work;        // devices where it has requests, as bits
     fleet_tenant_at *at;  // [n_devices] NULL before its first request; owned
-    uint64_t turn;        // the rotation in which `first` is the device that may use all of max
+    uint64_t rotation;    // the rotation in which `first` is the device that may use all of max
     uint32_t first;
     bool busy; // in fleet.busy
 } fleet_tenant;
 
 /* Devices that served requests with this prefix. */
-typedef struct prefix_place {
+typedef struct prefix_home {
     uint64_t hash;
     uint64_t devices; // bits
-} prefix_place;
+} prefix_home;
 
 struct fleet {
     engine *engines[FLEET_DEVICES_MAX]; // owned, like the names
@@ -96,13 +97,13 @@ struct fleet {
     fleet_model *models;    // [n_slots] owned, like the next two
     atomic_ullong *devices; // [n_slots] bits of replicas that serve or join
     atomic_uint *departures;
-    uint64_t *twins; // [n_slots] devices where another model uses its weights, as of the last
-                     // search for a move; owned
-    prefix_place *prefixes; // [FLEET_PREFIXES] owned
-    fleet_tenant *tenants;  // [n_tenants] by number; owned
-    uint32_t *busy;         // [n_busy] of at most n_tenants; owned
+    uint64_t *twins;       // [n_slots] devices where another model uses its weights, as of the last
+                           // search for a move; owned
+    prefix_home *prefixes; // [FLEET_PREFIXES] owned
+    fleet_tenant *tenants; // [n_tenants] by number; owned
+    uint32_t *busy;        // [n_busy] of at most n_tenants; owned
     uint32_t n_tenants, n_busy;
-    uint64_t turn;       // number of the rotation at the last tick (fleet_tenants.c)
+    uint64_t rotation;   // number of the rotation at the last tick (fleet_tenants.c)
     fleet_scale *scales; // [n_scales] of at most n_slots, not read yet; owned
     uint32_t n_scales;
     uint64_t n_changes;
@@ -120,7 +121,7 @@ static inline bool replica_is_here(const replica *r) {
 
 /* -- fleet.c -- */
 /* Copies the counters of a leaving replica while its engine still has them. */
-void fleet_note_leaver(const fleet *f, uint32_t slot, uint32_t d);
+void fleet_note_departure(const fleet *f, uint32_t slot, uint32_t d);
 void fleet_add_counters(fleet_counters *sum, const fleet_counters *c);
 
 /* -- fleet_tenants.c -- */
@@ -133,15 +134,16 @@ void fleet_free_tenants(fleet *f);
 /* The k-th of n parts of a share; a percent smaller than n rotates over the parts. */
 share_spec fleet_share_part(const fleet *f, const share_spec *whole, uint32_t n, uint32_t k);
 
-/* -- fleet_place.c -- */
+/* -- fleet_placement.c -- */
 /* Handles departed and ready replicas, lost devices, and once per period the number of replicas. */
 void fleet_look(fleet *f, uint64_t now_us);
 /* A device as if it had no models, and as it is.  `lent`: weights without a guarantee count as
  * free. */
-void fleet_see_empty(const fleet *f, uint32_t d, place_device *out);
-void fleet_see_device(const fleet *f, uint32_t d, bool lent, place_device *out);
+void fleet_see_empty(const fleet *f, uint32_t d, placement_device *out);
+void fleet_see_device(const fleet *f, uint32_t d, bool lent, placement_device *out);
 /* Size and guarantees of the k-th part; devices that have the model or are still leaving it. */
-place_wanted fleet_wanted_of(const fleet *f, const fleet_model *m, uint32_t k, uint64_t page_bytes);
+placement_wanted fleet_wanted_of(const fleet *f, const fleet_model *m, uint32_t k,
+                                 uint64_t page_bytes);
 /* Divides fixed shares over the current replicas. */
 void fleet_divide_fixed(fleet *f);
 /* Does it compute there with weights of another model? */

@@ -15,8 +15,8 @@ uint32_t fleet_period_us(const model_policy *p) {
     return p->slo_tpot_ms < UINT32_MAX / US_PER_MS ? p->slo_tpot_ms * US_PER_MS : UINT32_MAX;
 }
 
-uint32_t fleet_list_tasks(const fleet *f, uint32_t device_idx, const fleet_promise *all, uint32_t n,
-                          feasible_task *out) {
+uint32_t fleet_list_tasks(const fleet *f, uint32_t device_idx, const fleet_guarantee *all,
+                          uint32_t n, feasible_task *out) {
     uint32_t n_tasks = 0;
     for (uint32_t i = 0; i < n; i++) {
         const fleet_model *m = &f->models[all[i].slot];
@@ -30,7 +30,8 @@ uint32_t fleet_list_tasks(const fleet *f, uint32_t device_idx, const fleet_promi
 }
 
 /* A target that existed before is no reason to refuse another change. */
-static bool got_tighter(const fleet *f, uint32_t device_idx, const fleet_promise *all, uint32_t n) {
+static bool got_tighter(const fleet *f, uint32_t device_idx, const fleet_guarantee *all,
+                        uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         const fleet_model *m = &f->models[all[i].slot];
         uint32_t was = m->about.policy.slo_tpot_ms, now = all[i].policy->slo_tpot_ms;
@@ -40,7 +41,7 @@ static bool got_tighter(const fleet *f, uint32_t device_idx, const fleet_promise
     return false;
 }
 
-inferd_status fleet_check_targets(const fleet *f, const fleet_promise *all, uint32_t n,
+inferd_status fleet_check_targets(const fleet *f, const fleet_guarantee *all, uint32_t n,
                                   inferd_err *err) {
     feasible_task *tasks = calloc((size_t)n + 1, sizeof *tasks);
     const char **names = calloc((size_t)n + 1, sizeof *names);

@@ -24,8 +24,8 @@
 
 enum {
     TENANTS_GROW = 16,
-    TURN_US = 5000000, // length of a rotation: at one percent a bucket fills in that time
-    HERE_NOTHING = 1   // 1 byte: no block fits
+    ROTATION_US = 5000000, // length of a rotation: at one percent a bucket fills in that time
+    HERE_NOTHING = 1       // 1 byte: no block fits
 };
 
 static uint32_t count_bits(uint64_t bits) {
@@ -42,11 +42,11 @@ static uint64_t devices_or_all(const fleet *f, uint64_t devices) {
 }
 
 share_spec fleet_share_part(const fleet *f, const share_spec *whole, uint32_t n, uint32_t k) {
-    uint64_t turn = whole->percent < n ? f->turn : 0;
-    share_spec part = {.policy = whole->policy,
-                       .percent =
-                           (uint32_t)place_part(whole->percent, 1, n, (uint32_t)((k + turn) % n)),
-                       .n_devices = 1};
+    uint64_t rotation = whole->percent < n ? f->rotation : 0;
+    share_spec part = {
+        .policy = whole->policy,
+        .percent = (uint32_t)placement_part(whole->percent, 1, n, (uint32_t)((k + rotation) % n)),
+        .n_devices = 1};
     /* A part of 0 percent: a fixed share waits for its rotation. */
     if (part.percent == 0 && part.policy == SHARE_BURST) part.policy = SHARE_BESTEFFORT;
     return part;
@@ -58,8 +58,8 @@ static void divide_max(fleet *f, uint32_t tenant_idx, uint64_t devices, uint64_t
     uint64_t max = t->policy.max_bytes, before = 0;
     memset(here, 0, f->n_devices * sizeof *here);
     if (max == 0 || count_bits(devices) < 2) return;
-    if (t->turn != f->turn) t->first++;
-    t->turn = f->turn;
+    if (t->rotation != f->rotation) t->first++;
+    t->rotation = f->rotation;
     t->first %= f->n_devices;
     while ((devices >> t->first & 1) == 0) t->first = (t->first + 1) % f->n_devices;
     for (uint32_t i = 0; i < f->n_devices; i++) {
@@ -82,7 +82,7 @@ static bool tell(fleet *f, uint32_t tenant_idx, bool anew) {
     for (uint32_t d = 0; d < f->n_devices; d++) {
         bool at_home = (home >> d & 1) != 0, works = (work >> d & 1) != 0;
         tenant_policy part = t->policy;
-        part.min_bytes = at_home ? place_part(t->policy.min_bytes, 1, n_home, k_home++) : 0;
+        part.min_bytes = at_home ? placement_part(t->policy.min_bytes, 1, n_home, k_home++) : 0;
         if (!works && !anew) continue;
         part.share = works ? fleet_share_part(f, &t->policy.share, n_work, k_work++)
                            : (share_spec){.policy = SHARE_BESTEFFORT, .n_devices = 1};
@@ -152,7 +152,7 @@ void fleet_tenant_ends(fleet *f, uint32_t tenant_idx, uint32_t d) {
 }
 
 void fleet_look_at_tenants(fleet *f, uint64_t now_us) {
-    f->turn = now_us / TURN_US;
+    f->rotation = now_us / ROTATION_US;
     for (uint32_t i = 0; i < f->n_busy;) {
         fleet_tenant *t = &f->tenants[f->busy[i]];
         if (t->work != 0) {

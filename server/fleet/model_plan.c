@@ -38,7 +38,7 @@ static uint32_t less(uint32_t a, uint32_t b) {
     return a > b ? a - b : 0;
 }
 
-static uint32_t promised_max(uint64_t to_models, const plan_device *d) {
+static uint32_t guaranteed_max(uint64_t to_models, const plan_device *d) {
     if (to_models < d->reserved_pages) return d->reserved_pages;
     return to_models < UINT32_MAX ? (uint32_t)to_models : UINT32_MAX;
 }
@@ -95,7 +95,7 @@ static uint64_t unfilled_pages(const plan_device *d, const plan_wanted *w) {
 /* Pages that become available for the wanted model: the guarantee of an evicted model stays
  * reserved for it. */
 static uint64_t lent_by(const plan_device *d, const plan_wanted *w, const room *r) {
-    return r->freed - (promised_max(r->unfilled, d) - promised_max(unfilled_pages(d, w), d));
+    return r->freed - (guaranteed_max(r->unfilled, d) - guaranteed_max(unfilled_pages(d, w), d));
 }
 
 typedef enum kind {
@@ -147,16 +147,16 @@ static void say_mib(plan_check *c, const char *need, const char *have, uint64_t 
 /* Pages that others always keep: pinned weights, and the guarantees of models or of tenants,
  * whichever are more.  Guarantees of the owner of the wanted weights count beyond these weights. */
 static uint64_t kept_by_others(const plan_device *d, const plan_wanted *w) {
-    uint64_t pinned = 0, promised = 0;
+    uint64_t pinned = 0, guaranteed = 0;
     for (uint32_t i = 0; i < d->n_members; i++) {
         const plan_member *m = &d->members[i];
         bool same = m->weights_idx == w->idx;
         uint32_t own = m->owns && !same ? d->models[m->weights_idx].pinned_pages : 0;
         if (i == w->member_idx) continue;
         pinned += own;
-        promised += less(m->min_pages, m->owns && same ? w->weight_pages : own);
+        guaranteed += less(m->min_pages, m->owns && same ? w->weight_pages : own);
     }
-    return pinned + (promised > d->tenants_min_pages ? promised : d->tenants_min_pages);
+    return pinned + (guaranteed > d->tenants_min_pages ? guaranteed : d->tenants_min_pages);
 }
 
 static void check_device(const plan_device *d, const plan_wanted *w, plan_answer *out) {
@@ -204,7 +204,7 @@ static bool check_mins(const plan_device *d, const plan_wanted *w, plan_answer *
     return fine;
 }
 
-/* Same rule as the placement of replicas (place.h). */
+/* Same rule as the placement of replicas (placement.h). */
 static void check_shares(const plan_device *d, const plan_wanted *w, plan_answer *out) {
     enum { ALL_PERCENT = 100 };
     if (w->share_percent == 0) return;
@@ -248,7 +248,7 @@ static bool check_pages(const plan_device *d, const plan_wanted *w, const room *
                           .held_pages = held_by_wanted(d, w),
                           .max_pages = limited ? w->max_pages + shared : FEASIBLE_UNLIMITED,
                           .free_pages = d->n_free,
-                          .promised_pages = promised_max(unfilled_pages(d, w), d),
+                          .guaranteed_pages = guaranteed_max(unfilled_pages(d, w), d),
                           .revocable_pages = lent < UINT32_MAX ? (uint32_t)lent : UINT32_MAX,
                           .page_bytes = d->page_bytes};
     return feasible_pages_check(o, f);
@@ -317,7 +317,7 @@ bool plan_model_check(const plan_device *d, const plan_wanted *w, plan_answer *o
     feasible_pages_say(&f, &o, c->text, sizeof c->text);
     out->now = out->fits && enough;
     all = room_after_kind(d, w, all, KIND_EQUAL);
-    out->turns = out->fits && !enough && check_pages(d, w, &all, &o, &f);
+    out->slices = out->fits && !enough && check_pages(d, w, &all, &o, &f);
     return true;
 }
 

@@ -97,7 +97,7 @@ typedef struct plan_answer {
     uint32_t *victims;  // [n_victims] indices in models, in order of eviction; owned
     uint32_t n_victims; // the first n_idle are idle
     uint32_t n_idle;
-    bool turns; // not now, but it would share time slices with models of its class
+    bool slices; // not now, but it would share time slices with models of its class
 } plan_answer;
 
 /* False: no memory. */

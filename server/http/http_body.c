@@ -46,10 +46,10 @@ static enum MHD_Result collect_header(void *cls, enum MHD_ValueKind kind, const 
 
 static bool check_admin(exchange *x, const guard *g) {
     http_server *s = x->s;
-    http_admin who =
+    http_admin role =
         s->admin_of_key == NULL ? HTTP_ADMIN_NO_KEYS : s->admin_of_key(s->ctx, guard_bearer(g));
-    if (s->trusted && who != HTTP_ADMIN_TENANT) return true;
-    switch (who) {
+    if (s->trusted && role != HTTP_ADMIN_TENANT) return true;
+    switch (role) {
     case HTTP_ADMIN_YES:
         return true;
     case HTTP_ADMIN_NO_KEYS:
@@ -181,7 +181,7 @@ void body_refuse_work(http_server *s) {
         if (x->phase != EXCHANGE_BODY || x->gone || x->c == NULL) continue;
         if (!x->rq.route->admits_work) continue;
         refuse_shutdown(x);
-        inlet_turn_away(x->c, &x->refusal);
+        inlet_refuse_and_read(x->c, &x->refusal);
     }
     inlet_read_again(s);
 }

@@ -293,7 +293,7 @@ ssize_t recv(int fd, void *p, size_t n, int flags) {
 
 /* -- reading again -- */
 
-void inlet_turn_away(conn *c, const guard_refusal *why) {
+void inlet_refuse_and_read(conn *c, const guard_refusal *why) {
     inlet_refuse(c, why);
     if (c->x != NULL) exchange_gone(c->x);
     watch_conn(c, DEADLINE_LEFT);
@@ -305,7 +305,7 @@ void inlet_too_late(conn *c) {
         watch_cut(c);
         return;
     }
-    inlet_turn_away(c, &reply_too_late);
+    inlet_refuse_and_read(c, &reply_too_late);
     inlet_read_again(c->s);
 }
 

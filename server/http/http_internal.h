@@ -248,7 +248,7 @@ bool inlet_has_begun(const conn *c); // a part of a head has arrived
 /* Answers at once; the library then reads the end of the stream. */
 void inlet_refuse(conn *c, const guard_refusal *why);
 /* The same between two runs, for a request with an incomplete body; then inlet_read_again. */
-void inlet_turn_away(conn *c, const guard_refusal *why);
+void inlet_refuse_and_read(conn *c, const guard_refusal *why);
 void inlet_too_late(conn *c);          // 408; a client that sent nothing is only cut
 void inlet_next(conn *c);              // its exchange ended and the connection is kept
 void inlet_read_again(http_server *s); // after a run

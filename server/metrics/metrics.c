@@ -39,16 +39,16 @@ const int metrics_statuses[METRICS_STATUSES] = {200, 400, 401, 403, 404, 405, 40
 /* Every refusal looks up its row, also during a flood, so rows are found by hash.  Rows are never
  * freed. */
 static refusal_row *refusal_row_of(metrics *m, int64_t tenant, int64_t name_idx) {
-    uint32_t mask = METRICS_REFUSAL_PLACES - 1;
+    uint32_t mask = METRICS_REFUSAL_ENTRIES - 1;
     uint32_t i = ((uint32_t)tenant * 2654435761u ^ (uint32_t)name_idx * 40503u) & mask;
-    for (; m->refusal_places[i] != 0; i = (i + 1) & mask) {
-        refusal_row *row = &m->refusals[m->refusal_places[i] - 1];
+    for (; m->refusal_entries[i] != 0; i = (i + 1) & mask) {
+        refusal_row *row = &m->refusals[m->refusal_entries[i] - 1];
         if (row->tenant == tenant && row->name_idx == name_idx) return row;
     }
     if (m->n_refusals == METRICS_REFUSAL_ROWS_MAX) return &m->refusals[0];
     refusal_row *row = &m->refusals[m->n_refusals++];
     *row = (refusal_row){.tenant = tenant, .name_idx = name_idx};
-    m->refusal_places[i] = m->n_refusals;
+    m->refusal_entries[i] = m->n_refusals;
     return row;
 }
 
@@ -61,10 +61,10 @@ metrics *metrics_create(uint32_t n_names_max, const http_route *routes, uint32_t
     m->routes = routes;
     m->n_routes = n_routes;
     m->refusals = calloc(METRICS_REFUSAL_ROWS_MAX, sizeof *m->refusals);
-    m->refusal_places = calloc(METRICS_REFUSAL_PLACES, sizeof *m->refusal_places);
-    m->ledger = ledger_create(METRICS_DEVICES_MAX);
-    if (m->models == NULL || m->http == NULL || m->refusals == NULL || m->refusal_places == NULL ||
-        m->ledger == NULL) {
+    m->refusal_entries = calloc(METRICS_REFUSAL_ENTRIES, sizeof *m->refusal_entries);
+    m->tenant_usage = tenant_usage_create(METRICS_DEVICES_MAX);
+    if (m->models == NULL || m->http == NULL || m->refusals == NULL || m->refusal_entries == NULL ||
+        m->tenant_usage == NULL) {
         metrics_destroy(m);
         return NULL;
     }
@@ -77,8 +77,8 @@ void metrics_destroy(metrics *m) {
     free(m->models);
     free(m->http);
     free(m->refusals);
-    free(m->refusal_places);
-    ledger_destroy(m->ledger);
+    free(m->refusal_entries);
+    tenant_usage_destroy(m->tenant_usage);
     free(m);
 }
 
@@ -126,8 +126,8 @@ void metrics_refused(metrics *m, int64_t tenant, int64_t name_idx, api_fault fau
     refusal_row_of(m, tenant, name_idx)->n[fault]++;
 }
 
-ledger *metrics_ledger(metrics *m) {
-    return m->ledger;
+tenant_usage *metrics_tenant_usage(metrics *m) {
+    return m->tenant_usage;
 }
 
 void metrics_http(metrics *m, const http_route *route, int status) {
@@ -156,6 +156,6 @@ void metrics_write(const metrics *m, const metrics_now *now, buf *out) {
     metrics_write_models(&p);
     metrics_write_engine(&p);
     metrics_write_disk(&p);
-    metrics_write_account(&p);
+    metrics_write_usage(&p);
     buf_deinit(&p.label);
 }

@@ -15,7 +15,7 @@
 #include "inferd/base.h"
 #include "inferd/buf.h"
 #include "inferd/status.h"
-#include "ledger.h"
+#include "tenant_usage.h"
 #include "scheduler/engine.h"
 
 typedef enum metric_outcome {
@@ -60,7 +60,7 @@ void metrics_target(metrics *m, uint32_t model_idx, metric_target target, bool k
 /* A request was refused, or failed before its answer began. tenant: its number, -1: none; name_idx:
  * of its model, -1: no model. */
 void metrics_refused(metrics *m, int64_t tenant, int64_t name_idx, api_fault fault);
-struct ledger *metrics_ledger(metrics *m);                          // owned by m
+struct tenant_usage *metrics_tenant_usage(metrics *m);              // owned by m
 void metrics_http(metrics *m, const http_route *route, int status); // route NULL: none matched
 void metrics_unknown_fields(metrics *m, uint32_t n);
 void metrics_loop_lag(metrics *m, double seconds);
@@ -125,8 +125,8 @@ typedef struct metrics_now {
     uint32_t n_names;
     const char *const *tenants; // [n_tenants] by number
     uint32_t n_tenants;
-    uint32_t n_http_open; // exchanges
-    uint32_t n_flights;   // open generations
+    uint32_t n_http_open;   // exchanges
+    uint32_t n_generations; // open generations
     uint64_t log_lines_dropped;
     uint64_t started_unix_s, now_unix_s;
     bool draining;

@@ -62,7 +62,7 @@ static void write_pages(page *p) {
                                     {",state=\"cached\"", STAT(pages_cached), false},
                                     {",state=\"quarantine\"", STAT(pages_quarantine), false},
                                     {",state=\"warm\"", STAT(pages_warm), false},
-                                    {",state=\"parked\"", STAT(pages_parked), false},
+                                    {",state=\"parked\"", STAT(pages_swapped), false},
                                     {",state=\"absent\"", STAT(pages_absent), false}};
     static const stat_row all[] = {{"", STAT(pages_total), false}};
     static const stat_row ledgers[] = {{",ledger=\"device\"", STAT(pages_device), false},
@@ -107,11 +107,11 @@ static void write_steps(page *p) {
 /* The time since the start by use; the parts of a device add up to that time. */
 static void write_parts(page *p) {
     static const stat_row parts[] = {{",part=\"requests\"", STAT(charged_us), true},
-                                     {",part=\"load\"", STAT(account_load_us), true},
+                                     {",part=\"load\"", STAT(usage_load_us), true},
                                      {",part=\"recompute\"", STAT(waste_us), true},
-                                     {",part=\"move\"", STAT(account_move_us), true},
-                                     {",part=\"idle\"", STAT(account_idle_us), true},
-                                     {",part=\"host\"", STAT(account_host_us), true}};
+                                     {",part=\"move\"", STAT(usage_move_us), true},
+                                     {",part=\"idle\"", STAT(usage_idle_us), true},
+                                     {",part=\"host\"", STAT(usage_host_us), true}};
     rows_of(
         p, "inferd_device_account_seconds_total", "counter",
         "Where the time of a device went: requests (charged to tenants), load (bringing models "
@@ -130,26 +130,26 @@ static void write_parts(page *p) {
     EACH_DEVICE(p, d) {
         const engine_stats *s = &d->stats;
         page_real(p, "inferd_device_wall_seconds_total", page_device_label(p, d, ""),
-                  (double)(s->account_until_us - s->opened_us) / 1e6);
+                  (double)(s->usage_until_us - s->opened_us) / 1e6);
     }
 }
 
-static void write_rungs(page *p) {
+static void write_preempts(page *p) {
     page_family(p, "inferd_preemption_seconds", "histogram",
                 "Time from a preemption until the sequence continues, by kind.");
     EACH_DEVICE(p, d)
-        for (int r = 0; r < GEN_RUNGS; r++) {
-            const engine_times *t = &d->stats.rungs[r];
+        for (int r = 0; r < GEN_PREEMPTS; r++) {
+            const engine_times *t = &d->stats.preempts[r];
             char more[64];
-            snprintf(more, sizeof more, ",rung=\"%s\"", gen_rung_name((gen_rung)r));
+            snprintf(more, sizeof more, ",rung=\"%s\"", gen_preempt_name((gen_preempt)r));
             page_histogram_us(p, "inferd_preemption_seconds", page_device_label(p, d, more),
-                              engine_rung_us_bounds, ENGINE_RUNG_BUCKETS, t->hist, t->us);
+                              engine_preempt_us_bounds, ENGINE_PREEMPT_BUCKETS, t->hist, t->us);
         }
     page_family(p, "inferd_preemption_relief_seconds", "histogram",
                 "Time from the decision to preempt until the pages are free.");
     EACH_DEVICE(p, d)
         page_histogram_us(p, "inferd_preemption_relief_seconds", page_device_label(p, d, ""),
-                          engine_rung_us_bounds, ENGINE_RUNG_BUCKETS, d->stats.relief.hist,
+                          engine_preempt_us_bounds, ENGINE_PREEMPT_BUCKETS, d->stats.relief.hist,
                           d->stats.relief.us);
 }
 
@@ -167,22 +167,22 @@ static void write_thrash(page *p) {
                 "Part of the tokens that is on time with the newest quotas of time slices.");
     EACH_DEVICE(p, d)
         page_real(p, "inferd_turns_attainment_ratio", page_device_label(p, d, ""),
-                  (double)d->stats.turns_attainment_ppm / 1e6);
+                  (double)d->stats.slices_attainment_ppm / 1e6);
 }
 
 static void write_policy(page *p) {
-    static const stat_row turns[] = {{"", STAT(n_turns), true}};
-    static const stat_row moved[] = {{",to=\"host\"", STAT(n_parked), true},
-                                     {",to=\"device\"", STAT(n_unparked), true}};
-    static const stat_row parked[] = {{"", STAT(blocks_parked), false}};
+    static const stat_row slices[] = {{"", STAT(n_slices), true}};
+    static const stat_row moved[] = {{",to=\"host\"", STAT(n_swapped_out), true},
+                                     {",to=\"device\"", STAT(n_swapped_in), true}};
+    static const stat_row swapped[] = {{"", STAT(blocks_swapped), false}};
     rows_of(p, "inferd_model_turns_total", "counter",
             "Time slices that ended: a model was evicted because another of its class waited.",
-            turns, 1, false);
+            slices, 1, false);
     write_thrash(p);
     rows_of(p, "inferd_kv_blocks_moved_total", "counter",
             "Blocks of keys and values copied to host memory and back.", moved, INFERD_COUNT(moved),
             false);
-    rows_of(p, "inferd_kv_blocks_parked", "gauge", "Blocks swapped out to host memory.", parked, 1,
+    rows_of(p, "inferd_kv_blocks_parked", "gauge", "Blocks swapped out to host memory.", swapped, 1,
             false);
     page_family(
         p, "inferd_slo_predicted_ratio", "gauge",
@@ -387,7 +387,7 @@ void metrics_write_engine(page *p) {
     write_pages(p);
     write_steps(p);
     write_parts(p);
-    write_rungs(p);
+    write_preempts(p);
     write_policy(p);
     write_device(p);
 }

@@ -78,7 +78,7 @@ static void write_http(page *p) {
     page_scalar(p, "inferd_http_exchanges", "gauge", "HTTP exchanges that are not finished.",
                 p->now->n_http_open);
     page_scalar(p, "inferd_generations", "gauge", "Requests being generated or waiting.",
-                p->now->n_flights);
+                p->now->n_generations);
     page_scalar(p, "inferd_unknown_fields_total", "counter",
                 "Request fields that are not known, and have no effect.", p->m->n_unknown_fields);
     page_scalar(p, "inferd_log_lines_dropped_total", "counter",

@@ -80,7 +80,7 @@ static void write_model_pages(page *p) {
                                      {"warm", NULL, NULL, INFO(pages_warm), false},
                                      {"kv", NULL, NULL, INFO(pages_kv), false},
                                      {"cached", NULL, NULL, INFO(pages_cached), false},
-                                     {"parked", NULL, NULL, INFO(pages_parked), false},
+                                     {"parked", NULL, NULL, INFO(pages_swapped), false},
                                      {"min", NULL, NULL, INFO(pages_min), false},
                                      {"max", NULL, NULL, INFO(pages_max), false}};
     page_family(
@@ -146,9 +146,10 @@ static void write_preemptions(page *p) {
     page_family(p, "inferd_preemptions_total", "counter",
                 "Preemptions of the model's sequences, by kind.");
     EACH_SERVED(p, m)
-        for (int r = 0; r < GEN_RUNGS; r++) {
-            begin_sample(p, "inferd_preemptions_total", m, "rung", gen_rung_name((gen_rung)r));
-            buf_add_format(p->out, "%llu\n", (unsigned long long)m->info.n_rungs[r]);
+        for (int r = 0; r < GEN_PREEMPTS; r++) {
+            begin_sample(p, "inferd_preemptions_total", m, "rung",
+                         gen_preempt_name((gen_preempt)r));
+            buf_add_format(p->out, "%llu\n", (unsigned long long)m->info.n_preempts[r]);
         }
 }
 

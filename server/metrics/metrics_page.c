@@ -123,7 +123,7 @@ const char *page_device_label(page *p, const metrics_device *d, const char *more
     return label(p);
 }
 
-const char *page_principal_label(page *p, int64_t tenant, int64_t name_idx, const char *more) {
+const char *page_flow_label(page *p, int64_t tenant, int64_t name_idx, const char *more) {
     const metrics_now *now = p->now;
     buf_clear(&p->label);
     buf_add_str(&p->label, "tenant=\"");

@@ -6,7 +6,7 @@
  *   metrics_models.c   models: their devices, their memory, the cost of moving them
  *   metrics_engine.c   devices: sequences, pages, steps, preemptions
  *   metrics_disk.c     the disk cache of keys and values
- *   metrics_account.c  tenants: device time, tokens, cost, shares, refusals
+ *   metrics_usage.c  tenants: device time, tokens, cost, shares, refusals
  *
  * A family is HELP, TYPE and its samples, written together and once: strict parsers refuse a family
  * that is split.  So each vllm: alias is a family of its own, after the inferd_ family it repeats.
@@ -50,8 +50,8 @@ typedef struct model_metrics {
 
 /* Size of the hash index of the rows: a power of two, and twice the rows, so that searches are
  * short. */
-enum { METRICS_REFUSAL_PLACES = 2 * METRICS_REFUSAL_ROWS_MAX };
-_Static_assert((METRICS_REFUSAL_PLACES & (METRICS_REFUSAL_PLACES - 1)) == 0, "a mask finds it");
+enum { METRICS_REFUSAL_ENTRIES = 2 * METRICS_REFUSAL_ROWS_MAX };
+_Static_assert((METRICS_REFUSAL_ENTRIES & (METRICS_REFUSAL_ENTRIES - 1)) == 0, "a mask finds it");
 
 /* Refusals of a tenant's requests for a model, by reason. */
 typedef struct refusal_row {
@@ -71,8 +71,8 @@ struct metrics {
      * row. */
     refusal_row *refusals; // [METRICS_REFUSAL_ROWS_MAX] owned
     uint32_t n_refusals;
-    uint32_t *refusal_places; // [METRICS_REFUSAL_PLACES] hash index: a row + 1; 0: none; owned
-    ledger *ledger;           // owned
+    uint32_t *refusal_entries;  // [METRICS_REFUSAL_ENTRIES] hash index: a row + 1; 0: none; owned
+    tenant_usage *tenant_usage; // owned
 };
 
 extern const hist_row metrics_hist_rows[HISTS];
@@ -116,12 +116,12 @@ const char *page_engine_label(page *p);
 /* device="gpu0" and `more`. */
 const char *page_device_label(page *p, const metrics_device *d, const char *more);
 /* tenant="t",model="m" and `more`; unused numbers: "none". */
-const char *page_principal_label(page *p, int64_t tenant, int64_t name_idx, const char *more);
+const char *page_flow_label(page *p, int64_t tenant, int64_t name_idx, const char *more);
 
 void metrics_write_front(page *p);
 void metrics_write_models(page *p);
 void metrics_write_engine(page *p);
 void metrics_write_disk(page *p);
-void metrics_write_account(page *p);
+void metrics_write_usage(page *p);
 
 #endif

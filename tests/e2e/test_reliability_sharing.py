@@ -30,7 +30,7 @@ POOL_MIB, ARENA_MIB = 32, 64
 BASE_MIB = 64  # of a process beside its pool and arena: code, stacks, buffers of sockets
 
 ELSEWHERE = {
-    "L01": ("tests/test_http_load.c", "thousand_silent_connections_stop_nobody"),
+    "L01": ("tests/test_http_load.c", "thousand_silent_connections_block_no_other"),
     "L02": ("tests/test_http_load.c", "ended_streams_free_their_sockets_behind_an_idle_one"),
     "L03": ("tests/e2e/test_life.py", "test_disconnects_at_random_moments_return_everything"),
     "L04": ("tests/e2e/test_bad_input.py", "test_h15_half_a_body_then_gone"),

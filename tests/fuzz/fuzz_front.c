@@ -218,7 +218,7 @@ static void client_open(client *c) {
 
 static void client_write(client *c, const void *p, size_t n) {
     if (c->fd >= 0) (void)!send(c->fd, p, n, MSG_NOSIGNAL);
-    turn();
+    iterate();
 }
 
 static void client_read_on(client *c) {
@@ -246,7 +246,7 @@ static void client_send_text(client *c, size_t n) {
 static void move_clock(uint64_t us) {
     fake_us += us;
     watch_due(server);
-    turn();
+    iterate();
 }
 
 /* -- the program -- */
@@ -324,7 +324,7 @@ static bool run_one(input *in) {
     case 'Z':
         return false;
     default:
-        turn();
+        iterate();
         return true;
     }
 }
@@ -335,10 +335,10 @@ static void end_by_deadlines(void) {
     for (int i = 0; i < 200 && (server->n_conns > 0 || server->n_lingers > 0); i++) {
         while (oldest(false) != NULL) answer_task(oldest(false), 10);
         while (oldest(true) != NULL) end_stream(true);
-        turn();
+        iterate();
         for (int k = 0; k < N_CLIENTS && i < 150; k++) client_read_on(&clients[k]);
         move_clock(100 * 1000000ull); // longer than any deadline
-        turn();
+        iterate();
     }
     INFERD_CHECK(server->n_conns == 0 && server->n_lingers == 0 && server->n_cut == 0);
     INFERD_CHECK(http_n_open(server) == 0 && list_empty(&server->exchanges));

@@ -253,11 +253,11 @@ void be_kv_move(backend *be, const kv_layout *kv, uint32_t n, const int32_t *fro
 unsigned char *be_kv_slot(backend *be, const kv_layout *kv, int32_t slot);
 /* Two memories: the number of host pages for keys and values, each of be_page_bytes, and the number
  * that is allocated and freed together.  They take host memory from their first move or be_kv_slot
- * on, beside that of be_window_host_take; be_park_empty: the memory of an extent may be freed.
+ * on, beside that of be_window_host_take; be_swap_empty: the memory of an extent may be freed.
  * 0: none. */
-uint32_t be_n_park_pages(const backend *be);
-uint32_t be_park_extent_pages(const backend *be);
-void be_park_empty(backend *be, uint32_t first_page);
+uint32_t be_n_swap_pages(const backend *be);
+uint32_t be_swap_extent_pages(const backend *be);
+void be_swap_empty(backend *be, uint32_t first_page);
 /* Zero n bytes of a page from `begin` on: after the steps that were begun before, ahead of later
  * ones. */
 void be_page_zero(backend *be, uint32_t page, size_t begin, size_t n_bytes);

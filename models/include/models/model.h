@@ -5,11 +5,11 @@
  * time.  A bound model is its KV layout, its window of prepared weights and its activations on one
  * backend.  Weights come in two stages, each in pieces between which steps are computed:
  *
- *     placed_open                      COLD
+ *     bound_open                      COLD
  *     placed_stage_*   file -> host    COLD -> STAGING -> WARM
  *     placed_load_*    host -> device  WARM -> LOADING -> HOT
- *     placed_unload                    LOADING, HOT -> WARM
- *     placed_unstage                   any -> COLD
+ *     bound_unload                    LOADING, HOT -> WARM
+ *     bound_unstage                   any -> COLD
  *
  * The scheduler chooses the pages and the time; the model never sees the pool.
  *
@@ -88,18 +88,18 @@ typedef struct model_limits {
     kv_type kv;
 } model_limits;
 
-typedef struct placed_model placed_model;
+typedef struct bound_model bound_model;
 
 /* Chooses the KV layout and counts pages; the model and the backend are borrowed. */
-inferd_status placed_open(const model *m, backend *be, const model_limits *limits,
-                          placed_model **out, inferd_err *err);
-void placed_close(placed_model *p); // unstages first; accepts NULL
+inferd_status bound_open(const model *m, backend *be, const model_limits *limits, bound_model **out,
+                         inferd_err *err);
+void bound_close(bound_model *p); // unstages first; accepts NULL
 /* From now on this model, of the same content (model_same_content), is borrowed, and its file is
  * read.  Not while STAGING. */
-void placed_read_from(placed_model *p, const model *m);
+void bound_read_from(bound_model *p, const model *m);
 
 /* The size of a model's prepared weights on this backend, of which only constant properties are
- * used: any thread.  Pages as in placed_weight_pages. */
+ * used: any thread.  Pages as in bound_weight_pages. */
 inferd_status model_weigh(const model *m, const backend *be, uint32_t *n_pages, uint64_t *n_bytes,
                           inferd_err *err);
 
@@ -108,62 +108,62 @@ inferd_status models_workspace_bytes(const model *const *models, uint32_t n,
                                      const backend_options *o, const model_limits *limits,
                                      uint64_t *out, inferd_err *err);
 
-uint32_t placed_weight_pages(const placed_model *p); // pages that the prepared weights take
-uint64_t placed_weight_bytes(const placed_model *p); // bytes of the weights in them
+uint32_t bound_weight_pages(const bound_model *p); // pages that the prepared weights take
+uint64_t bound_weight_bytes(const bound_model *p); // bytes of the weights in them
 /* Pages' worth of host memory while warm.  One memory: the same ones as weight_pages. */
-uint32_t placed_host_pages(const placed_model *p);
-uint64_t placed_stage_bytes(const placed_model *p); // to read, or to make up
-const kv_layout *placed_kv(const placed_model *p);
+uint32_t bound_host_pages(const bound_model *p);
+uint64_t bound_stage_bytes(const bound_model *p); // to read, or to make up
+const kv_layout *bound_kv(const bound_model *p);
 /* Tensors of the file that are not read and not needed for text: those of an image encoder. */
-uint32_t placed_n_unused_tensors(const placed_model *p);
+uint32_t bound_n_unused_tensors(const bound_model *p);
 /* Bytes of prepared weights that a step of few rows reads, each once. */
-uint64_t placed_step_bytes(const placed_model *p);
+uint64_t bound_step_bytes(const bound_model *p);
 /* How the matrices are multiplied on this device, for people: "i16: Q4_1 66.4 MB, Q8_0 30.1 MB;
  * f32: F16 3.0 MB"; "" if there is one way for all. */
-void placed_describe_math(const placed_model *p, char *text, size_t text_bytes);
+void bound_describe_math(const bound_model *p, char *text, size_t text_bytes);
 
-typedef enum placed_state {
-    PLACED_COLD,    // only the file
-    PLACED_STAGING, // the file is being read and prepared
-    PLACED_WARM,    // prepared, in host memory
-    PLACED_LOADING, // in flight to the device; steps may be launched and wait there
-    PLACED_HOT
-} placed_state;
-placed_state placed_state_of(const placed_model *p);
+typedef enum bound_state {
+    BOUND_COLD,    // only the file
+    BOUND_STAGING, // the file is being read and prepared
+    BOUND_WARM,    // prepared, in host memory
+    BOUND_LOADING, // in flight to the device; steps may be launched and wait there
+    BOUND_HOT
+} bound_state;
+bound_state bound_state_of(const bound_model *p);
 
-typedef struct placed_progress {
+typedef struct bound_progress {
     uint64_t done, total; // bytes
     uint64_t device_us;   // that this piece kept the compute threads, or the device, from steps
     bool finished;
     bool waiting; // for the file: nothing to do until `wake` was called
-} placed_progress;
+} bound_progress;
 
 /* Called once after each step that was waiting, from another thread: do little. */
-typedef void placed_wake(void *ctx);
+typedef void bound_wake(void *ctx);
 
-/* COLD -> STAGING.  A thread begins to read.  `pages` ([placed_weight_pages], copied) if there is
+/* COLD -> STAGING.  A thread begins to read.  `pages` ([bound_weight_pages], copied) if there is
  * one memory, else NULL; the stage uses them from now on. */
-inferd_status placed_stage_begin(placed_model *p, const uint32_t *pages, uint32_t n_pages,
-                                 placed_wake *wake, void *ctx, inferd_err *err);
+inferd_status bound_stage_begin(bound_model *p, const uint32_t *pages, uint32_t n_pages,
+                                bound_wake *wake, void *ctx, inferd_err *err);
 /* Prepare rows that were read, for about budget_us and at most one piece longer; never waits for
  * the file.  STAGING -> WARM when finished, -> COLD after a failure. */
-inferd_status placed_stage_step(placed_model *p, uint64_t budget_us, placed_progress *out,
-                                inferd_err *err);
+inferd_status bound_stage_step(bound_model *p, uint64_t budget_us, bound_progress *out,
+                               inferd_err *err);
 /* Any state -> COLD: the reader has ended, its buffers are free, every page is home. */
-void placed_unstage(placed_model *p);
+void bound_unstage(bound_model *p);
 /* How the weights were read, or why a faster way failed, for the log: "" or one sentence.  Until
  * the next stage_begin. */
-const char *placed_stage_note(const placed_model *p);
+const char *bound_stage_note(const bound_model *p);
 
-/* WARM -> LOADING.  `pages` as many as placed_weight_pages; one memory: those of the stage. */
-inferd_status placed_load_begin(placed_model *p, const uint32_t *pages, uint32_t n_pages,
-                                inferd_err *err);
-/* LOADING -> HOT when everything has arrived, -> COLD after a failure. */
-inferd_status placed_load_step(placed_model *p, uint64_t budget_us, placed_progress *out,
+/* WARM -> LOADING.  `pages` as many as bound_weight_pages; one memory: those of the stage. */
+inferd_status bound_load_begin(bound_model *p, const uint32_t *pages, uint32_t n_pages,
                                inferd_err *err);
+/* LOADING -> HOT when everything has arrived, -> COLD after a failure. */
+inferd_status bound_load_step(bound_model *p, uint64_t budget_us, bound_progress *out,
+                              inferd_err *err);
 /* LOADING or HOT -> WARM; waits for uploads in flight.  Its pages (except with one memory) are free
  * afterwards. */
-void placed_unload(placed_model *p);
+void bound_unload(bound_model *p);
 
 /* For tools: write the prepared weights into a file that later stages read instead (packed.h).
  * The backend is fresh: its first pages are taken.  path NULL: the path that stages read;
@@ -171,13 +171,13 @@ void placed_unload(placed_model *p);
 inferd_status model_pack(const model *m, backend *be, const char *path, char **out_path,
                          inferd_err *err);
 /* For tools: all of that at once, COLD -> HOT, waiting for the file. */
-inferd_status placed_bring_up(placed_model *p, const uint32_t *pages, uint32_t n_pages,
-                              inferd_err *err);
+inferd_status bound_bring_up(bound_model *p, const uint32_t *pages, uint32_t n_pages,
+                             inferd_err *err);
 
 /* LOADING or HOT.  Launch a step: the forward pass of the batch and, if the device can
  * (be_can_draw), the drawing of `draws` ([b->n_logits]; ids below n_vocab).  The arguments are
  * borrowed for the call.  be_step_finish returns the result; without drawing (`draws` is NULL,
  * or the device cannot) it has the logits. */
-void placed_launch(placed_model *p, const batch *b, const sample_row *draws, uint32_t n_vocab);
+void bound_launch(bound_model *p, const batch *b, const sample_row *draws, uint32_t n_vocab);
 
 #endif

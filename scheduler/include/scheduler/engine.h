@@ -4,7 +4,7 @@
  *     front  --submit, cancel, pause, resume, models, audit-->  inbox   engine
  *     front  <--events, one wake per step------------------   outbox  engine
  *
- * One iteration (core_turn in core.c):
+ * One iteration (core_iterate in core.c):
  *   engine_read_inbox > residency_decide > sched_plan > model_forward > sample_batch > sched_commit
  *   > outbox_publish
  *
@@ -41,7 +41,7 @@ typedef struct engine_limits {
     bool no_prefix_cache;     // do not keep full blocks
 
     uint32_t min_residency_ms;   // a loaded model is not evicted before       0
-    uint32_t turn_ms;            // time slice, of models of one class         500
+    uint32_t slice_ms;           // time slice, of models of one class         500
     uint32_t load_retry_ms;      // after a load that failed; doubles             1,000
     uint32_t load_retry_max_ms;  // up to this                                    60,000
     uint32_t starvation_percent; // of the time a class waits: its minimum     0: none
@@ -80,7 +80,7 @@ typedef struct engine_options {
 typedef enum engine_evict_cause {
     ENGINE_EVICT_PRESSURE, // idle, and its pages were needed
     ENGINE_EVICT_CLASS,    // for work of a more urgent class, or within its guarantee
-    ENGINE_EVICT_TURN,     // for waiting work of the same class: time slices
+    ENGINE_EVICT_SLICE,    // for waiting work of the same class: time slices
     ENGINE_EVICT_IDLE,     // keep_alive
     ENGINE_EVICT_ASKED,    // by an operator, or it is served no more
     ENGINE_EVICT_CAUSES
@@ -103,7 +103,7 @@ typedef struct engine_model_info {
     uint32_t context, n_running, n_waiting;
     /* Pages it holds, each counted once.  kv: KV that sequences use; cached: KV that none uses;
      * warm and parked: host memory. */
-    uint32_t pages_weight, pages_warm, pages_kv, pages_cached, pages_parked;
+    uint32_t pages_weight, pages_warm, pages_kv, pages_cached, pages_swapped;
     uint32_t pages_min, pages_max;     // of weight, kv and cached together; UINT32_MAX: no ceiling
     uint32_t weight_pages, host_pages; // its weights on the device, and in host memory, in any case
     uint32_t kv_blocks_used;           // that sequences use
@@ -115,14 +115,14 @@ typedef struct engine_model_info {
     uint64_t n_left;  // how often it has left the device
     uint64_t n_colds; // how often its weights were dropped
     uint64_t hot_us, load_device_us, device_us;
-    uint64_t turn_us;          // quota of its time slices while models thrash; 0: none
+    uint64_t slice_us;         // quota of its time slices while models thrash; 0: none
     uint64_t idle_us;          // since it was last needed; 0: it is now
     uint64_t waiting_since_us; // arrival of the first request without a token yet; 0: none
     worth_pauses pauses;       // its idle times so far
     uint64_t reload_us;        // time to bring it back, about
     engine_switch last, sum;
-    uint64_t n_rungs[GEN_RUNGS]; // preemptions of its sequences
-    uint64_t n_saturated;        // KV values stored as the largest number of f16
+    uint64_t n_preempts[GEN_PREEMPTS]; // preemptions of its sequences
+    uint64_t n_saturated;              // KV values stored as the largest number of f16
     /* Device memory.  used: weights and KV in use, exactly; held: the whole pages they lie in;
      * cached: pages with cached KV only, evicted when needed; min: guaranteed; max: UINT64_MAX: no
      * ceiling. */
@@ -159,11 +159,11 @@ typedef struct engine_stats {
      * separate (not one_memory) warm and parked are pages' worth of that instead. */
     bool one_memory;
     uint32_t pages_total, pages_free, pages_weight, pages_kv, pages_cached, pages_quarantine;
-    uint32_t pages_warm, pages_parked, pages_absent;
+    uint32_t pages_warm, pages_swapped, pages_absent;
     uint64_t n_steps, n_rows, n_prefill_rows, n_decode_rows;
     uint64_t step_us_sum, device_us_sum, step_us_hist[ENGINE_STEP_BUCKETS];
     uint64_t n_preemptions, n_recomputed_tokens;
-    uint64_t charged_us, waste_us;  // of account_step_us: charged, and computed again
+    uint64_t charged_us, waste_us;  // of usage_step_us: charged, and computed again
     uint64_t class_us[GEN_CLASSES]; // of charged_us, by class of the request
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
     uint64_t n_drafted, n_drafts_right; // draft tokens, and the accepted ones
@@ -174,23 +174,23 @@ typedef struct engine_stats {
     uint32_t pages_tenants_min;                         // guaranteed to tenants
     uint32_t pages_reserved;                            // free pages that are kept for this
     uint64_t page_bytes;
-    /* core.h.  Each microsecond from opened_us to account_until_us is in one of these; those of a
+    /* core.h.  Each microsecond from opened_us to usage_until_us is in one of these; those of a
      * step are charged to flows (charged_us) or are waste (waste_us). */
-    uint64_t opened_us, account_step_us, account_load_us, account_idle_us;
-    uint64_t account_move_us, account_host_us, account_until_us;
+    uint64_t opened_us, usage_step_us, usage_load_us, usage_idle_us;
+    uint64_t usage_move_us, usage_host_us, usage_until_us;
     uint64_t others_us;                      // of charged_us: of flows that the list has no more
-    engine_times rungs[GEN_RUNGS];           // by preemption kind: until the sequence went on
+    engine_times preempts[GEN_PREEMPTS];     // by preemption kind: until the sequence went on
     engine_times relief;                     // preempted, until its pages were free
-    uint64_t n_parked, n_unparked;           // blocks swapped out to host memory, and in
-    uint32_t blocks_parked;                  // there now
-    uint64_t n_copied_ahead;                 // of n_parked: while their sequence ran
+    uint64_t n_swapped_out, n_swapped_in;    // blocks swapped out to host memory, and in
+    uint32_t blocks_swapped;                 // there now
+    uint64_t n_copied_ahead;                 // of n_swapped_out: while their sequence ran
     uint64_t n_stored, n_fetched;            // blocks given to the disk, and read from it
     uint64_t n_zeroed_pages, n_zeroed_slots; // before another tenant got them
-    uint32_t attainment_ppm;       // the part of running sequences' targets that can be kept
-    uint64_t n_turns;              // time slices of models
-    bool thrashing;                // reloads after time slices take much of all time (residency.h)
-    uint64_t reload_us_window;     // so much in the newest window
-    uint64_t turns_attainment_ppm; // part of the tokens that are on time with quotas; thrashing
+    uint32_t attainment_ppm;        // the part of running sequences' targets that can be kept
+    uint64_t n_slices;              // time slices of models
+    bool thrashing;                 // reloads after time slices take much of all time (residency.h)
+    uint64_t reload_us_window;      // so much in the newest window
+    uint64_t slices_attainment_ppm; // part of the tokens that are on time with quotas; thrashing
     backend_stats backend;
 } engine_stats;
 
@@ -235,7 +235,7 @@ model_state engine_model_state(const engine *e, uint32_t model_idx);
 void engine_model_get(const engine *e, uint32_t model_idx, engine_model_info *out);
 /* The usage rows of flows, in fixed positions; returns how many were written.  A row with serial 0
  * is unused. */
-uint32_t engine_get_principals(const engine *e, engine_principal *out, uint32_t n_max);
+uint32_t engine_get_flows(const engine *e, engine_flow *out, uint32_t n_max);
 /* KV bytes of this device that a tenant's sequences use; 0 for tenants without a policy and for
  * numbers past ENGINE_TENANTS_MAX. */
 uint64_t engine_tenant_bytes(const engine *e, uint32_t tenant_idx);

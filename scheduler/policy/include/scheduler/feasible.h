@@ -27,8 +27,8 @@
 
 enum {
     FEASIBLE_TEXT_BYTES = 320,
-    FEASIBLE_NAMES_MAX = 4,         // owners that a sentence names; the others are added up
-    FEASIBLE_TURN_MAX_US = 4000000, // longest quota of a time slice
+    FEASIBLE_NAMES_MAX = 4,          // owners that a sentence names; the others are added up
+    FEASIBLE_SLICE_MAX_US = 4000000, // longest quota of a time slice
 };
 
 #define FEASIBLE_ONE_PPM          UINT64_C(1000000)
@@ -111,7 +111,7 @@ typedef struct feasible_owner {
     uint32_t held_pages;
     uint32_t min_pages, max_pages;        // guarantee; ceiling, FEASIBLE_UNLIMITED = none
     uint32_t free_pages, revocable_pages; // free; lent to others, and revocable
-    uint32_t promised_pages;              // of those: unfilled guarantees of others
+    uint32_t guaranteed_pages;            // of those: unfilled guarantees of others
     uint64_t page_bytes;
 } feasible_owner;
 
@@ -161,12 +161,12 @@ void feasible_mins_say(const feasible_mins *f, const uint32_t *min_pages, uint32
  * proportion then, no other model pays for the largest one, and alpha is what follows.  Quotas are
  * kept in the long run: a slice ends with the step that reaches its quota, and the excess is taken
  * from the next slice. */
-typedef struct feasible_turn {
+typedef struct feasible_slice {
     uint32_t cost_us, period_us; // C and T of the model, neither is 0
     uint32_t switch_us;          // to make it hot, in each round
-} feasible_turn;
+} feasible_slice;
 
-typedef struct feasible_turns {
+typedef struct feasible_slices {
     bool kept;               // alpha is at most the target
     uint64_t sum_ppm;        // S
     uint64_t alpha_ppm;      // R / P
@@ -174,10 +174,10 @@ typedef struct feasible_turns {
     uint64_t switch_us;      // c
     uint64_t round_us;       // R
     uint64_t lasts_us;       // P: so long do the tokens of one slice last
-} feasible_turns;
+} feasible_slices;
 
 /* quota_us [n]; n >= 1; the quotas are the best possible ones even when the target is not kept. */
-bool feasible_turns_plan(const feasible_turn *turns, uint32_t n, uint64_t alpha_max_ppm,
-                         uint32_t quota_max_us, uint32_t *quota_us, feasible_turns *out);
+bool feasible_slices_plan(const feasible_slice *slices, uint32_t n, uint64_t alpha_max_ppm,
+                          uint32_t quota_max_us, uint32_t *quota_us, feasible_slices *out);
 
 #endif

@@ -58,14 +58,14 @@ enum { GEN_TEXT_BYTES = 160 };
 
 /* Preemption kinds: what running work gave up for other work, the cheapest first.  The kind is
  * known when the sequence goes on, and is counted then. */
-typedef enum gen_rung {
-    GEN_RUNG_PAUSE,     // a step, or its batch slot: all its keys and values stayed
-    GEN_RUNG_PARK,      // its pages: keys and values came back from host memory, or the disk
-    GEN_RUNG_RECOMPUTE, // its pages: a block of them, or more, was computed again
-    GEN_RUNG_MODEL_OUT, // its model left the device
-    GEN_RUNGS
-} gen_rung;
-const char *gen_rung_name(gen_rung rung); // "pause", "park", "recompute", "model_out"
+typedef enum gen_preempt {
+    GEN_PREEMPT_PAUSE,     // a step, or its batch slot: all its keys and values stayed
+    GEN_PREEMPT_SWAP,      // its pages: keys and values came back from host memory, or the disk
+    GEN_PREEMPT_RECOMPUTE, // its pages: a block of them, or more, was computed again
+    GEN_PREEMPT_MODEL_OUT, // its model left the device
+    GEN_PREEMPTS
+} gen_preempt;
+const char *gen_preempt_name(gen_preempt preempt); // "pause", "park", "recompute", "model_out"
 
 typedef struct gen_event {
     uint64_t id;
@@ -91,9 +91,9 @@ typedef struct gen_event {
             uint64_t device_us; // that it is charged with
             /* What preemptions took from it, and cost; no tenant is charged for that device
              * time. */
-            uint32_t n_rungs[GEN_RUNGS], n_recomputed; // times; tokens
-            uint64_t away_us;                          // it computed nothing
-            uint64_t waste_us, unpark_us;              // computing again; swapping in
+            uint32_t n_preempts[GEN_PREEMPTS], n_recomputed; // times; tokens
+            uint64_t away_us;                                // it computed nothing
+            uint64_t waste_us, swap_in_us;                   // computing again; swapping in
         } done;
     };
 } gen_event;

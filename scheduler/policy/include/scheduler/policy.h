@@ -52,6 +52,10 @@ typedef enum policy_objective {
     POLICY_OBJECTIVES
 } policy_objective;
 
-typedef enum policy_placement { PLACE_BALANCED, PLACE_BINPACK, PLACE_SPREAD } policy_placement;
+typedef enum policy_placement {
+    PLACEMENT_BALANCED,
+    PLACEMENT_BINPACK,
+    PLACEMENT_SPREAD
+} policy_placement;
 
 #endif
