@@ -50,6 +50,14 @@ static inline uint64_t u64_max(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
+/* a - b, or 0. */
+static inline uint32_t u32_less(uint32_t a, uint32_t b) {
+    return a > b ? a - b : 0;
+}
+static inline uint64_t u64_less(uint64_t a, uint64_t b) {
+    return a > b ? a - b : 0;
+}
+
 /* a * b and a + b for sizes from untrusted bytes: false on overflow. */
 static inline bool size_mul(size_t a, size_t b, size_t *out) {
     return !__builtin_mul_overflow(a, b, out);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "rate.h"
 #include "scheduler/pulse.h"
 
 enum {
@@ -15,7 +16,6 @@ enum {
     PIECE_IDLE_US = 4000, // when no step runs; a new request waits no longer than this
     BUSY_US = 20000,      // after a step, others are likely to follow within this time
     SAVE_US = 1500000,    // at the end, for writing to the disk
-    TYPICAL_SHIFT = 4     // a sixteenth of each step's deviation
 };
 
 static uint64_t now(const core *c) {
@@ -223,13 +223,6 @@ static void launch_steps(core *c) {
     }
 }
 
-static void note_typical(core *c, uint64_t wall_us) {
-    if (c->typical_us == 0) c->typical_us = wall_us;
-    if (wall_us > 4 * c->typical_us) wall_us = 4 * c->typical_us; // an outlier, or a prompt
-    c->typical_us += wall_us >> TYPICAL_SHIFT;
-    c->typical_us -= c->typical_us >> TYPICAL_SHIFT;
-}
-
 /* Wait for the oldest step and account for it.  `withdrawn`: it was launched behind a failed
  * one. */
 static inferd_status finish_step(core *c, bool withdrawn) {
@@ -243,7 +236,7 @@ static inferd_status finish_step(core *c, bool withdrawn) {
     uint64_t now_us = now(c), began_us = c->step_began_us[c->oldest];
     if (began_us < c->finished_us) began_us = c->finished_us; // it was launched behind another
     c->finished_us = now_us;
-    note_typical(c, now_us - began_us);
+    rate_note_typical(&c->typical_us, now_us - began_us);
     pulse_at_model(PULSE_WORK, "sched_commit", st->model_idx);
     c->models.slots[st->model_idx].n_saturated += st->n_saturated;
     st->charge_us = add_usage_until(c, &c->usage.step_us, now_us); // including the host's part

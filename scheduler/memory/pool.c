@@ -86,10 +86,6 @@ static uint32_t n_in_host(const pool *p) {
     return p->n_in[PAGE_WARM] + p->n_in[PAGE_SWAPPED] + p->n_host_apart + p->n_swapped_apart;
 }
 
-static uint32_t less(uint32_t a, uint32_t b) {
-    return a > b ? a - b : 0;
-}
-
 void pool_set_budgets(pool *p, uint32_t n_device, uint32_t n_host) {
     p->n_device = n_device;
     p->n_host = n_host;
@@ -97,12 +93,12 @@ void pool_set_budgets(pool *p, uint32_t n_device, uint32_t n_host) {
 }
 
 uint32_t pool_n_device_free(const pool *p) {
-    return u32_min(p->n_in[PAGE_FREE], less(p->n_device, n_in_device(p)));
+    return u32_min(p->n_in[PAGE_FREE], u32_less(p->n_device, n_in_device(p)));
 }
 
 uint32_t pool_n_host_free(const pool *p) {
     if (p->budget != NULL) return pool_n_host_free(p->budget);
-    return less(p->n_host, n_in_host(p));
+    return u32_less(p->n_host, n_in_host(p));
 }
 
 bool pool_host_take(pool *p, uint32_t n) {
@@ -208,7 +204,7 @@ uint32_t pool_n_takeable(const pool *p, uint32_t owner) {
     const pool_owner *o = &p->owners[owner];
     uint32_t held = pool_held(o);
     uint32_t guaranteed = u32_max(p->unfilled - pool_unfilled(o), p->n_reserved); // kept for others
-    return u32_min(less(pool_n_device_free(p), guaranteed), less(o->max, held));
+    return u32_min(u32_less(pool_n_device_free(p), guaranteed), u32_less(o->max, held));
 }
 
 /* Adds a page to its owner's counts, or removes it. */
@@ -309,7 +305,8 @@ static uint32_t room_on_device(const pool *p, uint32_t owner) {
     const pool_owner *o = &p->owners[owner];
     uint32_t guaranteed = u32_max(p->unfilled - pool_unfilled(o), p->n_reserved);
     /* The pages are not free ones, so only the budgets count. */
-    return u32_min(less(less(p->n_device, n_in_device(p)), guaranteed), less(o->max, pool_held(o)));
+    return u32_min(u32_less(u32_less(p->n_device, n_in_device(p)), guaranteed),
+                   u32_less(o->max, pool_held(o)));
 }
 
 static void convert(pool *p, const uint32_t *pages, uint32_t n, page_state from, page_state to) {
@@ -392,14 +389,14 @@ void pool_finish(pool *p, uint64_t epoch) {
 
 uint32_t pool_n_short(const pool *p) {
     uint32_t coming = p->n_in[PAGE_FREE] + p->n_in[PAGE_QUARANTINE] + p->n_in[PAGE_ABSENT];
-    coming = u32_min(coming, less(p->n_device, p->n_in[PAGE_WEIGHT] + p->n_in[PAGE_KV]));
+    coming = u32_min(coming, u32_less(p->n_device, p->n_in[PAGE_WEIGHT] + p->n_in[PAGE_KV]));
     return coming < p->low ? p->high - coming : 0;
 }
 
 uint32_t pool_n_for_kv(const pool *p, uint32_t owner, uint32_t n_weights) {
-    uint32_t left =
-        less(p->n_device, p->n_min - p->owners[owner].min); // beside the guarantees of the others
-    return less(u32_min(left, p->owners[owner].max), n_weights);
+    uint32_t left = u32_less(
+        p->n_device, p->n_min - p->owners[owner].min); // beside the guarantees of the others
+    return u32_less(u32_min(left, p->owners[owner].max), n_weights);
 }
 
 /* Length of a list of pages that are all in `state` (and of this fence class), or UINT32_MAX. */

@@ -5,71 +5,39 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* ---- SipHash-2-4-128 over 64-bit words ---- */
+#include "inferd/siphash.h"
 
-static uint64_t rotl(uint64_t x, int n) {
-    return x << n | x >> (64 - n);
-}
+/* ---- names ---- */
 
-static void sip_round(uint64_t v[4]) {
-    v[0] += v[1], v[1] = rotl(v[1], 13) ^ v[0], v[0] = rotl(v[0], 32);
-    v[2] += v[3], v[3] = rotl(v[3], 16) ^ v[2];
-    v[0] += v[3], v[3] = rotl(v[3], 21) ^ v[0];
-    v[2] += v[1], v[1] = rotl(v[1], 17) ^ v[2], v[2] = rotl(v[2], 32);
-}
-
-static void sip_start(uint64_t v[4], const uint64_t key[2]) {
-    v[0] = key[0] ^ 0x736f6d6570736575;
-    v[1] = key[1] ^ 0x646f72616e646f6d ^ 0xee; // 0xee: the 128-bit variant
-    v[2] = key[0] ^ 0x6c7967656e657261;
-    v[3] = key[1] ^ 0x7465646279746573;
-}
-
-static void sip_word(uint64_t v[4], uint64_t word) {
-    v[3] ^= word;
-    sip_round(v);
-    sip_round(v);
-    v[0] ^= word;
-}
-
-/* n_words were hashed; the last word of SipHash carries the length in bytes. */
-static prefix_name sip_end(uint64_t v[4], uint64_t n_words) {
-    sip_word(v, (n_words * 8) << 56);
+/* n_words were hashed before. */
+static prefix_name name_of(sip *s, uint64_t n_words) {
     prefix_name name;
-    v[2] ^= 0xee;
-    for (int i = 0; i < 4; i++) sip_round(v);
-    name.h[0] = v[0] ^ v[1] ^ v[2] ^ v[3];
-    v[1] ^= 0xdd;
-    for (int i = 0; i < 4; i++) sip_round(v);
-    name.h[1] = v[0] ^ v[1] ^ v[2] ^ v[3];
+    sip_end128(s, (n_words * 8) << 56, name.h);
     return name;
 }
 
 prefix_name prefix_hash(const uint64_t key[2], const uint64_t *words, size_t n_words) {
-    uint64_t v[4];
-    sip_start(v, key);
-    for (size_t i = 0; i < n_words; i++) sip_word(v, words[i]);
-    return sip_end(v, n_words);
+    sip v = sip_begin(key, true);
+    for (size_t i = 0; i < n_words; i++) sip_word(&v, words[i]);
+    return name_of(&v, n_words);
 }
 
 prefix_name prefix_root(const prefix *p, const uint64_t scope[2]) {
-    uint64_t v[4];
-    sip_start(v, p->key);
-    sip_word(v, scope[0]);
-    sip_word(v, scope[1]);
-    return sip_end(v, 2);
+    sip v = sip_begin(p->key, true);
+    sip_word(&v, scope[0]);
+    sip_word(&v, scope[1]);
+    return name_of(&v, 2);
 }
 
 prefix_name prefix_extend(const prefix *p, prefix_name parent, const tok_id *tokens) {
     uint32_t n = p->kv->layout.block_tokens;
-    uint64_t v[4];
-    sip_start(v, p->key);
-    sip_word(v, parent.h[0]);
-    sip_word(v, parent.h[1]);
+    sip v = sip_begin(p->key, true);
+    sip_word(&v, parent.h[0]);
+    sip_word(&v, parent.h[1]);
     for (uint32_t i = 0; i + 1 < n; i += 2)
-        sip_word(v, (uint32_t)tokens[i] | (uint64_t)(uint32_t)tokens[i + 1] << 32);
-    if (n % 2 != 0) sip_word(v, (uint32_t)tokens[n - 1]);
-    return sip_end(v, 2 + (n + 1) / 2);
+        sip_word(&v, (uint32_t)tokens[i] | (uint64_t)(uint32_t)tokens[i + 1] << 32);
+    if (n % 2 != 0) sip_word(&v, (uint32_t)tokens[n - 1]);
+    return name_of(&v, 2 + (n + 1) / 2);
 }
 
 /* ---- the table ---- */

@@ -134,3 +134,10 @@ uint64_t sched_budget_us(const sched *s, const sched_model *m, const rate_work *
     uint64_t own_us = work->rows > 0 ? rate_us(&m->rate, work) : 0;
     return own_us + prompts_us / u32_max(r.n_prompting, 1);
 }
+
+uint32_t sched_decode_us(const sched *s, uint32_t model_idx) {
+    rate_work w = {.draws = 1};
+    rate_add_rows(&w, 0, 1);
+    uint64_t us = rate_us(&s->models[model_idx].rate, &w);
+    return us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
+}

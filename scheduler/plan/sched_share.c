@@ -28,7 +28,6 @@ enum {
     VIRTUAL_ONE = 1 << 18,
     WHOLE_PERCENT = 100,
     URGENT_STEPS = 2,      // of a typical length, before a deadline
-    TYPICAL_SHIFT = 4,     // a step moves the mean by a sixteenth of its deviation
     FLOOR_DEBT_US = 20000, // more time beyond its floor is not counted against a class
     SLACK_TOKENS = 16,     // the most slack that an early first token leaves
     SLACK_BACK_EVERY = 8   // so many tokens give back the slack of one
@@ -324,9 +323,7 @@ void sched_charge(sched *s, const step *st, uint64_t us) {
     const rate *r = &s->models[st->model_idx].rate;
     double total = 0, passed = 0;
     uint64_t given = 0;
-    if (s->typical_us == 0) s->typical_us = us;
-    s->typical_us += (us < 4 * s->typical_us ? us : 4 * s->typical_us) >> TYPICAL_SHIFT;
-    s->typical_us -= s->typical_us >> TYPICAL_SHIFT;
+    rate_note_typical(&s->typical_us, us);
     for (uint32_t i = 0; i < st->b.n_seqs; i++) total += cost_of(r, &st->items[i], st->b.n_seqs);
     for (uint32_t i = 0; i < st->b.n_seqs; i++) {
         passed += cost_of(r, &st->items[i], st->b.n_seqs);

@@ -266,7 +266,7 @@ void sched_count(const sched *s, sched_counters *out);
 /* The part of the targets of running sequences that can be kept; walks all of them. sched_time.c */
 uint32_t sched_attainment_ppm(const sched *s);
 /* A decode step of one sequence, predicted from measured steps; 0: nothing was measured.
- * sched_cost.c */
+ * sched_pace.c */
 uint32_t sched_decode_us(const sched *s, uint32_t model_idx);
 void sched_count_model(const sched *s, uint32_t model_idx, sched_model_numbers *out);
 

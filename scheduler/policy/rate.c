@@ -123,3 +123,10 @@ uint32_t rate_rows(const rate *r, uint64_t budget_us, const rate_work *w, uint32
     }
     return low;
 }
+
+void rate_note_typical(uint64_t *typical_us, uint64_t us) {
+    enum { TYPICAL_SHIFT = 4 };
+    if (*typical_us == 0) *typical_us = us;
+    *typical_us += u64_min(us, 4 * *typical_us) >> TYPICAL_SHIFT;
+    *typical_us -= *typical_us >> TYPICAL_SHIFT;
+}

@@ -55,4 +55,8 @@ void rate_add_rows(rate_work *w, uint32_t begin, uint32_t n);
 uint32_t rate_rows(const rate *r, uint64_t budget_us, const rate_work *w, uint32_t begin,
                    uint32_t n_max);
 
+/* A typical length of steps, between their median and their maximum, moved by a sixteenth of the
+ * deviation of the step that took `us`; an outlier counts as four times the length. */
+void rate_note_typical(uint64_t *typical_us, uint64_t us);
+
 #endif

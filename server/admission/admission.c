@@ -30,6 +30,7 @@
 #include <unistd.h>
 
 #include "inferd/clock.h"
+#include "inferd/siphash.h"
 #include "log.h"
 #include "quota_file.h"
 #include "scheduler/queue_slots.h"
@@ -89,47 +90,11 @@ struct admission {
     writer w;
 };
 
-/* ---- hashing ---- */
-
-static uint64_t rotl(uint64_t v, int n) {
-    return v << n | v >> (64 - n);
-}
-
-static void sip_round(uint64_t v[4]) {
-    v[0] += v[1];
-    v[1] = rotl(v[1], 13) ^ v[0];
-    v[0] = rotl(v[0], 32);
-    v[2] += v[3];
-    v[3] = rotl(v[3], 16) ^ v[2];
-    v[0] += v[3];
-    v[3] = rotl(v[3], 21) ^ v[0];
-    v[2] += v[1];
-    v[1] = rotl(v[1], 17) ^ v[2];
-    v[2] = rotl(v[2], 32);
-}
-
-uint64_t admission_hash(const unsigned char key[16], const char *p, size_t n) {
-    uint64_t k[2], word;
-    memcpy(k, key, sizeof k);
-    uint64_t v[4] = {k[0] ^ 0x736f6d6570736575u, k[1] ^ 0x646f72616e646f6du,
-                     k[0] ^ 0x6c7967656e657261u, k[1] ^ 0x7465646279746573u};
-    for (size_t i = 0; i <= n / 8; i++) { // the last word holds the remaining bytes and the length
-        size_t n_left = size_min(8, n - 8 * i);
-        word = i == n / 8 ? (uint64_t)n << 56 : 0;
-        for (size_t b = 0; b < n_left; b++) word |= (uint64_t)(unsigned char)p[8 * i + b] << 8 * b;
-        v[3] ^= word;
-        sip_round(v), sip_round(v);
-        v[0] ^= word;
-    }
-    v[2] ^= 0xff;
-    for (int i = 0; i < 4; i++) sip_round(v);
-    return v[0] ^ v[1] ^ v[2] ^ v[3];
-}
+/* ---- marks ---- */
 
 uint64_t admission_mark(const unsigned char key[16], uint32_t tenant, bytes address, bytes body) {
-    uint64_t parts[3] = {tenant, admission_hash(key, address.p, address.n),
-                         admission_hash(key, body.p, body.n)};
-    uint64_t mark = admission_hash(key, (const char *)parts, sizeof parts);
+    uint64_t parts[3] = {tenant, siphash(key, address.p, address.n), siphash(key, body.p, body.n)};
+    uint64_t mark = siphash(key, parts, sizeof parts);
     return mark == 0 ? 1 : mark;
 }
 
@@ -168,7 +133,7 @@ static bool take_reservation(admission *g, const admission_request *ask, uint64_
 static uint64_t new_mark(admission *g, const admission_request *ask) {
     uint64_t parts[2] = {ask->mark, ++g->n_marks};
     static const unsigned char key[16] = {0}; // ask->mark is already secret
-    uint64_t mark = admission_hash(key, (const char *)parts, sizeof parts);
+    uint64_t mark = siphash(key, parts, sizeof parts);
     return mark == 0 ? 1 : mark;
 }
 

@@ -128,7 +128,5 @@ uint64_t admission_count_tokens(const struct limits_spec *spec, uint64_t prompt_
 /* A hash that a request and its retries have in common.  The key is secret, so no client can choose
  * the mark of another.  Never 0.  Any thread. */
 uint64_t admission_mark(const unsigned char key[16], uint32_t tenant, bytes address, bytes body);
-/* SipHash-2-4: without the key it is not possible to choose texts that collide.  Any thread. */
-uint64_t admission_hash(const unsigned char key[16], const char *p, size_t n);
 
 #endif

@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "api.h"
+#include "inferd/siphash.h"
 #include "json_out.h"
 #include "models/chat.h"
 
@@ -308,8 +309,8 @@ static void set_scope(const request_draft *d, gen_request *r) {
     int tenant = d->job->tenant;
     const char *name = tenant < 0 ? "" : c->tenants[tenant].name;
     const char *salt = d->p.cache_salt == NULL ? "" : d->p.cache_salt;
-    r->cache_scope[0] = admission_hash(d->job->app->scope_secret, name, strlen(name));
-    r->cache_scope[1] = admission_hash(d->job->app->scope_secret, salt, strlen(salt));
+    r->cache_scope[0] = siphash(d->job->app->scope_secret, name, strlen(name));
+    r->cache_scope[1] = siphash(d->job->app->scope_secret, salt, strlen(salt));
 }
 
 /* ---- requests ---- */

@@ -487,3 +487,13 @@ void app_cut(app *a) {
         generation_fail(LIST_ENTRY(node, generation, link), fault, why);
     flush_dirty(a);
 }
+
+/* ---- routes: the worker reads (api_prepare), the front submits, events do the rest ---- */
+
+void api_chat(void *ctx, http_request *rq) {
+    api_start(ctx, rq, API_CHAT, api_prepare, generation_launch);
+}
+
+void api_completions(void *ctx, http_request *rq) {
+    api_start(ctx, rq, API_COMPLETION, api_prepare, generation_launch);
+}

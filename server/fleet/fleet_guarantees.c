@@ -30,10 +30,6 @@ static uint64_t pages_of(uint64_t n_bytes, uint64_t page_bytes) {
     return n_bytes / page_bytes + (n_bytes % page_bytes != 0);
 }
 
-static uint64_t larger(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
 static uint64_t min_pages(const fleet *f, uint32_t d, uint32_t slot, const model_policy *whole,
                           uint64_t page_bytes) {
     model_policy part = fleet_part_of(whole, f->models[slot].at[d].part);
@@ -58,7 +54,7 @@ static void add_told(const fleet *f, uint32_t d, guaranteed *p) {
         wgroup *g = wgroup_of(f, p, d, i, &info);
         uint64_t n = min_pages(f, d, i, &f->models[i].about.policy, p->page_bytes);
         p->told += n;
-        g->most_told = larger(g->most_told, n);
+        g->most_told = u64_max(g->most_told, n);
     }
 }
 
@@ -70,7 +66,7 @@ static void add_wanted(const fleet *f, uint32_t d, const fleet_guarantee *all, u
         wgroup *g = wgroup_of(f, p, d, all[i].slot, &info);
         uint64_t n = min_pages(f, d, all[i].slot, all[i].policy, p->page_bytes);
         p->wanted += n;
-        g->most_wanted = larger(g->most_wanted, n);
+        g->most_wanted = u64_max(g->most_wanted, n);
     }
 }
 
@@ -82,8 +78,8 @@ static bool fits(const fleet *f, uint32_t d, const fleet_guarantee *one, const g
     if (!is_here(f, d, one->slot)) return true;
     const wgroup *g = wgroup_of(f, p, d, one->slot, &info);
     uint64_t least = (uint64_t)info.weight_pages + 1, page_mib = p->page_bytes >> 20;
-    uint64_t was = larger(p->told - g->most_told, p->tenants_told);
-    uint64_t is = larger(p->wanted - g->most_wanted, p->tenants_wanted);
+    uint64_t was = u64_max(p->told - g->most_told, p->tenants_told);
+    uint64_t is = u64_max(p->wanted - g->most_wanted, p->tenants_wanted);
     if (info.weight_pages == 0 || is <= was || least + is <= p->device || least + was > p->device)
         return true;
     inferd_fail(err, INFERD_EINVAL,

@@ -54,10 +54,6 @@ void fleet_get_moves(const fleet *f, fleet_moves *out) {
 
 /* ---- what was measured ---- */
 
-static uint64_t minus(uint64_t a, uint64_t b) {
-    return a > b ? a - b : 0;
-}
-
 /* What each replica did since the last search; false: a device is not open yet. */
 static bool measure(fleet *f, uint64_t *busy_us) {
     bool open = true;
@@ -72,8 +68,8 @@ static bool measure(fleet *f, uint64_t *busy_us) {
             if (!f->models[i].used || !replica_is_here(r)) continue;
             engine_model_get(f->engines[d], i, &info);
             uint64_t switch_us = info.sum.reclaim_us + info.sum.stage_us + info.sum.load_us;
-            r->busy_us = minus(info.device_us, r->seen_device_us);
-            r->switch_us = minus(switch_us, r->seen_switch_us);
+            r->busy_us = u64_less(info.device_us, r->seen_device_us);
+            r->switch_us = u64_less(switch_us, r->seen_switch_us);
             r->seen_device_us = info.device_us;
             r->seen_switch_us = switch_us;
             busy_us[d] += r->busy_us;
@@ -287,8 +283,8 @@ static choice find_for_load(const fleet *f, const uint64_t *busy_us, uint64_t no
             if (!may_move(f, i, d) || !has_rested(f, i, now_us)) continue;
             uint64_t its_us = f->models[i].at[d].busy_us;
             for (uint32_t to = 0; to < f->n_devices; to++) {
-                uint64_t left_us = minus(busy_us[d], its_us), there_us = busy_us[to] + its_us;
-                uint64_t gain_us = minus(busy_us[d], left_us > there_us ? left_us : there_us);
+                uint64_t left_us = u64_less(busy_us[d], its_us), there_us = busy_us[to] + its_us;
+                uint64_t gain_us = u64_less(busy_us[d], left_us > there_us ? left_us : there_us);
                 if (to == d || gain_us * PPM / window_us < MOVE_GAIN_PPM) continue;
                 /* Binpack: an empty device stays empty. */
                 if (f->placement == PLACEMENT_BINPACK && !has_models(f, to)) continue;
@@ -350,7 +346,7 @@ static void watch(fleet *f, uint64_t now_us) {
 }
 
 void fleet_rebalance(fleet *f, uint64_t now_us) {
-    uint64_t busy_us[FLEET_DEVICES_MAX], window_us = minus(now_us, f->measured_us);
+    uint64_t busy_us[FLEET_DEVICES_MAX], window_us = u64_less(now_us, f->measured_us);
     if (f->n_devices < 2) return;
     if (f->moves.last.state == FLEET_MOVE_BEGUN) {
         watch(f, now_us);

@@ -34,10 +34,6 @@ static bool may_go(const plan_device *d, uint32_t i, const plan_wanted *w) {
     return i != w->idx && m->hot && !m->pinned;
 }
 
-static uint32_t less(uint32_t a, uint32_t b) {
-    return a > b ? a - b : 0;
-}
-
 static uint32_t guaranteed_max(uint64_t to_models, const plan_device *d) {
     if (to_models < d->reserved_pages) return d->reserved_pages;
     return to_models < UINT32_MAX ? (uint32_t)to_models : UINT32_MAX;
@@ -47,7 +43,7 @@ static uint32_t guaranteed_max(uint64_t to_models, const plan_device *d) {
  * loaded. */
 static uint32_t held_without_cached(const plan_member *m, const plan_wanted *w) {
     bool comes = m->owns && m->weights_idx == w->idx;
-    uint32_t held = less(m->held_pages, m->cached_pages);
+    uint32_t held = u32_less(m->held_pages, m->cached_pages);
     return comes ? u32_max(held, w->weight_pages) : held;
 }
 
@@ -62,14 +58,14 @@ static room room_without_cached(const plan_device *d, const plan_wanted *w) {
     for (uint32_t i = 0; i < d->n_models; i++) r.freed += d->models[i].cached_pages;
     for (uint32_t i = 0; i < d->n_members; i++)
         if (i != w->member_idx)
-            r.unfilled += less(d->members[i].min_pages, held_without_cached(&d->members[i], w));
+            r.unfilled += u32_less(d->members[i].min_pages, held_without_cached(&d->members[i], w));
     return r;
 }
 
 /* The change by the eviction of this model. */
 static room left_by(const plan_device *d, const plan_wanted *w, uint32_t idx) {
     const plan_model *m = &d->models[idx];
-    room r = {.freed = m->weight_pages + less(m->kv_pages, m->cached_pages)};
+    room r = {.freed = m->weight_pages + u32_less(m->kv_pages, m->cached_pages)};
     for (uint32_t i = 0; i < d->n_members; i++)
         if (d->members[i].weights_idx == idx && i != w->member_idx)
             r.unfilled += u32_min(d->members[i].min_pages, held_without_cached(&d->members[i], w));
@@ -87,7 +83,7 @@ static uint64_t unfilled_pages(const plan_device *d, const plan_wanted *w) {
         const plan_member *m = &d->members[i];
         bool comes = m->owns && m->weights_idx == w->idx;
         uint32_t held = comes ? u32_max(m->held_pages, w->weight_pages) : m->held_pages;
-        if (i != w->member_idx) n += less(m->min_pages, held);
+        if (i != w->member_idx) n += u32_less(m->min_pages, held);
     }
     return n;
 }
@@ -154,7 +150,7 @@ static uint64_t kept_by_others(const plan_device *d, const plan_wanted *w) {
         uint32_t own = m->owns && !same ? d->models[m->weights_idx].pinned_pages : 0;
         if (i == w->member_idx) continue;
         pinned += own;
-        guaranteed += less(m->min_pages, m->owns && same ? w->weight_pages : own);
+        guaranteed += u32_less(m->min_pages, m->owns && same ? w->weight_pages : own);
     }
     return pinned + (guaranteed > d->tenants_min_pages ? guaranteed : d->tenants_min_pages);
 }
@@ -233,7 +229,7 @@ static uint32_t held_by_wanted(const plan_device *d, const plan_wanted *w) {
     uint32_t weights = w->idx != UINT32_MAX ? d->models[w->idx].weight_pages : 0;
     if (w->member_idx == UINT32_MAX) return weights;
     const plan_member *m = &d->members[w->member_idx];
-    return (m->owns ? 0 : weights) + less(m->held_pages, m->cached_pages);
+    return (m->owns ? 0 : weights) + u32_less(m->held_pages, m->cached_pages);
 }
 
 /* Is there enough memory for it? */

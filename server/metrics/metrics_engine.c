@@ -22,22 +22,9 @@ typedef struct stat_row {
 } stat_row;
 #define STAT(field) offsetof(engine_stats, field)
 
-static uint64_t stat_value(const engine_stats *s, const stat_row *row) {
-    const char *at = (const char *)s + row->offset;
-    uint64_t wide;
-    uint32_t narrow;
-    if (row->wide) {
-        memcpy(&wide, at, sizeof wide);
-        return wide;
-    }
-    memcpy(&narrow, at, sizeof narrow);
-    return narrow;
-}
-
 static uint64_t sum(const page *p, size_t offset, bool wide) {
-    stat_row row = {"", offset, wide};
     uint64_t total = 0;
-    EACH_DEVICE(p, d) total += stat_value(&d->stats, &row);
+    EACH_DEVICE(p, d) total += page_field(&d->stats, offset, wide);
     return total;
 }
 
@@ -47,7 +34,7 @@ static void rows_of(page *p, const char *name, const char *type, const char *hel
     EACH_DEVICE(p, d)
         for (size_t i = 0; i < n; i++) {
             const char *label = page_device_label(p, d, rows[i].more);
-            uint64_t v = stat_value(&d->stats, &rows[i]);
+            uint64_t v = page_field(&d->stats, rows[i].offset, rows[i].wide);
             if (seconds)
                 page_real(p, name, label, (double)v / 1e6);
             else

@@ -31,18 +31,6 @@ static const info_row time_rows[] = {
      "Time that loading the model kept the device from steps.", INFO(load_device_us), true},
 };
 
-static uint64_t info_value(const engine_model_info *info, const info_row *row) {
-    const char *at = (const char *)info + row->offset;
-    uint64_t wide;
-    uint32_t narrow;
-    if (row->wide) {
-        memcpy(&wide, at, sizeof wide);
-        return wide;
-    }
-    memcpy(&narrow, at, sizeof narrow);
-    return narrow;
-}
-
 /* "name{model="..", key="value"} " of a served model. */
 static void begin_sample(page *p, const char *name, const metrics_model *m, const char *key,
                          const char *value) {
@@ -61,15 +49,17 @@ static void write_model_rows(page *p) {
         page_family(p, info_rows[i].name, info_rows[i].type, info_rows[i].help);
         EACH_SERVED(p, m) {
             begin_sample(p, info_rows[i].name, m, NULL, NULL);
-            buf_add_format(p->out, "%llu\n",
-                           (unsigned long long)info_value(&m->info, &info_rows[i]));
+            buf_add_format(
+                p->out, "%llu\n",
+                (unsigned long long)page_field(&m->info, info_rows[i].offset, info_rows[i].wide));
         }
     }
     for (size_t i = 0; i < INFERD_COUNT(time_rows); i++) {
         page_family(p, time_rows[i].name, time_rows[i].type, time_rows[i].help);
         EACH_SERVED(p, m) {
             begin_sample(p, time_rows[i].name, m, NULL, NULL);
-            json_add_real(p->out, (double)info_value(&m->info, &time_rows[i]) / 1e6);
+            json_add_real(
+                p->out, (double)page_field(&m->info, time_rows[i].offset, time_rows[i].wide) / 1e6);
             buf_add_char(p->out, '\n');
         }
     }
@@ -88,7 +78,7 @@ static void write_model_pages(page *p) {
         "Pages of a model, each in one kind; guaranteed pages (min); and the ceiling (max).");
     EACH_SERVED(p, m)
         for (size_t k = 0; k < INFERD_COUNT(kinds); k++) {
-            uint64_t n = info_value(&m->info, &kinds[k]);
+            uint64_t n = page_field(&m->info, kinds[k].offset, kinds[k].wide);
             begin_sample(p, "inferd_model_pages", m, "kind", kinds[k].name);
             if (n == UINT32_MAX)
                 buf_add_str(p->out, "+Inf\n");
@@ -118,7 +108,8 @@ static void write_switches(page *p) {
     EACH_SERVED(p, m)
         for (size_t k = 0; k < INFERD_COUNT(parts); k++) {
             begin_sample(p, "inferd_model_switch_seconds_total", m, "part", parts[k].name);
-            json_add_real(p->out, (double)info_value(&m->info, &parts[k]) / 1e6);
+            json_add_real(p->out,
+                          (double)page_field(&m->info, parts[k].offset, parts[k].wide) / 1e6);
             buf_add_char(p->out, '\n');
         }
 }
@@ -138,7 +129,7 @@ static void write_bytes(page *p) {
     EACH_SERVED(p, m)
         for (size_t k = 0; k < INFERD_COUNT(kinds); k++) {
             begin_sample(p, "inferd_model_bytes", m, "kind", kinds[k].name);
-            page_bytes(p, info_value(&m->info, &kinds[k]));
+            page_bytes(p, page_field(&m->info, kinds[k].offset, kinds[k].wide));
         }
 }
 

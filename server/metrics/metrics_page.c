@@ -11,6 +11,14 @@ bool page_has_tenant(const page *p, int64_t tenant) {
     return p->now->view == NULL || tenant == p->now->view->tenant;
 }
 
+uint64_t page_field(const void *of, size_t offset, bool wide) {
+    uint64_t value = 0;
+    uint32_t narrow;
+    memcpy(&value, (const char *)of + offset, wide ? sizeof value : 0);
+    memcpy(&narrow, (const char *)of + offset, sizeof narrow);
+    return wide ? value : narrow;
+}
+
 void page_family(page *p, const char *name, const char *type, const char *help) {
     buf_add_format(p->out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }

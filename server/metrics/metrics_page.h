@@ -91,6 +91,9 @@ typedef struct page {
 bool page_has_name(const page *p, int64_t name_idx);
 bool page_has_tenant(const page *p, int64_t tenant);
 
+/* The field at this offset of a struct: a uint64_t (wide) or a uint32_t. */
+uint64_t page_field(const void *of, size_t offset, bool wide);
+
 /* HELP and TYPE. */
 void page_family(page *p, const char *name, const char *type, const char *help);
 /* A label's value: backslash, quote and newline are escaped. */
