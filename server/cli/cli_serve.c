@@ -779,9 +779,8 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
                       .plan = &s->plan,
                       .fleet = s->fleet,
                       .devices = s->found.devices,
-                      .routes = routes,
-                      .n_routes = ROUTES,
                       .disk = s->disk};
+    ao.routes = routes_all(&ao.n_routes);
     if (s->disk != NULL) {
         kv_disk_secret(s->disk, "scope", scope_secret);
         ao.scope_secret = scope_secret;

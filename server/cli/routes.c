@@ -7,7 +7,7 @@
 #include "inferd/clock.h"
 #include "log.h"
 
-const http_route routes[ROUTES] = {
+static const http_route routes[] = {
     {"/v1/chat/completions", HTTP_POST, HTTP_KEYED, true, true, api_chat},
     {"/v1/completions", HTTP_POST, HTTP_KEYED, true, true, api_completions},
     {"/v1/models", HTTP_GET, HTTP_KEYED, false, false, api_models_list},
@@ -42,6 +42,11 @@ const http_route routes[ROUTES] = {
     {"/api/models/unload/**", HTTP_POST, HTTP_ADMIN, false, false, admin_unload_one},
 };
 static const char first_admin_route[] = "/health";
+
+const http_route *routes_all(size_t *n) {
+    *n = INFERD_COUNT(routes);
+    return routes;
+}
 
 /* ---- callbacks of the transport ---- */
 

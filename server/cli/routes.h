@@ -6,8 +6,7 @@
 
 #include "app.h"
 
-enum { ROUTES = 31 };
-extern const http_route routes[ROUTES];
+const http_route *routes_all(size_t *n);
 
 /* The options of http_open: address, limits, routes and callbacks. */
 void routes_http_options(app *a, http_options *out);
