@@ -503,7 +503,9 @@ int main(int argc, char **argv) {
     else if (o.reference != NULL)
         ok = compare_all(&o);
     else
-        ok = each_model(&o, answer_one) & (o.model == NULL || answer_one(&o, o.model));
+        ok = each_model(&o, answer_one);
+    if (o.make == NULL && o.reference == NULL && o.model != NULL)
+        ok = answer_one(&o, o.model) && ok;
     gpu_check_emulation(o.device.emulated);
     return ok ? 0 : 1;
 }

@@ -119,6 +119,6 @@ void bench_matmul(gpu *g);
 void bench_attention(gpu *g);
 void bench_prefill(gpu *g);
 void bench_draw(gpu *g);
-void bench_step(const gpu_options *o, const char *model, const char *batches);
+void bench_step(const gpu_options *o, const char *path, const char *batches);
 
 #endif

@@ -92,7 +92,7 @@ bool decoder_tensor_is_harmless(const decoder_spec *s, const char *name);
 /* -- decoder.c -- */
 inferd_status decoder_scratch_open(backend *be, const decoder_spec *s, uint32_t rows_max,
                                    uint32_t logits_max, decoder_scratch *out, inferd_err *err);
-void decoder_scratch_close(backend *be, decoder_scratch *s);
+void decoder_scratch_close(backend *be, decoder_scratch *t);
 /* The needs of its steps, for be_reserve: before decoder_scratch_open. */
 void decoder_needs(const decoder_spec *s, uint32_t rows_max, uint32_t logits_max, uint32_t context,
                    const kv_layout *kv, be_needs *out);

@@ -60,7 +60,7 @@ uint64_t memory_n_calls(const cuda_memory *m);
 
 /* 256-byte aligned device memory; NULL and a sentence when the workspace is used up. */
 void *memory_workspace_take(cuda_memory *m, size_t n, inferd_err *err);
-void memory_workspace_give(cuda_memory *m, void *p); // accepts NULL
+void memory_workspace_give(cuda_memory *m, void *address); // accepts NULL
 /* The last n bytes of the workspace, which grow downwards and are never given back: their contents
  * keep their address.  Returns their end; NULL and a sentence when other pieces are in the way. */
 unsigned char *memory_scratch_hold(cuda_memory *m, size_t n, inferd_err *err);

@@ -43,7 +43,8 @@ static inferd_status switch_off(cuda_parts *p, const char *list, const char *by,
         at += n + (at[n] == ',');
         if (length == 0) continue;
         uint32_t i = 0;
-        while (i < CUDA_PARTS && (strlen(names[i]) != length || memcmp(names[i], word, length)))
+        while (i < CUDA_PARTS &&
+               (strlen(names[i]) != length || memcmp(names[i], word, length) != 0))
             i++;
         if (i == CUDA_PARTS) {
             char all[160];

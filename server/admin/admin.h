@@ -36,18 +36,18 @@ changer *admin_changer(const admin *ad);
 void admin_look(admin *ad);
 
 /* -- handlers -- */
-void admin_get_state(void *app, http_request *rq);
-void admin_get_model(void *app, http_request *rq);
-void admin_get_tenant(void *app, http_request *rq);
-void admin_patch_model(void *app, http_request *rq);
-void admin_patch_tenant(void *app, http_request *rq);
-void admin_command(void *app, http_request *rq); // the last segment of the route names the command
-void admin_get_config(void *app, http_request *rq);
-void admin_put_config(void *app, http_request *rq);
-void admin_plan(void *app, http_request *rq);
-void admin_running(void *app, http_request *rq);
-void admin_unload_all(void *app, http_request *rq);
-void admin_unload_one(void *app, http_request *rq);
+void admin_get_state(void *ctx, http_request *rq);
+void admin_get_model(void *ctx, http_request *rq);
+void admin_get_tenant(void *ctx, http_request *rq);
+void admin_patch_model(void *ctx, http_request *rq);
+void admin_patch_tenant(void *ctx, http_request *rq);
+void admin_command(void *ctx, http_request *rq); // the last segment of the route names the command
+void admin_get_config(void *ctx, http_request *rq);
+void admin_put_config(void *ctx, http_request *rq);
+void admin_plan(void *ctx, http_request *rq);
+void admin_running(void *ctx, http_request *rq);
+void admin_unload_all(void *ctx, http_request *rq);
+void admin_unload_one(void *ctx, http_request *rq);
 
 /* -- shared by the files of admin -- */
 

@@ -117,10 +117,10 @@ bool limits_admit(limits *l, uint32_t tenant, uint64_t now_us, int64_t unix_s,
                   const limits_ask *ask, limits_answer *out);
 /* The end of an admitted request with the same amounts; a cancelled one used the computed
  * tokens. */
-void limits_settle(limits *l, uint32_t tenant, uint64_t now_us, int64_t unix_s,
+void limits_settle(limits *l, uint32_t number, uint64_t now_us, int64_t unix_s,
                    const limits_ask *ask, uint64_t tokens_used);
 /* Instead of limits_settle: a later check refused the request, and it costs nothing. */
-void limits_return(limits *l, uint32_t tenant, uint64_t now_us, int64_t unix_s,
+void limits_return(limits *l, uint32_t number, uint64_t now_us, int64_t unix_s,
                    const limits_ask *ask);
 
 /* Values of x-ratelimit-{limit,remaining,reset}-{requests,tokens}; "" = no such header.  Remaining
@@ -132,7 +132,7 @@ typedef struct limits_headers {
     char limit_tokens[LIMITS_VALUE_BYTES], remaining_tokens[LIMITS_VALUE_BYTES],
         reset_tokens[LIMITS_VALUE_BYTES];
 } limits_headers;
-void limits_get_headers(limits *l, uint32_t tenant, uint64_t now_us, limits_headers *out);
+void limits_get_headers(limits *l, uint32_t number, uint64_t now_us, limits_headers *out);
 
 /* For metrics and administration. */
 typedef struct limits_usage {
@@ -144,7 +144,7 @@ typedef struct limits_usage {
     uint64_t refused[LIMITS_REASONS];
     uint32_t n_bookings;
 } limits_usage;
-void limits_get_usage(const limits *l, uint32_t tenant, int64_t unix_s, limits_usage *out);
+void limits_get_usage(const limits *l, uint32_t number, int64_t unix_s, limits_usage *out);
 
 /* The state that outlives the process. limits_keep counts reserved tokens as used, so that a killed
  * process loses no use; false: nothing to keep. */
@@ -154,7 +154,7 @@ typedef struct limits_kept {
 } limits_kept;
 bool limits_keep(const limits *l, uint32_t tenant, int64_t unix_s, limits_kept *out);
 /* Before anything is admitted for the tenant. */
-void limits_restore(limits *l, uint32_t tenant, const limits_kept *kept);
+void limits_restore(limits *l, uint32_t number, const limits_kept *kept);
 /* Grows with every change of the result of limits_keep. */
 uint64_t limits_n_changes(const limits *l);
 

@@ -53,7 +53,7 @@ void api_tell_unknown(api_job *job);
 void api_refuse(api_job *job, bool rq_gone);
 
 /* -- api_prepare.c -- */
-void api_prepare(void *job);
+void api_prepare(void *ctx);
 /* The model a request names.  False: job->error is set. */
 bool api_pick_model(api_job *job, const api_params *p, const config_model **about);
 /* Renders a conversation and tokenizes it. */
@@ -62,16 +62,16 @@ bool api_encode_text(api_job *job, const api_params *p, bytes text, const char *
                      tok_ids *out);
 
 /* -- handlers -- */
-void api_chat(void *app, http_request *rq);
-void api_completions(void *app, http_request *rq);
-void api_models_list(void *app, http_request *rq);
-void api_models_one(void *app, http_request *rq);
-void api_tokenize(void *app, http_request *rq);
-void api_detokenize(void *app, http_request *rq);
-void api_health(void *app, http_request *rq);
-void api_ready(void *app, http_request *rq);
-void api_metrics(void *app, http_request *rq);
-void api_version(void *app, http_request *rq);
-void api_audit(void *app, http_request *rq);
+void api_chat(void *ctx, http_request *rq);
+void api_completions(void *ctx, http_request *rq);
+void api_models_list(void *ctx, http_request *rq);
+void api_models_one(void *ctx, http_request *rq);
+void api_tokenize(void *ctx, http_request *rq);
+void api_detokenize(void *ctx, http_request *rq);
+void api_health(void *ctx, http_request *rq);
+void api_ready(void *ctx, http_request *rq);
+void api_metrics(void *ctx, http_request *rq);
+void api_version(void *ctx, http_request *rq);
+void api_audit(void *ctx, http_request *rq);
 
 #endif

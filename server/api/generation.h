@@ -41,7 +41,7 @@ struct generation {
 
 /* The end of a job that prepared a generation: submits it, or answers the reason of a failure.
  * Frees the job. */
-void generation_launch(void *job, bool rq_gone);
+void generation_launch(void *ctx, bool rq_gone);
 void generation_on_event(generation *f, uint32_t choice_idx, const gen_event *ev);
 void generation_flush(generation *f); // f may be freed
 /* Ends it with this error; a no-op if it has failed already. */

@@ -46,6 +46,6 @@ unknown_names *unknown_names_create(void);        // NULL: no memory
 void unknown_names_destroy(unknown_names *names); // accepts NULL
 /* UNKNOWN_NEW: log it now.  UNKNOWN_FULL is returned once, for the first name without room; later
  * ones count as logged. */
-unknown_news unknown_names_add(unknown_names *names, const char *name);
+unknown_news unknown_names_add(unknown_names *u, const char *name);
 
 #endif

@@ -95,7 +95,7 @@ bool fleet_model_set_policy(fleet *f, uint32_t slot, const model_policy *policy)
 void fleet_model_do(fleet *f, uint32_t slot, engine_command command); // on all its devices
 bool fleet_model_is_held(const fleet *f, uint32_t slot);              // by an operator
 /* The number of parts that the limits of a model are divided into, and the k-th part. */
-uint32_t fleet_n_parts(const model_policy *whole);
+uint32_t fleet_n_parts(const model_policy *p);
 model_policy fleet_part_of(const model_policy *whole, uint32_t k);
 uint32_t fleet_period_us(const model_policy *p); // time per token; 0: no target
 /* Can its replicas keep these guarantees?  `sums` ([n_devices], zeros before the first call) grow

@@ -103,14 +103,14 @@ bool kv_disk_wait_room(kv_disk *d, const kv_layout *l, uint64_t until_us);
 typedef enum kv_disk_answer { KV_DISK_WAIT, KV_DISK_READY, KV_DISK_GONE } kv_disk_answer;
 
 /* Ask for a block.  `wake` is called from another thread when it is READY or GONE.
- * KV_DISK_NO_TICKET: it is not there, or too many are asked for. */
+ * The index of a ticket; KV_DISK_NO_TICKET: it is not there, or too many are asked for. */
 uint32_t kv_disk_ask(kv_disk *d, const kv_disk_block *b, void (*wake)(void *ctx), void *wake_ctx);
 /* READY: the bytes of its slots, valid until the ticket is given back, and the time that reading
  * took. */
-kv_disk_answer kv_disk_look(kv_disk *d, uint32_t ticket, const unsigned char **slots,
+kv_disk_answer kv_disk_look(kv_disk *d, uint32_t idx, const unsigned char **slots,
                             uint64_t *read_us);
 /* In any state; `wake` is not called after this. */
-void kv_disk_give_back(kv_disk *d, uint32_t ticket);
+void kv_disk_give_back(kv_disk *d, uint32_t idx);
 
 /* The same as a table of functions, so that users can be built and tested without files. */
 typedef struct kv_disk_ops {
@@ -120,9 +120,9 @@ typedef struct kv_disk_ops {
     void (*put_end)(kv_disk *d, void *put);
     bool (*wait_room)(kv_disk *d, const kv_layout *l, uint64_t until_us);
     uint32_t (*ask)(kv_disk *d, const kv_disk_block *b, void (*wake)(void *ctx), void *wake_ctx);
-    kv_disk_answer (*look)(kv_disk *d, uint32_t ticket, const unsigned char **slots,
+    kv_disk_answer (*look)(kv_disk *d, uint32_t idx, const unsigned char **slots,
                            uint64_t *read_us);
-    void (*give_back)(kv_disk *d, uint32_t ticket);
+    void (*give_back)(kv_disk *d, uint32_t idx);
 } kv_disk_ops;
 extern const kv_disk_ops kv_disk_files;
 
