@@ -94,7 +94,7 @@ bool kv_disk_has(kv_disk *d, const uint64_t name[2]);
  * slot_bytes, in order).  NULL: it is there, the queue is full, or writing is off.  Then
  * kv_disk_put_end. */
 void *kv_disk_put_begin(kv_disk *d, const kv_disk_block *b, unsigned char **slots);
-void kv_disk_put_end(kv_disk *d, void *put);
+void kv_disk_put_end(kv_disk *d, void *begun);
 /* For the end of a process, the only function that waits: until the queue has room for a block of
  * this layout, at most until this time of clock_now_us.  False: there is no room, or writing is
  * off. */
