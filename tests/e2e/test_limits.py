@@ -217,7 +217,7 @@ def test_a_share_and_urgent_requests_have_places_in_a_queue_that_others_fill(ser
     assert len(held) == 27 and all(s.status in (200, 503) for s in flood)
     refused = ask(d, "b")
     message = error(refused, 503, "overloaded_error", "server_overloaded")
-    assert "27 of 32 sequences" in message and "kept" in message, message
+    assert "27 of 32 sequences" in message and "reserved" in message, message
     assert int(refused.headers["retry-after"]) >= 1
     assert ask(d, "a").status_code == 200  # and its part of what runs, though two long ones of b do
     gold = together(5, "a")

@@ -68,7 +68,7 @@ def test_one_gpu_is_chosen_by_index_or_uuid():
     ([], {"INFERD_FAKE_NO_DRIVER": "1"}, 3, "no NVIDIA driver is installed"),
     ([], {"INFERD_FAKE_DEVICES": "0"}, 3, "no GPU: "),
     (["--device", "cuda:3"], {}, 3, "--device matches none of the 1 GPUs"),
-    (["--device", "cpu"], {}, 2, "--self-test is about GPUs"),
+    (["--device", "cpu"], {}, 2, "--self-test tests GPUs only"),
     (["--device", "gpu7"], {}, 2, "--device is \"gpu7\""),
 ])
 def test_without_a_gpu_it_says_why(args, env, status, words):

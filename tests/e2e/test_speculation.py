@@ -138,7 +138,7 @@ def test_what_cannot_guess_says_so(tmp_path, tiny_model):
     assert check_config(tmp_path, config)[0] == 0
     config["devices"] = [{"kind": "cuda"}]
     status, text = check_config(tmp_path, config)
-    assert status == 2 and "limits.draft_tokens: tokens are guessed ahead on a CPU only" in text
+    assert status == 2 and "limits.draft_tokens: draft tokens exist on a CPU only" in text
 
 
 # ---- beginnings that arrive together ----
