@@ -173,8 +173,7 @@ static bool is_away(model_state s) {
     return s != MODEL_HOT && s != MODEL_DRAINING && s != MODEL_LOADING;
 }
 
-/* It is away (or cold), or was since the command: another request may have brought it back
- * already. */
+/* It is away (or cold), or was since the command: another request may have brought it back. */
 static bool has_left_one(const wait *w, uint32_t d, const engine_model_info *i) {
     if (w->goal == GOAL_COLD)
         return i->state == MODEL_COLD || i->state == MODEL_FAILED || i->n_colds != w->n_colds[d];
@@ -193,8 +192,7 @@ static bool has_left(const fleet *f, const wait *w) {
     return true;
 }
 
-/* On each device with a replica: no work, and off the device unless its weights stay for another
- * name. */
+/* On each device with a replica: no work, and off it unless its weights stay for another name. */
 static bool is_drained(const fleet *f, uint32_t slot) {
     for (uint64_t left = fleet_model_devices(f, slot); left != 0; left &= left - 1) {
         engine_model_info i;
@@ -361,8 +359,7 @@ static void log_command(const http_request *rq, const char *what, const char *na
     log_end(&line);
 }
 
-/* Create it before the command: a model that leaves at once would be missed otherwise.  NULL: no
- * memory. */
+/* Created before the command: else a model that leaves at once is missed.  NULL: no memory. */
 static wait *create_wait(const app *a, const char *name, uint32_t slot) {
     engine_model_info info;
     wait *w = calloc(1, sizeof *w);

@@ -2,17 +2,16 @@
  * models and tenants, the whole configuration, and plans (would this fit?).
  *
  *   admin.c        commands, waiting for them, changes of the configuration
- *   config_edit.c   changes of its text
- *   change.c       one change at a time, from text to the running daemon
+ *   admin_ask.c    plans, by the arithmetic of model_plan.h
  *   admin_state.c  the present state
- *   model_plan.c   the arithmetic of plans
+ *   config_edit.c  changes of the configuration's text
+ *   change.c       one change at a time, from text to the running daemon
  *
  * The routes answer on a socket file of their own, where every client that can open it is trusted,
  * and elsewhere only to a key of `admin`. docs/admin.md lists them.
  *
  * A command is an order to the engine.  It is answered at once, or when its goal is reached: until
  * then the exchange waits in a list that is checked after every change of a state.
- *
  * Thread: front. */
 #ifndef INFERD_ADMIN_H
 #define INFERD_ADMIN_H

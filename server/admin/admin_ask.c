@@ -1,13 +1,11 @@
-/* admin_ask.c - POST /admin/plan: turns a question into a snapshot and a wanted model, and writes
- * the result of the arithmetic in model_plan.h.
+/* admin_ask.c - POST /admin/plan: asks model_plan.h with a snapshot and a wanted model.
  *
  * The arithmetic runs for every device; the answer is that of the best one: where the model is,
  * where it fits now with the fewest victims, where it would get a time slice, where it fits at all.
  * A model of several parts (fleet.h) fits when as many devices take one as it has parts.
  *
- * A model or tenant that does not exist yet is handled like a real change except for the last step:
- * it is inserted into the configuration's text, which is read and checked as a whole, and the
- * model's file is opened. */
+ * A model or tenant that does not exist yet is handled like a change that is not applied: it is put
+ * into the configuration's text, which is read and checked, and the model's file is opened. */
 #include <string.h>
 
 #include "admin.h"
@@ -275,8 +273,7 @@ static question question_of(const asked *k, const snapshot *s, const app *a) {
     return q;
 }
 
-/* All models with their targets, the wanted one with its new target; none if the step of the wanted
- * one was never measured there. */
+/* All models with targets, the wanted one with its new one; none if its step was never measured. */
 static void take_tasks(snapshot *s, const app *a, const asked *k, uint32_t device_idx) {
     const app_config *c = a->config;
     fleet_guarantee all[REGISTRY_SLOTS];

@@ -1,5 +1,4 @@
-/* admin_state.c - GET /admin/state and its parts: the state of the engines, the registry and the
- * configuration at one moment. */
+/* admin_state.c - GET /admin/state: engines, registry and configuration at one moment. */
 #include <string.h>
 #include <time.h>
 
@@ -269,8 +268,7 @@ static void add_leaving(buf *out, const app *a) {
 
 /* ---- the devices ---- */
 
-/* An even part of the remaining time, so that a device in a long step leaves time for the others; 0
- * when the time is over. */
+/* An even part of the time left, so that a device in a long step leaves some to others; 0: none. */
 static uint32_t map_wait_ms(uint32_t n_left, uint64_t now_us, uint64_t until_us) {
     return now_us < until_us ? (uint32_t)((until_us - now_us) / n_left / 1000) + 1 : 0;
 }

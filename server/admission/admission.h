@@ -1,9 +1,9 @@
 /* admission.h - admission: everything that can refuse a request before it is in a queue.
  *
- *   admission_ask       one call, one result: admitted, or an error with its reason.  The order of
- * the checks stands in admission.c admission_hold      one of its sequences was sent to a device,
- * under this number admission_drop      some of them never were admission_on_done   that sequence
- * has ended: its queue slot is free; with the last one the request is settled
+ *   admission_ask       admitted, or an error with its reason; admission.c has the order of checks
+ *   admission_hold      one of its sequences was sent to a device, under this number
+ *   admission_drop      some of them never were
+ *   admission_on_done   that sequence has ended: its queue slot is free; the last one settles all
  *
  * How requests count: a request counts once per choice (prompts times n).  Its tokens are those of
  * each prompt once, whatever n is, and those of all outputs.  At admission an output counts with
@@ -16,8 +16,7 @@
  * If its client leaves, the last sequence of a request ends some steps later.  Until then it runs
  * and counts as running, so that a client gains nothing by leaving and asking again.
  *
- * The use of days and months is stored in a file (quota_file.h), written by a thread of its own,
- * because a disk may be slow.
+ * The use of days and months is in a file (quota_file.h), written by a thread: a disk may be slow.
  *
  *   front    admission_tick > snapshot > writer.text ... admission_tick > collected
  *   writer                          quota_file_write
@@ -77,8 +76,7 @@ typedef struct admission_request {
     uint64_t arrival_us;
 } admission_request;
 
-/* What an admitted request has: for each choice admission_hold or admission_drop must take it once.
- */
+/* An admitted request: admission_hold or admission_drop must take each choice of it once. */
 typedef struct admission_grant {
     queue_slot qslot;         // of every choice
     admission_ticket *ticket; // NULL: no tenant
@@ -104,8 +102,7 @@ void admission_on_done(admission *g, uint32_t slot, const gen_event *ev, uint64_
 queue_slots *admission_queue_slots(admission *g);
 /* Slots were kept for shares, or no longer. */
 void admission_note_slots(admission *g, uint64_t now_us);
-/* The request was admitted, but the engine's queue was full: returns its delay, with a
- * reservation. */
+/* The request was admitted, but the engine's queue was full: reserves, and returns the delay. */
 unsigned admission_refuse(admission *g, uint64_t mark, uint32_t n, uint64_t now_us);
 /* True: a request of this tenant (-1: none) that asks for `best` or less is refused whatever it
  * holds, and would get no reservation either: its body need not be read. */

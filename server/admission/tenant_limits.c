@@ -1,8 +1,7 @@
 /* tenant_limits.c - see tenant_limits.h.
  *
  * All arithmetic is on integers.  A request, a token and a request slot are PART parts each: a
- * bucket with the limit n then gains exactly n parts per microsecond, so no remainder is ever
- * dropped.
+ * bucket with the limit n then gains exactly n parts per microsecond: no remainder is dropped.
  *
  * Three flows limit a request: the two buckets, and the slots of running requests (BUCKET_RUNNING),
  * of which `concurrent` become free per usual duration of a request.  Bookings are kept in the
@@ -14,8 +13,7 @@
  *         |/    |/    |/        depends only on the points to its right
  *         |_____b0____b1_____
  *
- * A full bucket gains nothing, so lowering it costs less than computed: the rule is on the safe
- * side.
+ * A full bucket gains nothing, so lowering it costs less than computed: the rule is safe.
  *
  * Ends of requests are not as regular as a refill.  Of the k ends expected by some time, `spread`
  * square roots of k are not counted on (below zero: that many more are, because some clients do not
@@ -43,8 +41,7 @@ enum {
 };
 #define DURATION_FIRST_US (10 * SECOND_US)
 /* In 1/SPREAD_ONE of the square root of the expected ends, see above.  A broken reservation raises
- * the spread by as much as RESERVED_PER_BREAK kept ones lower it, so about one of that many
- * breaks. */
+ * the spread by as much as RESERVED_PER_BREAK kept ones lower it: about one of so many breaks. */
 enum {
     SPREAD_ONE = 128,
     SPREAD_MAX = 3 * SPREAD_ONE,
@@ -477,8 +474,7 @@ static bool fits_windows(tenant *t, const limits_ask *ask, limits_answer *out) {
     return true;
 }
 
-/* The unused rest of the day or month is too small, even if running requests return their
- * tokens. */
+/* The unused rest of the day or month is too small, even if running requests return theirs. */
 static bool refuse_used_up(tenant *t, const limits_ask *ask, int64_t unix_s, bool month,
                            limits_answer *out) {
     const quota *q = month ? &t->month : &t->day;
@@ -711,8 +707,7 @@ static void change_spec(tenant *t, const limits_spec *spec, uint64_t now_us) {
         t->level[i] = move_level(t->level[i], rate_of(&t->spec, i), rate_of(spec, i),
                                  i == BUCKET_TOKENS ? t->reserved : 0);
     if (t->n_ended == 0 && spec->concurrent != 0) {
-        /* As if one round of requests had ended: running requests give no duration until one
-         * ends. */
+        /* As if one round of requests had ended: running ones give no duration until they end. */
         t->n_ended = u32_min(spec->concurrent, ENDS_REMEMBERED / 2);
         t->busy_us = t->n_ended * DURATION_FIRST_US;
     }

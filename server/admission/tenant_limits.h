@@ -20,10 +20,9 @@
  *    |  others must leave what   |  then the reservation expires, and others may use
  *    |  it needs at `due`        |  what it kept
  *
- * A client that returns when its booking is due uses it; reservations of others do not prevent
- * that.
- * All other requests, also of clients that return early, get only what no reservation needs.
- * Bookings reach at most LIMITS_RETRY_MAX_S ahead: when more than that is reserved, a client gets
+ * A client that returns when its booking is due uses it, whatever others reserved.  All other
+ * requests, also of clients that return early, get only what no reservation needs.  Bookings reach
+ * at most LIMITS_RETRY_MAX_S ahead: when more than that is reserved, a client gets
  * LIMITS_RETRY_MAX_S without a reservation.  Refusals by day or month return the time to its end
  * and book nothing; if only the tokens of running requests are in the way, they return the usual
  * duration of a request.  If several limits are short, the one with the longest wait is reported.
@@ -85,8 +84,7 @@ typedef struct limits_spec {
 typedef struct limits_ask {
     /* Equal for a request and its retries and different for others, such as a hash of the client
      * and the body; so a retry finds its booking, and an early one gets no second booking. 0 =
-     * unknown: a due booking is found by its amounts, which other requests of the same size can
-     * take. */
+     * unknown: a due booking is found by its amounts, which others of the same size can take. */
     uint64_t mark;
     uint32_t n_requests; // n choices, lists and several prompts count each
     uint64_t tokens;     // prompt and output estimate
@@ -107,16 +105,14 @@ uint32_t limits_n_tenants(const limits *l);
 
 /* Sets the limits of tenant `number`; the table grows to it.  A number keeps its name for good.  A
  * change keeps used and reserved tokens and running requests: a bucket lacks what it lacked before,
- * at most all of the new limit, and reservations are dropped.  INFERD_EINVAL, INFERD_ENOMEM change
- * nothing. */
+ * at most all of the new limit; reservations are dropped.  EINVAL, ENOMEM change nothing. */
 inferd_status limits_set_tenant(limits *l, uint32_t number, const char *name,
                                 const limits_spec *spec, uint64_t now_us, inferd_err *err);
 
 /* True: admitted; limits_settle or limits_return must follow once.  False: nothing was taken. */
 bool limits_admit(limits *l, uint32_t tenant, uint64_t now_us, int64_t unix_s,
                   const limits_ask *ask, limits_answer *out);
-/* The end of an admitted request with the same amounts; a cancelled one used the computed
- * tokens. */
+/* An admitted request ended, with the same amounts; a cancelled one used the computed tokens. */
 void limits_settle(limits *l, uint32_t number, uint64_t now_us, int64_t unix_s,
                    const limits_ask *ask, uint64_t tokens_used);
 /* Instead of limits_settle: a later check refused the request, and it costs nothing. */
@@ -166,8 +162,7 @@ limits_date limits_date_of(int64_t unix_s);
 bool limits_date_valid(limits_date d);
 int64_t limits_date_begins_s(limits_date d); // of a valid date: its midnight
 
-/* Buckets are within their bounds, bookings in order, sums not negative; false only after a bug.
- * For tests. */
+/* For tests: buckets within bounds, bookings in order, sums not negative; false: there is a bug. */
 bool limits_verify(const limits *l, uint32_t tenant);
 
 #endif

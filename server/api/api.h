@@ -2,7 +2,6 @@
  *
  * The worker does all work that takes longer for a larger body (JSON, template, tokenizer); the
  * front gets plain data back.
- *
  * Thread: handlers and *_done: front; *_work: worker. */
 #ifndef INFERD_API_H
 #define INFERD_API_H
@@ -46,8 +45,7 @@ void api_start(app *a, http_request *rq, api_route route, void (*work)(void *job
 void api_job_destroy(api_job *job); // accepts NULL
 void api_answer_error(http_request *rq, const api_error *e);
 void api_answer_json(http_request *rq, int status, buf *body);
-/* Unknown fields: counts them, logs each name once, and names them in a header of the answer.  Call
- * it before the answer. */
+/* Before the answer: counts unknown fields, logs each name once, names them in a header of it. */
 void api_tell_unknown(api_job *job);
 /* Refuses a job: counts, logs, and answers unless rq_gone. */
 void api_refuse(api_job *job, bool rq_gone);

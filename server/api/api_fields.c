@@ -1,5 +1,4 @@
-/* api_fields.c - the table of api_params.h, and the readers of fields that are more than one
- * number. */
+/* api_fields.c - the table of api_params.h, and readers of fields that are more than one number. */
 #include <string.h>
 
 #include "api_params.h"

@@ -1,11 +1,9 @@
-/* api_ops.c - routes for operators and monitoring: /health, /ready, /version, /metrics,
- * /debug/audit. */
+/* api_ops.c - routes for operators: /health, /ready, /version, /metrics, /debug/audit. */
 #include "api.h"
 #include "app_usage.h"
 #include "admission.h"
 
-/* Alive: the loop runs, and the device is not lost.  Independent of models, so that a slow load is
- * not killed. */
+/* Alive: the loop runs, and a device is left.  Independent of models: a slow load is not killed. */
 void api_health(void *ctx, http_request *rq) {
     app *a = ctx;
     buf out = {0};
@@ -52,8 +50,7 @@ void api_metrics(void *ctx, http_request *rq) {
     http_answer(rq, 200, "text/plain; version=0.0.4; charset=utf-8", &out, NULL);
 }
 
-/* Each engine checks its accounting between two steps; the loop blocks for that, so the timeout is
- * short. */
+/* Each engine checks its accounting between two steps; the timeout is short: the loop blocks. */
 void api_audit(void *ctx, http_request *rq) {
     enum { AUDIT_TIMEOUT_MS = 500 }; // of all engines together
     app *a = ctx;

@@ -7,7 +7,6 @@
  *
  * Rules for all rows: null is the same as absent; an integral real (5.0) is an integer; nothing
  * else is converted.  The first problem in the order of the table is reported.
- *
  * Thread: any; an api_params belongs to its reader, with the JSON tree it points into. */
 #ifndef INFERD_API_PARAMS_H
 #define INFERD_API_PARAMS_H

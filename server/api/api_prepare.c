@@ -1,5 +1,4 @@
-/* api_prepare.c - turns a body into requests for the engines: read, find the model, tokenize, check
- * the limits, build.
+/* api_prepare.c - turns a body into requests for the engines.
  *
  *   api_params_read > api_pick_model > api_params_check > encode > check_room > build
  *
@@ -7,8 +6,7 @@
  * queue, limits) is asked on the front, when the request is there: admission_ask.
  *
  * All of it runs on a worker and never touches the front's state: models, names and the secret
- * never change, the configuration is referenced, and the fleet's functions used here are for any
- * thread. */
+ * never change, the configuration is referenced, the fleet's functions here are for any thread. */
 #include <float.h>
 #include <sys/random.h>
 #include <time.h>
@@ -18,8 +16,7 @@
 #include "json_out.h"
 #include "models/chat.h"
 
-/* Largest number of log-probabilities that a request may keep in memory: each takes 8 bytes here
- * and about 60 as JSON. */
+/* Log-probabilities that a request may keep in memory: each takes 8 bytes, and about 60 as JSON. */
 enum { LOGPROB_ENTRIES_MAX = 4000000 };
 
 typedef struct request_draft {
@@ -35,8 +32,6 @@ typedef struct request_draft {
 static bool no_memory(api_job *job) {
     return api_fail(&job->error, API_INTERNAL, NULL, "the server is short of memory");
 }
-
-/* ---- the model ---- */
 
 bool api_pick_model(api_job *job, const api_params *p, const config_model **about) {
     const inferd_config *c = job->config->c;
@@ -61,8 +56,7 @@ bool api_pick_model(api_job *job, const api_params *p, const config_model **abou
 
 /* ---- text to ids ---- */
 
-/* The template's variables: those of the request, and two fields that other servers pass as
- * variables. */
+/* The template's variables: the request's, and two fields that other servers pass as variables. */
 static json_t *make_kwargs(const api_params *p) {
     json_t *kwargs = p->kwargs == NULL ? json_object() : json_copy(p->kwargs);
     if (kwargs == NULL) return NULL;
@@ -76,8 +70,7 @@ static json_t *make_kwargs(const api_params *p) {
     return NULL;
 }
 
-/* A template that exceeds its limits does so at every retry of the same request: an error of the
- * client, without a retry. */
+/* A template that exceeds its limits does so at every retry: a client's error, without a retry. */
 static bool fail_render(api_job *job, inferd_err *err) {
     if (err->status == INFERD_ETOOLONG || err->status == INFERD_EINVAL)
         return api_fail(&job->error, API_BAD_VALUE, "messages", "the chat template refused: %s",
@@ -85,8 +78,7 @@ static bool fail_render(api_job *job, inferd_err *err) {
     return api_fail_status(&job->error, err, "messages");
 }
 
-/* A copy of the messages with empty texts for absent contents; NULL: none is absent, or no
- * memory. */
+/* A copy of the messages with empty texts for absent contents; NULL: none absent, or no memory. */
 static json_t *fill_contents(json_t *messages) {
     json_t *copy = NULL, *m;
     size_t i;
@@ -204,8 +196,7 @@ static bool make_prompts(request_draft *d) {
 
 /* ---- room ---- */
 
-/* Clients (LiteLLM, and software built on it) recognise a full context by these words of OpenAI and
- * vLLM: they cut the conversation, or use a model with a longer context. */
+/* In words that clients recognise: see refuse_size in admission.c. */
 static bool fail_context(const request_draft *d, size_t n_prompt) {
     const char *name = d->job->input;
     int64_t wanted = d->p.max_tokens;
@@ -243,8 +234,7 @@ static bool check_logprobs(const request_draft *d, const stream_prompt *p, uint6
                     LOGPROB_ENTRIES_MAX);
 }
 
-/* The first chunk of a stream repeats the prompt for each choice; it must fit the buffer of a
- * client that has not begun to read. */
+/* The first chunk repeats the prompt for each choice; it must fit the buffer before any is read. */
 static bool check_first_chunks(const request_draft *d, const stream_prompt *p, uint64_t *n_bytes) {
     if (!d->p.stream) return true;
     buf json = {0};
@@ -280,8 +270,7 @@ static bool check_room(const request_draft *d) {
 
 /* ---- class, rank, cache scope ---- */
 
-/* The class of the body overrides that of the headers, which a gateway may set; without either the
- * model's default applies. */
+/* The body's class overrides that of the headers (of a gateway); without: the model's default. */
 static gen_class class_of(const request_draft *d) {
     const inferd_config *c = d->job->config->c;
     int tenant = d->job->tenant;
@@ -351,9 +340,8 @@ static void set_deadlines(const request_draft *d, gen_request *r) {
         *hinted = rq->deadline_us;
 }
 
-/* Fills request i of n_prompts * n.  Its noise is that of choice i, counted over all prompts:
- * prompts of one list share the seed, and with the same noise equal prompts would get equal
- * texts. */
+/* Fills request i of n_prompts * n.  Its noise is that of choice i over all prompts: prompts of one
+ * list share the seed, and with the same noise equal prompts would get equal texts. */
 static bool fill_request(const request_draft *d, gen_request *r, uint32_t i, uint64_t seed) {
     const api_params *p = &d->p;
     const tok_ids *ids = &d->prompts[i / p->n].ids;

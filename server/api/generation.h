@@ -3,12 +3,11 @@
  *   generation_launch     all sequences are submitted, or none
  *   generation_on_event   an event of one of them; its output is sent by generation_flush
  *   generation_flush      begins the stream, writes, or ends: an answer, an error, [DONE]
- *   (client leaves)   every sequence is cancelled, the flight is freed
+ *   (client leaves)       every sequence is cancelled, the generation is freed
  *
  * A stream begins with its first bytes, not before: a request that fails in the queue still gets an
  * HTTP status of its own.  After heartbeat_ms without output it begins with a comment line, so that
  * clients and proxies see that it is alive; a later failure is then sent as an event.
- *
  * Thread: front. */
 #ifndef INFERD_GENERATION_H
 #define INFERD_GENERATION_H
@@ -39,8 +38,7 @@ struct generation {
     uint64_t heartbeat_us;                   // after arrival
 };
 
-/* The end of a job that prepared a generation: submits it, or answers the reason of a failure.
- * Frees the job. */
+/* The end of a job that prepared a generation: submits it, or answers why not.  Frees the job. */
 void generation_launch(void *ctx, bool rq_gone);
 void generation_on_event(generation *f, uint32_t choice_idx, const gen_event *ev);
 void generation_flush(generation *f); // f may be freed

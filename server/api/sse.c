@@ -25,9 +25,8 @@ static bool begins_with(bytes b, const char *prefix) {
     return b.n >= n && memcmp(b.p, prefix, n) == 0;
 }
 
-/* "bytes: \xe2\x96", as OpenAI writes a token that is not whole characters.  Printable ASCII is
- * written unchanged and a backslash is doubled, so two tokens of different bytes have different
- * names. */
+/* "bytes: \xe2\x96", as OpenAI writes a token that is not whole characters.  Printable ASCII stays,
+ * and a backslash is doubled, so tokens of different bytes have different names. */
 static void add_bytes_name(buf *out, bytes piece) {
     static const char digits[] = "0123456789abcdef";
     buf_add_str(out, "\"bytes:");

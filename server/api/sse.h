@@ -2,12 +2,10 @@
  *
  * Written directly into a buf, because a chunk is small, has a fixed shape and there is one per
  * token.  Every `data:` line is complete after each call, so a round of chunks can be passed to the
- * socket as one piece. stream.c decides which text, log-probabilities and ids go into a chunk; this
- * file only writes them.
+ * socket as one piece.  Which text, log-probabilities and ids go into a chunk is for stream.c.
  *
  *   answer_open   answer_choice_add ...   answer_close          one body
  *   sse_chunk ...   sse_usage   sse_done                        a stream
- *
  * Thread: any. */
 #ifndef INFERD_SSE_H
 #define INFERD_SSE_H

@@ -287,8 +287,7 @@ static bool leaves(const entry *e, uint64_t until) {
     return e->start < until && e->end <= until;
 }
 
-/* Writes the next `n_text` bytes of text with their log-probabilities and ids; `last`: everything
- * left and the finish reason. */
+/* Writes the next `n_text` bytes, log-probabilities and ids; `last`: all, and the finish reason. */
 static void write_delta(stream *s, uint32_t choice_idx, size_t n_text, bool last, buf *out) {
     choice *c = &s->choices[choice_idx];
     answer_choice a = describe(s, choice_idx);
@@ -320,8 +319,7 @@ static void write_delta(stream *s, uint32_t choice_idx, size_t n_text, bool last
 
 /* ---- events ---- */
 
-/* Looks for stop strings in text[from ..); a match cuts the text there and drops the text
- * behind. */
+/* Looks for stop strings in text[from ..); a match cuts the text there. */
 static void match_stops(stream *s, choice *c, size_t from) {
     stop_match m;
     bytes fresh = text_since(c, from);

@@ -62,7 +62,6 @@ typedef struct stream_options {
     int64_t created;
 } stream_options;
 
-/* Frees all that the options own. */
 void stream_options_deinit(stream_options *o);
 
 /* Takes the options, also on failure; NULL: no memory. */

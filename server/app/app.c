@@ -76,7 +76,6 @@ static app_config *create_config(app *a, const inferd_config *c) {
 
 /* ---- tenants ---- */
 
-/* The policy of a tenant as last sent to the fleet. */
 typedef struct app_told {
     tenant_policy policy;
     uint64_t devices;
@@ -145,8 +144,7 @@ int app_tenant(const app_config *config, int number) {
 
 /* ---- another configuration ---- */
 
-/* Two daemons with the same fingerprint serve the same files with the same program.  The order of
- * the models does not matter. */
+/* Daemons with one fingerprint serve the same files, in any order, with the same program. */
 static void set_fingerprint(const app *a, app_config *config) {
     uint64_t sum = hash_bytes(HASH_BEGIN, INFERD_VERSION, strlen(INFERD_VERSION));
     for (uint32_t i = 0; i < config->c->n_models; i++) {
@@ -283,8 +281,7 @@ static void keep_queue_slots(app *a) {
 }
 
 /* Sends the tenants' shares, which apply from the next step on, to the devices with their models.
- * Removed tenants go first, to make room for the others.  Unchanged policies are skipped, since
- * there may be many. */
+ * Removed tenants go first, to make room.  Unchanged policies are skipped: there may be many. */
 static void tell_tenants(app *a) {
     const app_config *config = a->config;
     uint64_t all = 0;

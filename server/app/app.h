@@ -1,20 +1,18 @@
 /* app.h - the daemon's state between requests, and the path of a request through it.
  *
- *   http handler > api_start > (worker) api_prepare > generation_launch > fleet_submit
+ *   http handler > api_start > (worker) api_prepare > generation_launch > fleet_send
  *   engine wake  > app_on_engine_wake > generation_on_event > stream > http_stream_write
  *
  * The configuration may be exchanged while requests run: a job on a worker holds a reference to the
  * one it began with, and through it to the slots of its models (registry.h).  What must not change
  * while the daemon runs (fleet, routes) is stored here by itself and never read from a newer
- * configuration.  A request identifies its tenant by a number that is not its index in a
- * configuration: between the check of its key and the end of its body the configuration may have
- * been exchanged.
+ * configuration.  A request names its tenant by a number, not by an index in a configuration, which
+ * may be exchanged between the check of its key and the end of its body.
  *
- * Every sequence in the engine has a slot until its GEN_EV_DONE, even if its client left long
- * before: so the slots in use are the sequences that the engine still has, and admission counts
- * those.
+ * Every sequence in the engine has a slot until its GEN_EV_DONE, even if its client left before:
+ * the slots in use are the sequences that the engine still has, and admission counts those.
  *
- * Always: n_slots_used <= n_slots; a slot's id is 0 exactly when it is free.
+ * Always: a slot's id is 0 exactly when it is free.
  * Thread: front, except members marked read-only. */
 #ifndef INFERD_APP_H
 #define INFERD_APP_H
@@ -140,8 +138,7 @@ uint32_t app_n_running(const app *a);
 /* From now on new requests use `c`, which is taken, with the models of the plan.  False: `problem`
  * has the reason, the caller still owns `c`, and nothing changed. */
 bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *problem);
-/* The same configuration with other slots ([n_models], copied), after files were replaced.  False:
- * no memory, and nothing changed. */
+/* The same with other slots ([n_models], copied), after files were replaced.  False: no memory. */
 bool app_swap_slots(app *a, const int *slots);
 /* Counts a reload, also a refused one. */
 void app_note_reload(app *a, bool ok);

@@ -1,7 +1,6 @@
 /* app_usage.h - use of the devices, from the engines to the pages that report it.
  *
- *   engines' flows > app_read_usage > ledger (by names) > /metrics, GET /admin/state
- *
+ *   engines' flows > app_read_usage > tenant_usage (by names) > /metrics, GET /admin/state
  * Thread: front. */
 #ifndef INFERD_APP_USAGE_H
 #define INFERD_APP_USAGE_H
@@ -11,9 +10,8 @@
 
 /* Brings the usage table up to date. */
 void app_read_usage(const app *a, uint64_t now_us);
-/* The same, but only when its window moves, once a second, and while a model leaves.  Call it at
- * each tick before registry_sweep: until then the use of a slot counts under its old model's
- * name. */
+/* The same, but only when its window moves (once a second) and while a model leaves.  Call it at
+ * each tick before registry_sweep: until then a slot's use counts under its old model's name. */
 void app_watch_usage(const app *a, uint64_t now_us);
 /* Appends the page of GET /metrics.  `tenant`: number of the tenant that the page is for, with its
  * rows and models only; -1: all, for an operator, or without keys. */

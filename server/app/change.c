@@ -448,8 +448,7 @@ static void on_text(uv_work_t *work, int status) {
 
 /* ---- patches ---- */
 
-/* Members of these objects, so that one patch can reset an object to its defaults and then set
- * some. */
+/* Members of these objects: one patch can reset an object to its defaults and then set some. */
 static const char *const objects[][6] = {{"share", "policy", "percent", "devices"},
                                          {"slo", "ttft_ms", "tpot_ms"},
                                          {"replicas", "min", "max"},
@@ -507,8 +506,7 @@ static inferd_status copy_patch(patch *to, const patch *from) {
     return to->name != NULL && to->text != NULL ? INFERD_OK : INFERD_ENOMEM;
 }
 
-/* The kept patches, then the new one; an earlier patch of the same element is merged with the new
- * one, which overrides it. */
+/* The kept patches, then the new one, which is merged over an earlier patch of the same element. */
 static inferd_status collect_patches(job *j, const changer *ch, inferd_err *err) {
     bool own = j->rq.kind == CHANGE_PATCH;
     if (j->rq.kind != CHANGE_PATCH && j->rq.kind != CHANGE_ASK) return INFERD_OK;

@@ -32,8 +32,7 @@ typedef struct changer_options {
     void *loop;       // a uv_loop_t
     const char *path; // of the configuration's file, borrowed; NULL: no file
     bool allow_dummy;
-    /* Applies the options of the command line, which override the file.  Any thread; false: it
-     * reported the reason. */
+    /* Applies the command line's options, which override the file.  Any thread; false: reported. */
     bool (*adjust)(void *ctx, inferd_config *c);
     void *ctx;
 } changer_options;
@@ -51,8 +50,7 @@ typedef struct change_result {
     const char *problems; // lines; "" when there are none
     const char *restart;  // settings that need a restart, "a, b", or ""
     const char *warning;  // or ""
-    /* CHANGE_ASK: the configuration that would apply, and its opened models.  NULL if it could not
-     * be read. */
+    /* CHANGE_ASK: the configuration that would apply, and its opened models.  NULL: unreadable. */
     const inferd_config *wanted;
     const registry_plan *plan;
 } change_result;

@@ -46,7 +46,6 @@ static bool same_id(const model_file_id *a, const model_file_id *b) {
     return memcmp(a, b, sizeof *a) == 0;
 }
 
-/* Time between two checks. */
 static uint64_t every_us(const file_look *f) {
     return f->app->config->c->limits.file_look_ms * (uint64_t)1000;
 }

@@ -7,13 +7,11 @@
  *   front    take    a different model gets a slot of its own (registry_replace)
  *
  *   same      the file that was opened
- *   replaced another file, or a changed one.  It is opened once two checks see it unchanged.  If
- *   that
- *             fails (it is still being copied, or is no model), the model serves on with its
- *             present
- *             weights, also from the old file, which is still open; opening is retried after each
- *             change of the file, and at intervals.  A file with the same bytes changes nothing.
- *   missing the model serves on from memory; reading its weights again fails until the file is back
+ *   replaced  another file, or a changed one.  It is opened once two checks see it unchanged.  If
+ *             that fails (it is still being copied, or is no model), the model serves on with its
+ *             present weights, also from the old file, which is still open; opening is retried
+ *             after each change of the file, and at intervals.  Equal bytes change nothing.
+ *   missing   the model serves on from memory; its weights cannot be read again until it is back
  *
  * If the configuration changes during a check, the check is dropped and repeated.
  *

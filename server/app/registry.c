@@ -198,8 +198,7 @@ static bool tell_fleet(registry *r, int slot) {
     return !s->untold;
 }
 
-/* The policy of the configuration, except values that a command has set and that the configuration
- * did not change since. */
+/* The configuration's policy, except values set by a command that it has not changed since. */
 static model_policy policy_of(const registry_slot *s, const config_model *m) {
     model_policy p = m->policy;
     if (m->policy.pin == s->told.pin && !s->heed_pin) p.pin = s->policy.pin;
@@ -305,8 +304,7 @@ static void set_policies(registry *r, const inferd_config *c, const registry_ope
     }
 }
 
-/* Finds slots for all models, without changing a slot in use.  False: too few slots, or no memory;
- * filled slots are emptied again. */
+/* Finds slots for all models; slots in use stay.  False: too few, or no memory; all is undone. */
 static bool find_slots(registry *r, const inferd_config *c, const registry_opened *opened,
                        int *slots, inferd_err *problem) {
     int empty = 0;

@@ -14,9 +14,7 @@
  * if it is dropped before, the fleet has nothing to release.
  *
  * Names have numbers of their own, which are never used for another name: metrics count by them.
- *
- * Thread: front; any thread that holds a configuration may read m, name and name_idx of its
- * slots. */
+ * Thread: front; any thread with a configuration may read m, name and name_idx of its slots. */
 #ifndef INFERD_REGISTRY_H
 #define INFERD_REGISTRY_H
 

@@ -9,8 +9,7 @@ typedef struct fault_row {
     unsigned retry_after_s;
 } fault_row;
 
-/* Statuses that clients retry by themselves (408, 409, 429, 5xx) are used only where time can
- * help. */
+/* Statuses that clients retry (408, 409, 429, 5xx) are used only where time can help. */
 static const fault_row fault_rows[API_FAULTS] = {
     [API_BAD_JSON] = {400, "invalid_request_error", NULL, 0},
     [API_BAD_VALUE] = {400, "invalid_request_error", "invalid_value", 0},

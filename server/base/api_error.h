@@ -3,7 +3,6 @@
  * Every error answer has the same body, {"error":{message, type, param, code}}; one table maps the
  * fault to status, type and code.  Clients use `code` and `param`; people read the message, which
  * names the allowed range and quotes at most 64 bytes of the request.
- *
  * Thread: any; an api_error belongs to its caller. */
 #ifndef INFERD_API_ERROR_H
 #define INFERD_API_ERROR_H

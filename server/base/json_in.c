@@ -56,8 +56,7 @@ static bool live_add(live_set *l, void *p) {
     return true;
 }
 
-/* Entries behind the gap move up unless they are at their home slot, so that no search ends
- * early. */
+/* Entries behind the gap move up unless at their home slot, so that no search ends early. */
 static void live_remove(live_set *l, const void *p) {
     size_t gap = live_home(l, p);
     while (l->slots[gap] != p) gap = (gap + 1) & l->mask; // it is present: it was added
@@ -279,8 +278,7 @@ static size_t skip_space(bytes text, size_t i) {
     return i;
 }
 
-/* The position after the value at `i`: it ends with its closing bracket, or before a character that
- * may follow a scalar. */
+/* The position after the value at `i`: behind its closing bracket, or where a scalar ends. */
 static size_t skip_value(bytes text, size_t i) {
     size_t depth = 0;
     for (; i < text.n; i++) {

@@ -3,7 +3,6 @@
  * The scan bounds depth, structural characters and keys, finds the line and column of each problem,
  * and takes one pass; jansson then parses with a byte budget on its allocator, so that an expansion
  * attack is an error and a lack of memory is distinguished from an invalid document.
- *
  * Thread: any (the budget is per thread). */
 #ifndef INFERD_JSON_IN_H
 #define INFERD_JSON_IN_H
@@ -15,8 +14,7 @@
 
 typedef struct json_limits {
     uint32_t depth_max;      // 64
-    uint32_t structural_max; // { } [ ] , : together; 1,048,576, because a list of token ids costs
-                             // one each
+    uint32_t structural_max; // { } [ ] , : together; 1,048,576: each token id of a list costs one
     uint64_t memory_max;     // of the parsed tree; 128 MiB
 } json_limits;
 extern const json_limits json_limits_default;

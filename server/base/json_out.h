@@ -1,5 +1,4 @@
 /* json_out.h - JSON text of answers: strings, numbers and lists of token ids, appended.
- *
  * Thread: any. */
 #ifndef INFERD_JSON_OUT_H
 #define INFERD_JSON_OUT_H

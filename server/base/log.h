@@ -51,8 +51,7 @@ void log_u64(log_line *line, const char *name, uint64_t value);
 void log_i64(log_line *line, const char *name, int64_t value);
 void log_bool(log_line *line, const char *name, bool value);
 void log_end(log_line *line);
-/* The last line of a hanging process: takes no lock, which the hanging thread may hold, and waits a
- * second for a pipe. */
+/* The last line of a hanging process: takes no lock (it may be held), and waits 1 s for a pipe. */
 void log_end_alone(log_line *line);
 
 /* "2026-01-02T03:04:05.678Z" */

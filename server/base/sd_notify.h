@@ -1,10 +1,9 @@
 /* sd_notify.h - notifies a service manager with systemd's protocol: lines like "READY=1" in one
  * datagram to the socket that NOTIFY_SOCKET names (a path, or "@name" of the abstract namespace).
  *
- * Without NOTIFY_SOCKET all functions do nothing.
- * No function blocks: the queue of a manager that does not read fills up (10 datagrams by default)
- * and must not delay the loops.  Thread: sd_notify_alive and sd_notify_watchdog_us any, once it is
- * open; the others front. */
+ * Without NOTIFY_SOCKET all functions do nothing.  No function blocks: the queue of a manager that
+ * does not read fills up (10 datagrams by default) and must not delay the loops.
+ * Thread: sd_notify_alive and sd_notify_watchdog_us any, once it is open; the others front. */
 #ifndef INFERD_SD_NOTIFY_H
 #define INFERD_SD_NOTIFY_H
 
@@ -14,8 +13,7 @@
 /* An error if NOTIFY_SOCKET is set and cannot be used. */
 inferd_status sd_notify_open(inferd_err *err);
 void sd_notify_close(void);
-/* A change of state, such as "READY=1".  If the manager's queue is full, it is stored behind
- * earlier ones for a later flush. */
+/* A change of state, as "READY=1".  While the queue is full it waits behind earlier ones. */
 void sd_notify_state(const char *lines);
 void sd_notify_flush(void);
 /* "WATCHDOG=1"; if the queue is full it is dropped, since the next one has the same content. */

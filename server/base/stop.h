@@ -8,7 +8,6 @@
  *
  *   text   ....... s t o
  *                |-----|  stop_held: the longest end of the text that begins a stop string
- *
  * Thread: a stop_set is read-only after stop_set_create and shared by the choices of a request; a
  * state belongs to its choice. */
 #ifndef INFERD_STOP_H

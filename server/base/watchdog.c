@@ -91,8 +91,7 @@ static _Noreturn void end_process(watchdog *w, const pulses_loop *l) {
     _exit(WATCHDOG_EXIT);
 }
 
-/* Without a limit of ours the manager's applies: a loop that is silent for half of it is not
- * reported as alive. */
+/* Without a limit of ours, a loop silent for half the manager's limit is not reported as alive. */
 static pulse_limits limits_of(const watchdog *w, uint64_t manager_us) {
     uint64_t work_us = (uint64_t)atomic_load(&w->watchdog_s) * US_PER_S;
     uint64_t hang_us =

@@ -3,12 +3,10 @@
  * A thread of its own checks the pulses (scheduler/pulse.h) of the front and of each engine.  A
  * loop without a beat for its limit is named in one log line, with its position in the code, and
  * the process ends with WATCHDOG_EXIT, so that a supervisor restarts it.  The same thread reports
- * to a service manager that the process is alive (sd_notify.h), which covers a hang of this thread,
- * too.
+ * to a service manager that the process is alive (sd_notify.h), which covers a hang of this thread.
  *
  * Silence is the sum of the times between two checks, each counted as at most WATCHDOG_LOOK_US_MAX:
- * the time for which a process was stopped (SIGSTOP, a debugger, a frozen container) counts as one
- * check.
+ * the time of a stopped process (SIGSTOP, a debugger, a frozen container) counts as one check.
  *
  *   limit of PULSE_WORK      limits.watchdog_s
  *   limit of PULSE_DEVICE    the same, or step_hang_ms plus WATCHDOG_DEVICE_EXTRA_MS if that is
@@ -69,8 +67,7 @@ inferd_status watchdog_start(watchdog *w, inferd_err *err);
 /* Both may change at any time.  watchdog_s 0: no loop ends the process; a service manager still
  * gets reports only while all loops are alive. */
 void watchdog_set_limits(watchdog *w, uint32_t watchdog_s, uint32_t step_hang_ms);
-/* From now on silence of engines is ignored: their device is lost, and the front ends the
- * process. */
+/* From now on engines may be silent: their device is lost, and the front ends the process. */
 void watchdog_forget_engines(watchdog *w);
 void watchdog_stop(watchdog *w); // joins the thread and frees it; accepts NULL
 

@@ -42,8 +42,7 @@ int cli_tokenize(int argc, char **argv);
 int cli_render(int argc, char **argv);
 int cli_ctl(int argc, char **argv); // 1: refused, 3: cannot connect to the daemon
 
-/* Numbers in options: false if `text` is not a whole number in [min, max]; the message on stderr
- * names the option. */
+/* A number in [min, max]; 0: `text` is none, and the message on stderr names the option. */
 int cli_number(const char *option, const char *text, double min, double max, double *out);
 int cli_size(const char *option, const char *text, uint64_t *out); // "2GiB"
 

@@ -1,5 +1,4 @@
-/* cli_check.c - `inferd check --config F`: reports every problem of a configuration before its
- * use. */
+/* cli_check.c - `inferd check --config F`: reports every problem of a configuration before use. */
 #include <getopt.h>
 #include <stdio.h>
 

@@ -1,7 +1,6 @@
 /* cli_devices.c - `inferd devices`: lists the devices of this machine.
  *
- * One line per device on standard output; problems of GPUs go to standard error.  With --json one
- * object per line, for programs. */
+ * One line per device on stdout, one object with --json; problems of GPUs go to stderr. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -188,8 +188,7 @@ static inferd_status stream_answer(session *s, uint64_t id, buf *answer, inferd_
     }
     uint64_t ended = clock_now_us();
     interrupted = 0;
-    /* Flush before the rates: standard error is another stream, and a pipe would delay the
-     * newline. */
+    /* Flush before the rates, which go to standard error: a pipe would delay the newline. */
     if (answer->n == 0 || answer->p[answer->n - 1] != '\n') putchar('\n');
     fflush(stdout);
     s->n_prompt += ev.done.n_prompt - ev.done.n_cached;

@@ -186,8 +186,7 @@ static void reload(server_life *s) {
     file_look_soon(s->files);
 }
 
-/* Notifies the service manager after a reload, also a refused one: the daemon serves with the old
- * configuration then. */
+/* Notifies the service manager after a reload, also a refused one: the old configuration serves. */
 static void tell_reloaded(server_life *s) {
     changer_about about;
     changer_get_about(s->changer, &about);
@@ -493,8 +492,7 @@ static void lose_device(server_life *s, const char *why) {
 }
 
 /* Logs a lost device while others serve on; its models come up elsewhere.  In CUDA an error that
- * ends one context may also end those of the process's other devices: they are checked now, and not
- * by the next request. */
+ * ends one context may also end those of other devices: they are checked now, not by a request. */
 static void tell_lost(server_life *s) {
     for (uint32_t d = 0; d < fleet_n_devices(s->fleet); d++) {
         log_line line;

@@ -2,7 +2,6 @@
  *
  * For `inferd ctl` only: blocking sockets, one connection per request, no TLS (behind a TLS proxy,
  * the daemon is reached at its plain address).
- *
  * Thread: main. */
 #ifndef INFERD_CTL_CLIENT_H
 #define INFERD_CTL_CLIENT_H

@@ -158,8 +158,7 @@ static void add_state_cell(table *t, const json_t *m) {
     end_cell(t);
 }
 
-/* "1 of 2" (serving replicas of those needed), then their devices, with the state of those that do
- * not serve. */
+/* "1 of 2" (serving, of those needed), then their devices, with the state of those not serving. */
 static void add_replicas(table *t, const json_t *m) {
     const json_t *replicas = member(m, "placed");
     size_t n = json_array_size(replicas);

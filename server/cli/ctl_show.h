@@ -1,7 +1,6 @@
 /* ctl_show.h - answers of the admin API as tables for people.
  *
  * A table has text cells; columns are as wide as their widest cell, numbers are right-aligned.
- *
  * Thread: main. */
 #ifndef INFERD_CTL_SHOW_H
 #define INFERD_CTL_SHOW_H

@@ -3,7 +3,7 @@
 
 #include "config_options.h"
 
-/* -- walking them -- */
+/* -- walking the tables -- */
 
 const option *config_option(const option_table *table, const char *name) {
     for (size_t i = 0; i < table->n; i++)

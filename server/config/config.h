@@ -1,5 +1,4 @@
-/* config.h - the configuration, one JSON file: listen address, devices, policy, models, tenants,
- * limits, log.
+/* config.h - the configuration: one JSON file.
  *
  * Read and checked as a whole: every problem is one line with file, line, JSON path and the
  * expected value; a file with a problem changes nothing.  Sizes have units ("2GiB", "512MiB"),
@@ -8,7 +7,6 @@
  *
  * The policies of models and tenants are stored as in scheduler/policy.h, complete: absent values
  * are filled in here, so no other module knows a default.
- *
  * Thread: any, one configuration at a time; it is immutable once loaded and shared freely. */
 #ifndef INFERD_CONFIG_H
 #define INFERD_CONFIG_H
@@ -101,8 +99,7 @@ typedef struct config_admin {
     uint32_t n_keys;
 } config_admin;
 
-/* Value of inferd_config.host_arena_bytes if the file has none: the size is determined at the
- * start. */
+/* inferd_config.host_arena_bytes if the file has none: the size is determined at the start. */
 #define CONFIG_HOST_ARENA_AUTO UINT64_MAX
 
 typedef struct config_limits {
@@ -159,22 +156,20 @@ inferd_status config_for_model(const char *model_path, inferd_config **out, infe
 /* Rules for the whole: without keys loopback only, unique names and keys, consistent limits,
  * guarantees that the devices can keep. */
 bool config_check(const inferd_config *c, buf *problems);
-/* Writes notes, a line each, on values that are valid but used differently: ceilings above what
- * exists. */
+/* Notes, a line each, on valid values that are used differently: ceilings above what exists. */
 void config_write_notes(const inferd_config *c, buf *notes);
 void config_destroy(inferd_config *c); // accepts NULL; wipes key digests
 /* limits.engine, completed from `policy`. */
 engine_limits config_engine_limits(const inferd_config *c);
-/* Appends the names of the settings that differ between two configurations and need a restart; true
- * if any. */
+/* Appends the names of the settings that differ and need a restart; true if any. */
 bool config_needs_restart(const inferd_config *running, const inferd_config *wanted, buf *names);
 /* Every option with its type, default and range, as Markdown tables. */
 void config_describe(buf *out);
 /* Replaces the content of the file and keeps its mode and owner: a reader, also one after a power
- * cut, finds the old text or the new one.  A missing file is created, readable by its owner only.
- * For a symbolic link the target is replaced, which must exist.  A failure changes nothing and
- * leaves no file behind; only an error with "is replaced" in its text comes after the change.
- * Blocks for the disk. */
+ * cut, finds the old text or the new one.  A missing file is created, readable by its owner only
+ * (it may hold keys).  For a symbolic link the target is replaced, which must exist.  A failure
+ * changes nothing and leaves no file behind; only an error with "is replaced" in its text comes
+ * after the change.  Blocks for the disk. */
 inferd_status config_write_file(const char *path, const char *text, size_t n, inferd_err *err);
 
 /* "never" and "-1" (POLICY_NEVER), seconds ("30", "0", "1.5"), or "250ms", "30s", "1h30m": units h,

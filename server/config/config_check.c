@@ -312,8 +312,7 @@ static void check_two_cpus(const inferd_config *c, uint32_t first, uint32_t seco
     }
 }
 
-/* A prefix of the UUID is enough; a device by index and one by UUID are compared when they are
- * opened. */
+/* A prefix of the UUID is enough; an index and a UUID are compared when they are opened. */
 static void check_two_gpus(const inferd_config *c, uint32_t first, uint32_t second,
                            config_report *r) {
     const config_device *a = &c->devices[first], *b = &c->devices[second];

@@ -164,8 +164,6 @@ inferd_status edit_unmask(json_t *root, const json_t *from, uint32_t *n_masks, i
     return st;
 }
 
-/* -- text -- */
-
 /* Reserves the memory for all of it at once: growing would leave copies of keys behind. */
 inferd_status edit_write(const json_t *root, buf *out, inferd_err *err) {
     size_t n = json_dumpb(root, NULL, 0, JSON_INDENT(JSON_INDENT_COLUMNS));

@@ -1,5 +1,4 @@
-/* config_edit.h - changes of a configuration's text, as JSON: edits by the admin API before the
- * text is read like a file.
+/* config_edit.h - edits of a configuration's text, as JSON, by the admin API before it is read.
  *
  * A change is a merge patch (RFC 7396) of one model or tenant: members replace members, objects are
  * merged, null removes a member, so that its default applies again.  Only members that may change
@@ -7,7 +6,6 @@
  *
  * Keys are never shown: EDIT_MASK, which is too short to be a key, replaces each of them.  A text
  * that is sent back with masks gets the keys of the same owner and position from the file.
- *
  * Thread: any; nothing is kept. */
 #ifndef INFERD_CONFIG_EDIT_H
 #define INFERD_CONFIG_EDIT_H

@@ -1,11 +1,8 @@
 /* config_file.c - the configuration's file: read as a whole, replaced as a whole.
  *
- * It is replaced by a temporary file in the same folder, which is synced to disk before it gets the
- * name: no reader sees a partial text, even after a power cut.
+ * It is replaced by a temporary file in the same folder (config_write_file):
  *
  *   create > same owner and mode > text > fsync > rename > fsync of the folder
- *
- * A missing file is created the same way, readable by its owner only: it may hold keys.
  *
  * A failure before the rename removes the temporary file; the old one is untouched. */
 #include <errno.h>

@@ -1,14 +1,12 @@
 /* config_options.h - shared by the configuration's files: options as data.
  *
  * An option is a name, a kind, an offset in a struct, a range and a default.  Reading, freeing,
- * comparing and describing all walk the same tables (config_tables.c), so an option is one line
- * there.
+ * comparing and describing all walk the same tables (config_tables.c): an option is one line there.
  *
  *   config_tables.c  names, kinds, ranges, defaults   config_keys.c   digests of keys
  *   config.c         walks over the tables            config_check.c  rules for the whole
  *   config_read.c    from JSON                        config_file.c   reading and replacing files
  *   config_values.c  sizes, durations, lists of CPUs
- *
  * Thread: any. */
 #ifndef INFERD_CONFIG_OPTIONS_H
 #define INFERD_CONFIG_OPTIONS_H
@@ -55,8 +53,7 @@ static inline void *option_at(const void *base, size_t offset) {
     return (char *)(uintptr_t)base + offset;
 }
 
-/* A position in the document: built on the stack while reading, written as text only for a
- * problem. */
+/* A position in the document, on the stack while reading; written as text only for a problem. */
 typedef struct config_location {
     const struct config_location *parent;
     const char *name; // of a member; NULL: element `index`

@@ -36,8 +36,7 @@ static uint32_t line_of(const config_report *r, char *path) {
     }
 }
 
-/* Callers format names from the file into the message; a line of the report must stay one line and
- * be harmless on a terminal. */
+/* Messages contain names from the file: a line must stay one line, and harmless on a terminal. */
 static void make_printable(char *text) {
     for (; *text != 0; text++)
         if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';

@@ -105,8 +105,7 @@ typedef struct time_unit {
     uint64_t us;
 } time_unit;
 
-/* Largest first, the order in which they are written; "ms" before "m" is not needed: the whole word
- * between two numbers is compared. */
+/* Largest first, as they are written; "ms" need not precede "m": whole words are compared. */
 static const time_unit time_units[] = {
     {"h", 3600 * SECOND_US}, {"m", 60 * SECOND_US}, {"s", SECOND_US}, {"ms", 1000}, {"us", 1}};
 

@@ -130,7 +130,6 @@ static bool is_taken(const inferd_config *c, const devices_found *f, uint32_t n,
     return false;
 }
 
-/* The configured name, or the kind and a number: a GPU's index, or the first unused number. */
 static void name_device(const inferd_config *c, devices_found *f, uint32_t i) {
     const config_device *d = &c->devices[i];
     const backend_options *o = &f->devices[i].backend;

@@ -7,7 +7,6 @@
  *
  * A device without a name is named after its kind: "gpu" with its index, "cpu" with the first
  * unused number.
- *
  * Thread: front. */
 #ifndef INFERD_DEVICES_H
 #define INFERD_DEVICES_H
@@ -35,8 +34,7 @@ typedef struct devices_found {
 inferd_status devices_resolve_all(const inferd_config *c, const struct cuda_module *module,
                                   devices_found *out, inferd_err *err);
 
-/* "cpu", "cuda", "cuda:1", "auto", or a prefix of a UUID; false: the reason was printed on
- * stderr. */
+/* "cpu", "cuda", "cuda:1", "auto", or a prefix of a UUID; false: the reason is on stderr. */
 bool devices_parse(const char *text, config_device *d);
 
 #endif

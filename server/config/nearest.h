@@ -3,7 +3,6 @@
  *   nearest n = {0};
  *   for each known word: nearest_try(&n, word, known);
  *   nearest_word(&n)      NULL: none is near
- *
  * Thread: any; values. */
 #ifndef INFERD_NEAREST_H
 #define INFERD_NEAREST_H
@@ -18,8 +17,7 @@ typedef struct nearest {
 } nearest;
 
 void nearest_try(nearest *n, const char *word, const char *known);
-/* The best one, if its distance is at most a quarter of its letters plus one, and not all of
- * them. */
+/* The best, if its distance is at most a quarter of its letters plus one, and not all of them. */
 const char *nearest_word(const nearest *n);
 
 #endif

@@ -418,8 +418,7 @@ static uint64_t token_us(const fleet *f, uint32_t d) {
     return s.n_rows > 0 ? s.device_us_sum / s.n_rows + 1 : 0;
 }
 
-/* A device that has computed nothing is assumed to be as fast as the others, or it would never be
- * tried. */
+/* A device that has computed nothing counts as fast as the others, or it would never be tried. */
 static uint64_t prompt_us(const fleet *f, uint32_t d, uint32_t n_tokens) {
     uint64_t each_us = token_us(f, d);
     for (uint32_t o = 0; o < f->n_devices && each_us == 0; o++) each_us = token_us(f, o);

@@ -18,13 +18,12 @@
  * A replica beyond the parts has no min and the ceiling of a part.  A fixed share is divided again
  * over all replicas that compute; of another kind of share it gets nothing.
  *
- *     a replica   absent -> joining   add_replica, while other replicas serve
+ *     a replica   absent -> joining   fleet_add_replica, while other replicas serve
  *                 joining -> serving  look_at_replicas: it was HOT, even if it is not any more
  *                 joining -> leaving  look_at_replicas: it failed, or took too long
- *                 absent -> serving   add_replica of the first replicas
- *                 any -> leaving      remove_replica: no new requests, finishes its open ones
+ *                 absent -> serving   fleet_add_replica of the first replicas
+ *                 any -> leaving      fleet_remove_replica: no new requests, finishes its open ones
  *                 leaving -> absent   look_at_replicas: the engine has released it
- *
  * Thread: front, except functions marked "any thread". */
 #ifndef INFERD_FLEET_H
 #define INFERD_FLEET_H
@@ -86,8 +85,7 @@ typedef struct fleet_model_about {
     bool held;             // taken out of service by an operator
 } fleet_model_about;
 
-/* As engine_model_add, on as many devices as the policy says; false: no memory, and the slot is
- * still empty. */
+/* As engine_model_add, on as many devices as the policy says; false: no memory, nothing added. */
 bool fleet_model_add(fleet *f, uint32_t slot, const fleet_model_about *about);
 void fleet_model_remove(fleet *f, uint32_t slot);
 /* The new policy applies from the next step on; false: no memory. */
@@ -139,8 +137,7 @@ uint32_t fleet_list_tasks(const fleet *f, uint32_t device_idx, const fleet_guara
 
 /* Any thread.  All replicas together: the most advanced state, sums of counts. */
 void fleet_model_get(const fleet *f, uint32_t slot, engine_model_info *out);
-/* Front.  The same plus the counters of leaving and departed replicas, so that no counter
- * decreases. */
+/* Front.  The same plus the counters of leaving and departed replicas: no counter decreases. */
 void fleet_model_tally(const fleet *f, uint32_t slot, engine_model_info *out);
 model_state fleet_model_state(const fleet *f, uint32_t slot);
 /* The most advanced state on any device that still has a part of it, serving or not. */

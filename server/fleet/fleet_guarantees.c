@@ -3,7 +3,6 @@
  * The check uses the running devices, not those of a configuration that waits for a restart.  A
  * device that is not open yet has no figures and refuses nothing.  A change is not refused for a
  * state that was as bad before.
- *
  * Thread: front. */
 #include <stdlib.h>
 
@@ -70,8 +69,7 @@ static void add_wanted(const fleet *f, uint32_t d, const fleet_guarantee *all, u
     }
 }
 
-/* Do the weights of this model fit beside the guarantees of others, or was that no better
- * before? */
+/* Do this model's weights fit beside the guarantees of others, or was that no better before? */
 static bool fits(const fleet *f, uint32_t d, const fleet_guarantee *one, const guaranteed *p,
                  inferd_err *err) {
     engine_model_info info;

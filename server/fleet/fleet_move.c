@@ -11,9 +11,10 @@
  *
  *   room      a replica is wanted and fits on no device, though all devices together have room
  *             (placement.h plans the moves; each search carries out the first one of a new plan);
- * one model per search, round robin, since a plan takes time switches  the weights on a device
- * exceed its memory, models there waited for each other, and another device has room for one of
- * them, if need be after other moves load      a device is busy and another one is less so
+ *             one model per search, round robin, since a plan takes time
+ *   switches  the weights on a device exceed its memory, models there waited for each other, and
+ *             another device has room for one of them, if need be after other moves
+ *   load      a device is busy and another one is less so
  *
  * The last two must gain more than they cost.  The gain is the time that requests waited for a
  * model, or the time by which the busier device becomes less busy, as measured and extrapolated to
@@ -181,9 +182,8 @@ static bool draw(const fleet *f, uint32_t slot, uint32_t but, bool lent, sketch 
     return true;
 }
 
-/* The first of the moves after which a replica of `slot` fits on a device, or `anew` for the
- * replica itself; `but`: its present device, which is not counted.  The cost is that of the whole
- * plan. */
+/* The first of the moves after which a replica of `slot` fits on a device, or `anew` for it itself;
+ * `but`: its present device, which is not counted.  The cost is that of the whole plan. */
 static bool plan(const fleet *f, uint32_t slot, uint32_t but, bool lent, choice *first,
                  uint64_t *plan_us) {
     sketch s;

@@ -79,7 +79,6 @@ static uint64_t pressure_of(const fleet_model *m) {
                               fleet_period_us(&m->about.policy));
 }
 
-/* Does it compute with the weights of another model there? */
 bool fleet_shares_weights(const fleet *f, const fleet_model *m, uint32_t d) {
     uint32_t same = m->about.same_as;
     return same < f->n_slots && f->models[same].used && replica_is_here(&f->models[same].at[d]);
@@ -99,8 +98,7 @@ void fleet_see_empty(const fleet *f, uint32_t d, placement_device *out) {
     out->free_pages = out->capacity_pages - out->reserve_pages;
 }
 
-/* Percent of its device that this replica has, or may have after other replicas of its model
- * left. */
+/* Percent of its device that this replica has, or may have once others of its model have left. */
 static uint32_t guaranteed_percent(const fleet_model *m, const replica *r) {
     model_policy part = fleet_part_of(&m->about.policy, r->part);
     return u32_max(share_of(&part), share_of(&r->policy));
@@ -148,16 +146,14 @@ placement_wanted fleet_wanted_of(const fleet *f, const fleet_model *m, uint32_t 
         w.here[d] = m->at[d].state != FLEET_ABSENT;
         w.n_replicas += w.here[d];
     }
-    /* A replica beyond the parts of a fixed share gets a part of that share as soon as it
-     * serves. */
+    /* A replica beyond the parts of a fixed share gets a part of it as soon as it serves. */
     const share_spec *whole = &m->about.policy.share;
     if (whole->policy == SHARE_FIXED && k >= fleet_n_parts(&m->about.policy))
         w.share_percent = whole->percent / w.n_replicas;
     return w;
 }
 
-/* A device with the weights of its twin, a model with the same content, that takes this part
- * too. */
+/* A device with the weights of its twin, a model of the same content, that takes this part too. */
 static uint32_t beside_twin(const fleet *f, const fleet_model *m, uint32_t k) {
     for (uint32_t d = 0; d < f->n_devices; d++) {
         placement_device device;
@@ -229,8 +225,7 @@ void fleet_remove_replica(fleet *f, uint32_t slot, uint32_t d) {
     publish_devices(f, slot);
 }
 
-/* The device with the most free memory.  Used when no device has enough room: the engine there then
- * reports what is missing. */
+/* The device with the most free memory, used when none has room: its engine reports the lack. */
 static uint32_t roomiest(const fleet *f, const fleet_model *m) {
     uint32_t best = 0;
     uint64_t most = 0;
@@ -428,8 +423,7 @@ static void scale_model(fleet *f, uint32_t slot, uint64_t now_us, uint64_t perio
 /* ---- changes of replicas ---- */
 
 /* Replicas of a lost device serve no requests.  New ones take over their parts on devices with
- * room, and the old ones are removed.  A model's only replica stays if no other device takes it, so
- * that the model keeps one. */
+ * room, and the old ones are removed.  A model's only replica stays if no other device takes it. */
 static void evict_lost(fleet *f, uint32_t d, uint64_t now_us) {
     for (uint32_t i = 0; i < f->n_used; i++) {
         fleet_model *m = &f->models[i];

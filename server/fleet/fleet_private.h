@@ -1,7 +1,4 @@
-/* fleet_private.h - the internals of a fleet, for its files: fleet.c (engines, requests, state as
- * seen from outside), fleet_placement.c (where replicas are, and how many) and fleet_move.c (moves
- * between devices).
- *
+/* fleet_private.h - the internals of a fleet, shared by the files fleet*.c.
  * Thread: front, except the atomics. */
 #ifndef INFERD_FLEET_PRIVATE_H
 #define INFERD_FLEET_PRIVATE_H
@@ -125,8 +122,7 @@ void fleet_note_departure(const fleet *f, uint32_t slot, uint32_t d);
 void fleet_add_counters(fleet_counters *sum, const fleet_counters *c);
 
 /* -- fleet_tenants.c -- */
-/* A request of this tenant is about to be sent there, or has ended there.  False: no memory, and
- * the request is not counted. */
+/* A request of this tenant will be sent, or has ended there.  False: no memory, not counted. */
 bool fleet_tenant_begins(fleet *f, uint32_t tenant_idx, uint32_t d);
 void fleet_tenant_ends(fleet *f, uint32_t tenant_idx, uint32_t d);
 void fleet_look_at_tenants(fleet *f, uint64_t now_us);
@@ -137,8 +133,7 @@ share_spec fleet_share_part(const fleet *f, const share_spec *whole, uint32_t n,
 /* -- fleet_placement.c -- */
 /* Handles departed and ready replicas, lost devices, and once per period the number of replicas. */
 void fleet_look(fleet *f, uint64_t now_us);
-/* A device as if it had no models, and as it is.  `lent`: weights without a guarantee count as
- * free. */
+/* A device as if without models, and as it is.  `lent`: weights without a guarantee are free. */
 void fleet_see_empty(const fleet *f, uint32_t d, placement_device *out);
 void fleet_see_device(const fleet *f, uint32_t d, bool lent, placement_device *out);
 /* Size and guarantees of the k-th part; devices that have the model or are still leaving it. */

@@ -2,9 +2,7 @@
  *
  * A model with slo.tpot_ms is a periodic task of each device that has a replica of it
  * (scheduler/feasible.h): C is its decode step as measured there, T the target.  A model without a
- * target only delays others.  Models that were never measured are left out: a guess refuses
- * nothing.
- *
+ * target only delays others.  A model that was never measured is left out: a guess refuses nothing.
  * Thread: front. */
 #include "fleet_private.h"
 #include "scheduler/feasible.h"

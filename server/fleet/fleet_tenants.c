@@ -70,8 +70,7 @@ static void divide_max(fleet *f, uint32_t tenant_idx, uint64_t devices, uint64_t
     }
 }
 
-/* Sends the part of each device with work if it changed; `anew`: to every device.  False: no
- * memory. */
+/* Sends each device with work its part if it changed; `anew`: to all devices.  False: no memory. */
 static bool tell(fleet *f, uint32_t tenant_idx, bool anew) {
     fleet_tenant *t = &f->tenants[tenant_idx];
     uint64_t home = devices_or_all(f, t->home), work = devices_or_all(f, t->work ? t->work : home);

@@ -39,8 +39,7 @@ static uint32_t guaranteed_max(uint64_t to_models, const plan_device *d) {
     return to_models < UINT32_MAX ? (uint32_t)to_models : UINT32_MAX;
 }
 
-/* Pages that count for it once cached keys and values are dropped.  The wanted weights count as
- * loaded. */
+/* Pages that count for it without cached keys and values.  The wanted weights count as loaded. */
 static uint32_t held_without_cached(const plan_member *m, const plan_wanted *w) {
     bool comes = m->owns && m->weights_idx == w->idx;
     uint32_t held = u32_less(m->held_pages, m->cached_pages);
@@ -88,8 +87,7 @@ static uint64_t unfilled_pages(const plan_device *d, const plan_wanted *w) {
     return n;
 }
 
-/* Pages that become available for the wanted model: the guarantee of an evicted model stays
- * reserved for it. */
+/* Pages that the wanted model gains: the guarantee of an evicted model stays reserved for it. */
 static uint64_t lent_by(const plan_device *d, const plan_wanted *w, const room *r) {
     return r->freed - (guaranteed_max(r->unfilled, d) - guaranteed_max(unfilled_pages(d, w), d));
 }

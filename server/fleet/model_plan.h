@@ -1,8 +1,7 @@
 /* model_plan.h - would a model fit, which models would be evicted for it, and how long would it
  * take: the arithmetic of POST /admin/plan over a snapshot of a device.
  *
- * The victims are chosen by the rule of the scheduler's residency.h as far as it can be seen from
- * outside:
+ * The victims are chosen by the scheduler's residency.h, as far as its input is seen from outside:
  *
  *   1  idle models, then models with work of a lower class than that of the incoming model
  *   2  of these the lowest class first

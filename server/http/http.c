@@ -11,8 +11,7 @@
  * answer 503 and survive a lack of descriptors.  The library has no timeout either: its own timeout
  * restarts with every byte, so all deadlines are absolute and ours.
  *
- * Resumes are batched: a resume only marks the connection, and one MHD_run walks the suspended list
- * once for all of them. */
+ * Resumes are batched: each marks its connection, and one MHD_run walks the suspended list. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -31,8 +30,7 @@ enum {
     IDLE_RUN_MS = 5
 };
 
-/* Memory needs beside the bytes of a request, in the library's pool of a connection.  Of version
- * 0.9.75:
+/* Memory beside the bytes of a request, in the library's pool of a connection (version 0.9.75):
  *
  *   [ head | behind it | free -->          <-- free | records ]
  *     read buffer, half of the pool at first          one of each header and argument
@@ -100,8 +98,7 @@ static void arm_library(http_server *s, bool progress) {
 
 /* When a content reader ends a connection, the library marks it closed and then forgets it: it is
  * freed only when it has become the oldest of those with the usual timeout, which behind one old
- * idle connection never happens.  Connections with a timeout of their own are all checked in every
- * run.
+ * idle connection never happens.  Connections with a timeout of their own are checked every run.
  *
  * An option moves a connection between the library's lists, and inside of its callbacks it may be
  * on none of them: so the option is set here, between two runs.  A connection that still exists
@@ -230,9 +227,8 @@ static void end_exchange(exchange *x) {
     if (x->n_work == 0) exchange_free(x);
 }
 
-/* Called before the socket is closed: its descriptor number is ours until then.  After an error
- * during an error the library closes a connection without completing its request: that is done
- * here. */
+/* Called before the socket is closed: its descriptor number is ours until then.  After an error in
+ * an error the library closes without completing the request: that is done here. */
 static void conn_close(conn *c) {
     http_server *s = c->s;
     if (c->x != NULL) {
@@ -430,8 +426,7 @@ static size_t keep_escapes(void *cls, struct MHD_Connection *mhd, char *text) {
     return strlen(text);
 }
 
-/* The library's messages may quote bytes of a client: debug level only, and the log escapes
- * them. */
+/* The library's messages may quote bytes of a client: debug level only; the log escapes them. */
 __attribute__((format(printf, 2, 0))) static void on_library_log(void *cls, const char *format,
                                                                  va_list args) {
     char text[256];
@@ -514,8 +509,7 @@ static void start_deadlines(http_server *s) {
 }
 
 /* Workers for http_work, unless the environment sets a number: two keep a small machine responsive,
- * and more than eight only compete with the engine. libuv reads this when the first work is
- * queued. */
+ * more than eight only compete with the engine. libuv reads this when the first work is queued. */
 static void choose_workers(void) {
     long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
     char text[16];

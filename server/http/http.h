@@ -90,7 +90,7 @@ typedef struct http_options {
     void *ctx;
 } http_options;
 
-/* Binds and listens; `loop` is a uv_loop_t (void here: uv.h stays in http.c, loop.c and main). */
+/* Binds and listens; `loop` is a uv_loop_t (void here, so that handlers need no uv.h). */
 inferd_status http_open(const http_options *options, void *loop, http_server **out,
                         inferd_err *err);
 const char *http_address(const http_server *s); // "127.0.0.1:41233" or "unix:/path"
@@ -100,8 +100,7 @@ bool http_is_loopback(const char *listen);
 inferd_status http_check_listen(const char *listen, bool keyless, inferd_err *err);
 /* From now on routes with admits_work answer 503 shutting_down, and each answer closes its
  * connection.  Their requests with an incomplete body are answered at once.  Connections are still
- * accepted, so that a load balancer gets an answer instead of a reset.  Not from inside
- * route.handle. */
+ * accepted: a load balancer gets an answer, not a reset.  Not from inside route.handle. */
 void http_drain(http_server *s);
 /* No exchange is open and no bytes are in transit in either direction: the server can stop. */
 bool http_is_quiet(const http_server *s);

@@ -3,8 +3,7 @@
  *
  * A refusal is answered in the first call if a body follows: the library then reads nothing more
  * and closes.  Without a body the connection stays usable, so the answer waits for the last call.
- * In the middle of a body the library takes no answer: reply_raw sends it past the library, at
- * once. */
+ * In the middle of a body the library takes no answer: reply_raw sends it at once, past it. */
 #include <string.h>
 
 #include "http_internal.h"
@@ -90,8 +89,7 @@ static bool check_load(exchange *x, const guard *g) {
     return true;
 }
 
-/* Memory for a body is reserved when its length is known, so that an admitted request can
- * finish. */
+/* Memory for a body is reserved when its length is known: an admitted request can finish. */
 static bool reserve_body(exchange *x, uint64_t n) {
     http_server *s = x->s;
     if (n > s->limits.bodies_bytes_max - s->bodies_bytes) return false;
@@ -130,8 +128,7 @@ static enum MHD_Result on_headers(exchange *x, struct MHD_Connection *mhd, const
     guard_init(&g, method, url, version);
     MHD_get_connection_values_n(mhd, MHD_HEADER_KIND, collect_header, &g);
     bool passed = pass_guard(x, &g);
-    /* The library omits the body of an answer to HEAD; the method must be known to count bytes
-     * right. */
+    /* The library omits the body of an answer to HEAD; with the method bytes are counted right. */
     if (strcmp(method, "HEAD") == 0) x->rq.method = HTTP_HEAD;
     x->body_expected = g.chunked || g.body_bytes > 0;
     x->chunked = g.chunked;

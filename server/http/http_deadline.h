@@ -60,8 +60,7 @@ static inline deadline *deadline_oldest(deadlines *all, deadline_kind kind) {
     return list_empty(head) ? NULL : LIST_ENTRY(head->next, deadline, link);
 }
 
-/* One that has expired, disarmed; NULL: none.  *next_us is then the next one to expire, 0 =
- * none. */
+/* An expired one, disarmed; NULL: none.  *next_us is then the time of the next one, 0: none. */
 static inline deadline *deadline_take_expired(deadlines *all, uint64_t now_us, uint64_t *next_us) {
     *next_us = 0;
     for (int k = 0; k < DEADLINE_KINDS; k++) {

@@ -55,8 +55,7 @@ typedef struct guard {
 
 /* 400, 413, 414, 417, 431, 505: nothing more is read from that connection.  Always false. */
 bool guard_refuse_framing(guard_refusal *why, int status, const char *message);
-/* The syntax classes of a byte, by RFC 9110.  Bytes above 0x7f in values are opaque and
- * harmless. */
+/* Syntax classes of a byte, by RFC 9110.  Bytes above 0x7f in values are opaque and harmless. */
 enum { GUARD_IN_TOKEN = 1, GUARD_IN_VALUE = 2 };
 extern const uint8_t guard_bytes[256];
 static inline bool guard_is_token_byte(unsigned char c) {

@@ -105,8 +105,6 @@ static void compact(inlet *in) {
     in->at = 0;
 }
 
-/* -- refusing -- */
-
 void inlet_refuse(conn *c, const guard_refusal *why) {
     http_server *s = c->s;
     exchange fresh, *x = c->x;
@@ -135,8 +133,7 @@ static size_t cut_head(inlet *in, size_t n, size_t kept) {
 }
 
 /* The head is in->held from in->at on, n bytes.  `Expect` is dropped if there is no body: the
- * library would send `100 Continue` all the same, and wait without end for a client that does not
- * read. */
+ * library would send `100 Continue` all the same, and wait for ever if the client reads nothing. */
 static bool pass_head(conn *c, size_t n) {
     inlet *in = &c->in;
     bytes head = {in->held.p + in->at, n}, name, value, fields = head_fields(head);
@@ -236,8 +233,7 @@ static void read_again(conn *c) {
     if (!list_linked(&c->in.again)) list_push_back(&c->s->again, &c->in.again);
 }
 
-/* The whole message was handed over.  If no memory was left for the bytes behind it, they are not
- * read. */
+/* The whole message was handed over.  Bytes behind it are not read if no memory was left. */
 static void end_message(inlet *in) {
     in->phase = in->held.failed ? INLET_OVER : INLET_HEAD;
     compact(in);

@@ -1,5 +1,4 @@
-/* http_internal.h - shared by the files of the transport: the server, its connections, the
- * exchanges on them.
+/* http_internal.h - shared by the files of the transport: server, connections, exchanges.
  *
  *     http.c         the loop: when the library runs; the life of connections and exchanges
  *     http_inlet.c   the bytes that the library may read
@@ -18,7 +17,7 @@
  *     HANDLING -> WAITING                   no answer yet: the connection is suspended
  *     HANDLING, WAITING -> REPLYING         an answer or a stream was passed to the library
  *     BODY -> REFUSED -> REPLYING           refused, the rest of its body is dropped first
- *     any     -> closed                     notify_completed: freed, or kept for http_work
+ *     any     -> closed                     on_completed: freed, or kept for http_work
  *
  * Always: `suspended` is true exactly while the library has the connection on its suspended list
  * and no resume was requested; resuming it twice, or while it runs, would corrupt that list.

@@ -173,9 +173,7 @@ void http_answer(http_request *rq, int status, const char *content_type, buf *bo
 
 enum { HEADER_LINES_BYTES = 256 };
 
-/* 429: the time at which a tenant may send again is known; for a monthly quota it may be days
- * ahead.  It is sent unchanged.  If it is longer than clients wait, or not known (0), the headers
- * forbid a retry. */
+/* 429: the delay is known, for a monthly quota it may be days.  See http_answer_error. */
 static size_t limit_headers(char *lines, unsigned retry_after_s) {
     if (retry_after_s == 0) return (size_t)sprintf(lines, "x-should-retry: false\n");
     return (size_t)sprintf(lines, "Retry-After: %u\nretry-after-ms: %llu\n%s", retry_after_s,
@@ -183,8 +181,7 @@ static size_t limit_headers(char *lines, unsigned retry_after_s) {
                            retry_after_s > RETRY_AFTER_MAX_S ? "x-should-retry: false\n" : "");
 }
 
-/* The headers of a status.  A 5xx that waiting does not cure must say so, or clients retry
- * twice. */
+/* The headers of a status.  A 5xx that waiting does not cure says so: clients would retry twice. */
 static void error_headers(char lines[HEADER_LINES_BYTES], int status, unsigned retry_after_s,
                           unsigned allow) {
     static const struct {

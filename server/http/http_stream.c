@@ -102,8 +102,7 @@ static bool overflow(exchange *x) {
     return false;
 }
 
-/* The events of one step may be long (many choices with many alternatives); a client that has kept
- * up so far is not cut for that. */
+/* The events of one step may be long: many choices with many alternatives. */
 static bool has_room(const exchange *x, size_t n) {
     enum { BURST = 8 };
     const http_limits *l = &x->s->limits;

@@ -3,8 +3,7 @@
  *
  * One epoll set holds every connection with EPOLLRDHUP | EPOLLONESHOT: the end of a client's stream
  * is final, so one report per connection is enough and nothing is ever re-armed.  An event names
- * its connection by slot and generation, never by pointer: the slot may have a new owner by the
- * time the event is read.
+ * its connection by slot and generation, never by pointer: the slot may have a new owner by then.
  *
  *   event.data.u64   [63] lingering  [62..32] generation  [31..0] slot
  *
@@ -73,8 +72,6 @@ bool watch_evict(http_server *s) {
     }
     return false;
 }
-
-/* -- clients that left -- */
 
 static void on_left(conn *c) {
     exchange *x = c->x;
@@ -186,8 +183,7 @@ void watch_conn(conn *c, deadline_kind kind) {
     watch_arm(c->s, &c->due, c->left && receives ? DEADLINE_LEFT : kind);
 }
 
-/* A quiet stream: a comment line, which clients skip, shows proxies and dead peers a sign of
- * life. */
+/* A quiet stream: a comment line, which clients skip, shows proxies and peers a sign of life. */
 static void beat(exchange *x) {
     static const char ping[] = ": ping\n\n";
     watch_arm(x->s, &x->beat, DEADLINE_BEAT);

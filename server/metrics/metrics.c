@@ -36,8 +36,7 @@ const int metrics_statuses[METRICS_STATUSES] = {200, 400, 401, 403, 404, 405, 40
                                                 411, 413, 414, 415, 417, 429, 431,
                                                 499, 500, 501, 503, 504, 505, 0}; // 0: any other
 
-/* Every refusal looks up its row, also during a flood, so rows are found by hash.  Rows are never
- * freed. */
+/* Rows are found by hash, since a flood of refusals looks them up each time, and never freed. */
 static refusal_row *refusal_row_of(metrics *m, int64_t tenant, int64_t name_idx) {
     uint32_t mask = METRICS_REFUSAL_ENTRIES - 1;
     uint32_t i = ((uint32_t)tenant * 2654435761u ^ (uint32_t)name_idx * 40503u) & mask;
@@ -147,8 +146,6 @@ void metrics_loop_lag(metrics *m, double seconds) {
 void metrics_reload(metrics *m, bool ok) {
     m->n_reloads[ok]++;
 }
-
-/* ---- the page ---- */
 
 void metrics_write(const metrics *m, const metrics_now *now, buf *out) {
     page p = {.m = m, .now = now, .out = out};

@@ -4,7 +4,6 @@
  * time under vLLM's name, so that dashboards, autoscalers and load generators made for it work.
  * The labels are names of models, tenants and devices from the configuration, routes and closed
  * lists: a client cannot create a new series. docs/metrics.md lists every name.
- *
  * Thread: front. */
 #ifndef INFERD_METRICS_H
 #define INFERD_METRICS_H
@@ -66,14 +65,12 @@ void metrics_unknown_fields(metrics *m, uint32_t n);
 void metrics_loop_lag(metrics *m, double seconds);
 void metrics_reload(metrics *m, bool ok);
 
-/* A served model. */
 typedef struct metrics_model {
     const char *name;
     uint32_t name_idx, desired_replicas;
     engine_model_info info;
 } metrics_model;
 
-/* One device. */
 typedef struct metrics_device {
     const char *name;
     engine_stats stats;
@@ -99,8 +96,7 @@ typedef struct metrics_tenant {
     uint64_t used_bytes, min_bytes, max_bytes; // max UINT64_MAX: no ceiling
 } metrics_tenant;
 
-/* What a tenant's page shows: its own rows, models that it may use, and figures that belong to no
- * tenant. */
+/* What a tenant's page shows: its own rows, models it may use, and figures of no tenant. */
 typedef struct metrics_view {
     int64_t tenant;    // its number
     const bool *names; // [n_names] of metrics_now: may the tenant use a model of this name?

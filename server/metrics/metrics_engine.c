@@ -278,7 +278,6 @@ static const health_row gpu_rows[] = {
      remap_pending},
     {"inferd_gpu_throttle_thermal", "gauge", "1 while heat lowers the clocks.", throttle_thermal}};
 
-/* Figures that only GPUs have. */
 static void write_gpus(page *p) {
     bool any = false;
     EACH_DEVICE(p, d) any = any || is_gpu(d);

@@ -49,7 +49,6 @@ static void write_histograms(page *p) {
     page_histogram(p, "inferd_loop_lag_seconds", "", &metrics_bounds_lag, &p->m->lag);
 }
 
-/* Targets that were met or missed. */
 static void write_targets(page *p) {
     static const char *const names[METRIC_TARGETS] = {"ttft", "tpot"};
     page_family(p, "inferd_slo_requests_total", "counter",

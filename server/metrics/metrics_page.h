@@ -6,11 +6,10 @@
  *   metrics_models.c   models: their devices, their memory, the cost of moving them
  *   metrics_engine.c   devices: sequences, pages, steps, preemptions
  *   metrics_disk.c     the disk cache of keys and values
- *   metrics_usage.c  tenants: device time, tokens, cost, shares, refusals
+ *   metrics_usage.c    tenants: device time, tokens, cost, shares, refusals
  *
  * A family is HELP, TYPE and its samples, written together and once: strict parsers refuse a family
  * that is split.  So each vllm: alias is a family of its own, after the inferd_ family it repeats.
- *
  * Thread: front. */
 #ifndef INFERD_METRICS_PAGE_H
 #define INFERD_METRICS_PAGE_H
@@ -48,8 +47,7 @@ typedef struct model_metrics {
     histogram hists[HISTS];
 } model_metrics;
 
-/* Size of the hash index of the rows: a power of two, and twice the rows, so that searches are
- * short. */
+/* Size of the rows' hash index: a power of two, twice the rows, so that searches are short. */
 enum { METRICS_REFUSAL_ENTRIES = 2 * METRICS_REFUSAL_ROWS_MAX };
 _Static_assert((METRICS_REFUSAL_ENTRIES & (METRICS_REFUSAL_ENTRIES - 1)) == 0, "a mask finds it");
 
@@ -67,8 +65,7 @@ struct metrics {
     uint64_t (*http)[METRICS_STATUSES]; // [n_routes + 1]; the last: no route
     uint64_t n_unknown_fields, n_reloads[2];
     histogram lag;
-    /* The first row counts requests without a tenant and a model, and those that found no free
-     * row. */
+    /* The first row counts requests without tenant and model, and those that found no free row. */
     refusal_row *refusals; // [METRICS_REFUSAL_ROWS_MAX] owned
     uint32_t n_refusals;
     uint32_t *refusal_entries;  // [METRICS_REFUSAL_ENTRIES] hash index: a row + 1; 0: none; owned
@@ -107,14 +104,12 @@ void page_scalar(page *p, const char *name, const char *type, const char *help, 
 /* name_bucket{labels,le="..."}; `labels` has no braces and may be empty. */
 void page_histogram(page *p, const char *name, const char *labels, const bounds *b,
                     const histogram *h);
-/* The same for counts of an engine with upper bounds in microseconds; the last bound is
- * infinite. */
+/* The same for counts of an engine with upper bounds in microseconds; the last is infinite. */
 void page_histogram_us(page *p, const char *name, const char *labels, const uint32_t *upper_us,
                        uint32_t n_bounds, const uint64_t *counts, uint64_t sum_us);
 /* model="x", or vLLM's form of it; valid until the next call of one of these functions. */
 const char *page_model_label(page *p, uint32_t name_idx, bool vllm);
-/* The engine serves all models: with one model, its figures have that model's label; with several,
- * none. */
+/* With one model, the engine's figures have that model's label; with several models, none. */
 const char *page_engine_label(page *p);
 /* device="gpu0" and `more`. */
 const char *page_device_label(page *p, const metrics_device *d, const char *more);

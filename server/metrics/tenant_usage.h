@@ -1,5 +1,4 @@
-/* tenant_usage.h - the usage table: time and tokens that each tenant used on all devices, by model
- * name.
+/* tenant_usage.h - the usage table: time and tokens of tenants on all devices, by model name.
  *
  *   engine's list of flows (engine_flow) --tenant_usage_read--> rows by (tenant, name of the model)
  *
@@ -11,7 +10,6 @@
  * Time is charged at the price per hour when it is read: a new price does not change past costs.
  *
  * The last TENANT_USAGE_WINDOW_S seconds are kept to compute the recent use of a share.
- *
  * Thread: front. */
 #ifndef INFERD_TENANT_USAGE_H
 #define INFERD_TENANT_USAGE_H
