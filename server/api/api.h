@@ -1,7 +1,6 @@
 /* api.h - the handlers of the route table, and the job that reads a request on a worker.
  *
- * The worker does all work that takes longer for a larger body (JSON, template, tokenizer); the
- * front gets plain data back.
+ * The worker does the work that grows with the body (JSON, template, tokenizer) and returns data.
  * Thread: handlers and *_done: front; *_work: worker. */
 #ifndef INFERD_API_H
 #define INFERD_API_H

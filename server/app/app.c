@@ -219,8 +219,7 @@ void app_note_reload(app *a, bool ok) {
     metrics_reload(a->metrics, ok);
 }
 
-/* A tenant's list may name the model or any alias; either admits the model under all its names.
- * NULL: unknown name. */
+/* A tenant's list may name the model or an alias; either admits all names.  NULL: unknown name. */
 static const app_name *find_name(const app_config *config, const char *name) {
     app_name key = {.name = name};
     if (config->n_names == 0) return NULL;

@@ -16,8 +16,7 @@ void app_watch_usage(const app *a, uint64_t now_us);
 /* Appends the page of GET /metrics.  `tenant`: number of the tenant that the page is for, with its
  * rows and models only; -1: all, for an operator, or without keys. */
 void app_write_metrics(const app *a, int tenant, buf *out);
-/* The member "account" of GET /admin/state, with a leading comma: what each tenant used for each
- * model, and the time of each device by use. */
+/* ,"account" of GET /admin/state: use by each tenant for each model, time of each device by use. */
 void app_add_usage(buf *out, const app *a);
 
 #endif

@@ -91,8 +91,7 @@ static inferd_status merge_text(json_t *root, const patch *p, inferd_err *err) {
 
 /* ---- worker: the text ---- */
 
-/* Applies a patch on top of the file and of the patches before it; patches for a model or tenant
- * that is no longer in the file are skipped. */
+/* Applies a patch after the file and earlier ones; those of absent elements are skipped. */
 static inferd_status text_of_patch(job *j, inferd_err *err) {
     json_t *root = NULL;
     inferd_status s = parse(&j->was, j->ch->o.path, &root, err);

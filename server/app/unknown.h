@@ -4,9 +4,8 @@
  * "temprature" would silently sample at the default.  All are counted; the first ones of a request
  * are named in a header of its answer; each name is logged once, with the field probably meant.
  *
- * Names are untrusted bytes.  A header has only their letters, digits, '_', '-' and '.'; every
- * other byte is %XX.  The number of logged names is bounded: a client that invents names cannot
- * fill the log.
+ * Names are untrusted: a header has only their letters, digits, '_', '-', '.'; other bytes are %XX.
+ * The number of logged names is bounded: a client that invents names cannot fill the log.
  * Thread: unknown_add any, a value; unknown_names front. */
 #ifndef INFERD_UNKNOWN_H
 #define INFERD_UNKNOWN_H

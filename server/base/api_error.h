@@ -47,8 +47,7 @@ typedef struct api_error {
     char message[API_MESSAGE_BYTES];
 } api_error;
 
-/* Records a failure; only the first one is kept.  Always false, for `return api_fail(...)`.
- * `param` is the path of the field, or NULL. */
+/* Records the first failure; always false (`return api_fail(...)`).  param: the field, or NULL. */
 __attribute__((format(printf, 4, 5))) bool api_fail(api_error *e, api_fault fault,
                                                     const char *param, const char *format, ...);
 /* Records a failure of a lower layer: its status selects the fault, its text is the message. */

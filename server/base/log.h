@@ -35,8 +35,7 @@ typedef struct log_line {
     char text[LOG_LINE_BYTES];
 } log_line;
 
-/* path NULL = standard error.  A file is created with mode 0640; a FIFO without a reader is an
- * error and does not block. */
+/* path NULL = standard error.  A new file has mode 0640; a FIFO without a reader is an error. */
 inferd_status log_open(const char *path, bool json, log_level level, inferd_err *err);
 /* After rotation: opens the same path again.  On failure the old file is still written. */
 inferd_status log_reopen(inferd_err *err);

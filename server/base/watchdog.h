@@ -54,8 +54,7 @@ int pulses_look(pulses *w, const pulse_limits *limits, uint64_t elapsed_us);
 typedef struct watchdog watchdog;
 
 typedef struct watchdog_options {
-    /* The name of the model in this slot, for the log line; called when its loop hangs, so the slot
-     * cannot lose it.  NULL: slots have no names. */
+    /* The model in this slot, for the log line; a hanging loop cannot lose it.  NULL: no names. */
     const char *(*model_name)(void *ctx, uint32_t model_idx);
     void *ctx;
 } watchdog_options;

@@ -1,7 +1,6 @@
 /* ctl_client.h - one blocking HTTP request and its answer, over a socket file or TCP.
  *
- * For `inferd ctl` only: blocking sockets, one connection per request, no TLS (behind a TLS proxy,
- * the daemon is reached at its plain address).
+ * For `inferd ctl` only: blocking, one connection per request, no TLS (a TLS proxy is bypassed).
  * Thread: main. */
 #ifndef INFERD_CTL_CLIENT_H
 #define INFERD_CTL_CLIENT_H

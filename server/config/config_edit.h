@@ -32,8 +32,7 @@ inferd_status edit_put(json_t *root, edit_section section, json_t *element, infe
 
 /* Replaces all keys by masks. */
 inferd_status edit_mask(json_t *root, inferd_err *err);
-/* Replaces masks by keys of `from` (borrowed, may be NULL).  *n_masks is their number; EINVAL names
- * a mask without a key. */
+/* Replaces masks by keys of `from` (borrowed, may be NULL).  EINVAL names a mask without a key. */
 inferd_status edit_unmask(json_t *root, const json_t *from, uint32_t *n_masks, inferd_err *err);
 
 /* As indented text, with a newline at the end. */

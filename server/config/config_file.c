@@ -68,8 +68,7 @@ inferd_status config_load(const char *path, inferd_config **out, buf *problems, 
 
 /* -- replacing -- */
 
-/* A replacement in progress.  Names are relative to the folder, which is kept open: it stays the
- * same folder even if it is moved. */
+/* A replacement in progress.  Names are relative to the folder, kept open in case it is moved. */
 typedef struct replacing {
     char *path;       // of the file itself, links resolved; owned
     const char *name; // its last part
@@ -84,8 +83,7 @@ static inferd_status io_fail(const replacing *w, const char *doing, inferd_err *
     return inferd_fail(err, INFERD_EIO, "%s: %s: %s", w->path, doing, strerror(errno));
 }
 
-/* The path of a file that does not exist yet; NULL: errno has the reason.  A dangling link is
- * neither followed nor replaced. */
+/* The path of a new file; NULL: see errno.  A dangling link is neither followed nor replaced. */
 static char *path_of_new(const char *path) {
     struct stat link;
     const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;

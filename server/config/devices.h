@@ -5,8 +5,7 @@
  * GPUs, an index or a UUID that none of them has is an error with "auto", too; so is INFERD_EBUSY:
  * the machine's GPU services are still starting, and the same call works later.
  *
- * A device without a name is named after its kind: "gpu" with its index, "cpu" with the first
- * unused number.
+ * A device without a name is "gpu" with its index, or "cpu" with the first unused number.
  * Thread: front. */
 #ifndef INFERD_DEVICES_H
 #define INFERD_DEVICES_H

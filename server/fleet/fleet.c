@@ -1,7 +1,6 @@
 /* fleet.c - see fleet.h: the engines, routing of requests, and the state as seen from outside.
  *
- * Functions for any thread read the engines' own published state, and `devices`: the devices that
- * have a model. */
+ * Functions for any thread read what engines publish, and the atomic `devices` of a model. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,4 @@
-/* fleet.h - the engines of all devices behind one interface: which device has which model, and
- * which device serves a request.
+/* fleet.h - the engines of all devices: which have which model, and which one serves a request.
  *
  * A model has the same slot number on every device; a *replica* is a model in a slot of one engine.
  * One device is a fleet of one.
@@ -121,8 +120,7 @@ void fleet_add_shares(const fleet *f, uint32_t slot, const model_policy *policy,
                       uint64_t *grew);
 inferd_status fleet_check_shares(const fleet *f, const uint32_t *sums, uint64_t grew,
                                  inferd_err *err);
-/* Does a decode step at its share take longer than slo.tpot_ms, as measured so far?  True: `text`
- * has the numbers. */
+/* Does a decode step at its share, as measured, take longer than slo.tpot_ms?  True: see `text`. */
 bool fleet_is_too_slow(const fleet *f, uint32_t slot, const model_policy *policy, char *text,
                        size_t text_bytes);
 

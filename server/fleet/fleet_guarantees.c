@@ -1,8 +1,7 @@
 /* fleet_guarantees.c - would the guarantees leave room for the models that are served?
  *
  * The check uses the running devices, not those of a configuration that waits for a restart.  A
- * device that is not open yet has no figures and refuses nothing.  A change is not refused for a
- * state that was as bad before.
+ * device that is not open yet refuses nothing; nor does a state that was as bad before the change.
  * Thread: front. */
 #include <stdlib.h>
 

@@ -6,8 +6,7 @@
  *   fails    the target was not HOT within FLEET_JOIN_US, or a device was lost: the target is
  *            removed, and the source serves on
  *
- * One move at a time, searched once per MOVE_LOOK_US with the measurements since the last search.
- * The reasons, in this order:
+ * One move at a time, searched every MOVE_LOOK_US by what was measured since.  Reasons, in order:
  *
  *   room      a replica is wanted and fits on no device, though all devices together have room
  *             (placement.h plans the moves; each search carries out the first one of a new plan);

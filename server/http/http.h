@@ -7,9 +7,8 @@
  *                         error, and the connection closes
  *     body complete    -> route.handle(rq); rq belongs to the transport
  *     answer           -> http_answer, or http_stream_begin, _write ..., then _end or _abort
- *     closed           -> rq is freed.  If the answer is not complete by then (the client left, a
- *                         deadline passed, the client stalled or is over the hard limit),
- *                         rq->on_gone runs first.
+ *     closed           -> rq is freed.  If the answer is not complete by then, rq->on_gone runs
+ *                         first (client left, stalled or over the hard limit; deadline passed).
  *
  * Handlers never block: long work goes to http_work.
  * Thread: front, all of it. */
@@ -49,8 +48,7 @@ typedef enum http_admin {
 } http_admin;
 
 typedef struct http_route {
-    /* The raw target without query.  One segment may be "*": it matches any segment, decoded.  "**"
-     * at the end matches one or more segments. */
+    /* The raw target, no query.  A segment "*" matches any, decoded; a final "**" one or more. */
     const char *path;
     unsigned methods; // of http_method; HEAD is answered for every GET
     http_access access;
@@ -77,11 +75,9 @@ typedef struct http_options {
      * except with a key of HTTP_ADMIN_TENANT. */
     bool trusted;
     unsigned unix_mode; // of a socket file; 0: 0660
-    /* True: new work of this tenant (-1: there are no keys) is refused with 503 server_overloaded,
-     * before its body is read. */
+    /* True: new work of this tenant (-1: no keys) gets 503 server_overloaded, its body unread. */
     bool (*overloaded)(void *ctx, int tenant);
-    /* One finished exchange, for log and metrics: status, times, bytes. rq->route is NULL if it was
-     * refused before its route was known. */
+    /* One finished exchange, for log and metrics.  rq->route is NULL if it was not known yet. */
     void (*finished)(void *ctx, const http_request *rq);
     /* Writes headers that every answer carries, also a stream or an error, as "Name: value\n" lines
      * into `out`, which is "" before.  NULL: none. */
@@ -107,8 +103,7 @@ bool http_is_quiet(const http_server *s);
 uint32_t http_n_open(const http_server *s); // exchanges not finished
 /* Open exchanges that arrived before `us` with a complete request. */
 uint32_t http_n_due(const http_server *s, uint64_t us);
-/* Cuts open exchanges, waits for running http_work and frees everything.  It runs the loop for
- * that, so call it outside of uv_run. */
+/* Cuts exchanges, waits for http_work, frees all.  It runs the loop: call it outside of uv_run. */
 void http_close(http_server *s); // accepts NULL
 
 /* -- for handlers -- */
@@ -148,8 +143,7 @@ void http_answer(http_request *rq, int status, const char *content_type, buf *bo
 void http_answer_error(http_request *rq, int status, const char *type, const char *code,
                        const char *param, const char *message, unsigned retry_after_s);
 
-/* A 200 text/event-stream.  Writes copy; each whole event must be one call.  False: the stream is
- * gone or was cut (on_gone runs or has run). */
+/* A 200 text/event-stream.  Writes copy, one call per event.  False: cut; on_gone runs, or has. */
 bool http_stream_begin(http_request *rq);
 /* A client that kept up (at most stream_soft_bytes unsent) may get eight times stream_hard_bytes in
  * one write: the events of one step may be long. */

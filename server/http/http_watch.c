@@ -228,7 +228,6 @@ void watch_due(http_server *s) {
     /* 1 while deadlines expire, so that watch_arm starts no timer in between. */
     s->timer_due_at_us = 1;
     while ((d = deadline_take_expired(&s->due, now_us, &next_us)) != NULL) on_due(s, d);
-    /* The earliest deadline is known now. */
     s->timer_due_at_us = 0;
     if (next_us != 0) start_timer(s, now_us, next_us);
 }

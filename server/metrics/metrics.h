@@ -38,7 +38,6 @@ typedef enum metric_hist {
     HISTS
 } metric_hist;
 
-/* Targets of a request. */
 typedef enum metric_target { TARGET_TTFT, TARGET_TPOT, METRIC_TARGETS } metric_target;
 
 enum { METRICS_DEVICES_MAX = 64, METRICS_REFUSAL_ROWS_MAX = 4096 };
@@ -56,8 +55,7 @@ void metrics_token(metrics *m, uint32_t model_idx); // counts a generated token
 void metrics_sequence(metrics *m, uint32_t model_idx, uint32_t n_prompt, uint32_t n_cached,
                       uint32_t n_output);
 void metrics_target(metrics *m, uint32_t model_idx, metric_target target, bool kept);
-/* A request was refused, or failed before its answer began. tenant: its number, -1: none; name_idx:
- * of its model, -1: no model. */
+/* A request was refused, or failed before its answer began.  tenant, name_idx: -1: none. */
 void metrics_refused(metrics *m, int64_t tenant, int64_t name_idx, api_fault fault);
 struct tenant_usage *metrics_tenant_usage(metrics *m);              // owned by m
 void metrics_http(metrics *m, const http_route *route, int status); // route NULL: none matched
