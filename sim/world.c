@@ -9,7 +9,7 @@
 
 enum { WARM_TOKENS = 3 }; // prompts use no ids below this: SIM_TOKEN and its neighbours
 
-/* Defaults of the daemon's configuration (server/config_tables.c); the rest are the engine's own.
+/* Defaults of the daemon's configuration (server/config/config_tables.c); the rest are the engine's own.
  * test_sim_world compares all of them with a configuration. */
 static const engine_limits CONFIGURED = {.starvation_percent = 2, .background_copies = true};
 

@@ -2,7 +2,7 @@
  *
  * A loop's thread joins its pulse once and then calls pulse_at where it begins another kind of
  * work; nothing has to be passed down for that, and on threads without a pulse (the simulator,
- * tests) the call does nothing.  A watchdog (server/watchdog.h) reads pulses from outside.
+ * tests) the call does nothing.  A watchdog (server/base/watchdog.h) reads pulses from outside.
  *
  *     PULSE_REST    waits for work, opens its device, or has ended: silence means nothing
  *     PULSE_WORK    works, and is about to beat again
