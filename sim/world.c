@@ -9,8 +9,8 @@
 
 enum { WARM_TOKENS = 3 }; // prompts use no ids below this: SIM_TOKEN and its neighbours
 
-/* Defaults of the daemon's configuration (server/config/config_tables.c); the rest are the engine's own.
- * test_sim_world compares all of them with a configuration. */
+/* Defaults of the daemon's configuration (server/config/config_tables.c); the rest are the engine's
+ * own. test_sim_world compares all of them with a configuration. */
 static const engine_limits CONFIGURED = {.starvation_percent = 2, .background_copies = true};
 
 void world_options_init(world_options *o, const sim_preset *preset) {
@@ -112,7 +112,7 @@ static void end_record(world_core *c, world_record *r, const gen_event *e) {
     uint32_t n_open_used = queue_slots_open_used(&w->queue_slots);
     queue_slots_give(&w->queue_slots, r->qslot);
     uint32_t n_left = queue_slots_open_used(&w->queue_slots);
-    if (w->options.obeys) drain_note(&w->front, n_left, n_open_used - n_left, e->at_us);
+    if (w->options.obeys) queue_note(&w->front, n_left, n_open_used - n_left, e->at_us);
 }
 
 static void on_event(void *ctx, const gen_event *e) {
@@ -415,11 +415,11 @@ static bool has_queue_slot(world *w, const workload_request *r, world_record *re
     *after_s = UINT32_MAX;
     record->qslot = queue_slots_choose(p, &asker, 1);
     if (record->qslot.kind != QUEUE_OPEN) {
-        drain_forget(&w->front, r->idx + 1);
+        queue_forget(&w->front, r->idx + 1);
         return true;
     }
     if (!w->options.obeys) return queue_slots_open_used(p) < queue_slots_open(p);
-    return drain_admit(&w->front, r->idx + 1, false, 1, queue_slots_open(p), p->n_spare, at_us,
+    return queue_admit(&w->front, r->idx + 1, false, 1, queue_slots_open(p), p->n_spare, at_us,
                        after_s);
 }
 
@@ -435,10 +435,10 @@ static inferd_status enter(world *w, const workload_request *r, uint64_t now_us,
     if (*out_enters) {
         queue_slots_take(&w->queue_slots, record->qslot);
         if (w->options.obeys)
-            drain_note(&w->front, queue_slots_open_used(&w->queue_slots), 0, at_us);
+            queue_note(&w->front, queue_slots_open_used(&w->queue_slots), 0, at_us);
         return INFERD_OK;
     }
-    if (!again && after_s <= DRAIN_MAX_S) record->told_ms = after_s * S_MS;
+    if (!again && after_s <= QUEUE_MAX_S) record->told_ms = after_s * S_MS;
     if (again || record->told_ms == 0) { // only one retry
         record->is_done = true;
         record->stats.end = STATS_REFUSED;

@@ -134,7 +134,7 @@ struct world {
     size_t n_unfinished;
     uint64_t begin_us,
         end_us;              // of the run: first possible arrival, and the end of the last request
-    drain_book front;        // of all devices together
+    queue_book front;        // of all devices together
     queue_slots queue_slots; // likewise
     world_retry *retries;    // [n_retries] a heap by time; owned
     size_t n_retries, retries_capacity;

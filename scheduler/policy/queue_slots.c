@@ -157,19 +157,19 @@ void queue_slots_give(queue_slots *p, queue_slot at) {
 
 /* ---- when to come back ---- */
 
-static void note_gap(drain_book *b, uint64_t now_us);
+static void note_gap(queue_book *b, uint64_t now_us);
 
 /* A whole batch may end at once: its ends count as one burst, or they would fill the ring. */
-static void note_ends(drain_book *b, uint32_t n_ended, uint64_t now_us) {
-    if (b->n_bursts == 0 || now_us >= b->burst_us + DRAIN_BURST_US) {
-        uint32_t oldest = (uint32_t)(b->n_bursts++ % DRAIN_BURSTS_MAX);
+static void note_ends(queue_book *b, uint32_t n_ended, uint64_t now_us) {
+    if (b->n_bursts == 0 || now_us >= b->burst_us + QUEUE_BURST_US) {
+        uint32_t oldest = (uint32_t)(b->n_bursts++ % QUEUE_BURSTS_MAX);
         b->sum_us -= b->areas_us[oldest];
         b->sum_ends -= b->n_ends[oldest];
         b->areas_us[oldest] = 0;
         b->n_ends[oldest] = 0;
         b->burst_us = now_us;
     }
-    uint32_t newest = (uint32_t)((b->n_bursts - 1) % DRAIN_BURSTS_MAX);
+    uint32_t newest = (uint32_t)((b->n_bursts - 1) % QUEUE_BURSTS_MAX);
     b->sum_us += b->area_us;
     b->sum_ends += n_ended;
     b->areas_us[newest] += b->area_us;
@@ -177,7 +177,7 @@ static void note_ends(drain_book *b, uint32_t n_ended, uint64_t now_us) {
     b->area_us = 0;
 }
 
-void drain_note(drain_book *b, uint32_t n_used, uint32_t n_ended, uint64_t now_us) {
+void queue_note(queue_book *b, uint32_t n_used, uint32_t n_ended, uint64_t now_us) {
     if (now_us > b->noted_us) b->area_us += b->n_used * (now_us - b->noted_us);
     if (n_ended > 0) note_gap(b, now_us);
     if (b->n_used == 0) b->busy_since_us = now_us;
@@ -188,7 +188,7 @@ void drain_note(drain_book *b, uint32_t n_used, uint32_t n_ended, uint64_t now_u
 
 /* ---- time ---- */
 
-uint64_t drain_held_us(const drain_book *b, uint64_t now_us) {
+uint64_t queue_held_us(const queue_book *b, uint64_t now_us) {
     uint64_t busy_us = now_us > b->busy_since_us ? now_us - b->busy_since_us : 0;
     uint64_t us = b->sum_ends > 0 ? b->sum_us / b->sum_ends : GUESS_US;
     if (b->sum_ends == 0 && GUESS_PARTS * busy_us > us) us = GUESS_PARTS * busy_us;
@@ -196,10 +196,10 @@ uint64_t drain_held_us(const drain_book *b, uint64_t now_us) {
 }
 
 /* A time without an end is over; ends at the same moment leave no gap. */
-static void note_gap(drain_book *b, uint64_t now_us) {
+static void note_gap(queue_book *b, uint64_t now_us) {
     uint64_t from_us = b->ended_us > b->busy_since_us ? b->ended_us : b->busy_since_us;
     uint64_t us = now_us > from_us ? now_us - from_us : 0;
-    uint64_t parts = us * FADE_ONE / (FADE_PARTS * drain_held_us(b, now_us));
+    uint64_t parts = us * FADE_ONE / (FADE_PARTS * queue_held_us(b, now_us));
     b->gap_us = parts < FADE_ONE ? b->gap_us - b->gap_us / FADE_ONE * parts : 0;
     if (us > b->gap_us) b->gap_us = us;
     b->ended_us = now_us;
@@ -207,33 +207,33 @@ static void note_gap(drain_book *b, uint64_t now_us) {
 
 /* ---- reservations ---- */
 
-static void forget(drain_book *b, uint32_t i) {
+static void forget(queue_book *b, uint32_t i) {
     b->n_reservations--;
     memmove(&b->reservations[i], &b->reservations[i + 1],
             (b->n_reservations - i) * sizeof b->reservations[0]);
 }
 
-static void forget_old(drain_book *b, uint64_t now_us) {
+static void forget_old(queue_book *b, uint64_t now_us) {
     uint32_t n = 0;
-    while (n < b->n_reservations && b->reservations[n].due_us + DRAIN_GRACE_US < now_us) n++;
+    while (n < b->n_reservations && b->reservations[n].due_us + QUEUE_GRACE_US < now_us) n++;
     b->n_reservations -= n;
     memmove(&b->reservations[0], &b->reservations[n],
             b->n_reservations * sizeof b->reservations[0]);
 }
 
-static void reserve(drain_book *b, uint64_t mark, uint32_t n, uint64_t due_us) {
+static void reserve(queue_book *b, uint64_t mark, uint32_t n, uint64_t due_us) {
     uint32_t i = b->n_reservations++;
     for (; i > 0 && b->reservations[i - 1].due_us > due_us; i--)
         b->reservations[i] = b->reservations[i - 1];
-    b->reservations[i] = (drain_reservation){mark, due_us, n};
+    b->reservations[i] = (queue_reservation){mark, due_us, n};
 }
 
 static uint32_t seconds_of(uint64_t us) {
     uint64_t s = (us + SECOND_US - 1) / SECOND_US;
-    return s < DRAIN_MIN_S ? DRAIN_MIN_S : s > DRAIN_FAR_S ? DRAIN_FAR_S : (uint32_t)s;
+    return s < QUEUE_MIN_S ? QUEUE_MIN_S : s > QUEUE_FAR_S ? QUEUE_FAR_S : (uint32_t)s;
 }
 
-static uint32_t n_free_of(const drain_book *b, uint32_t n_max) {
+static uint32_t n_free_of(const queue_book *b, uint32_t n_max) {
     return b->n_used < n_max ? n_max - b->n_used : 0;
 }
 
@@ -243,15 +243,15 @@ static uint32_t n_free_of(const drain_book *b, uint32_t n_max) {
  *
  * holds for all reservations with the new one in front of them.  Spare slots in use have to come
  * free before any other does. */
-static uint64_t due_of(const drain_book *b, uint32_t n, uint32_t n_max, uint64_t now_us) {
-    uint64_t held_us = drain_held_us(b, now_us), n_free = n_free_of(b, n_max);
+static uint64_t due_of(const queue_book *b, uint32_t n, uint32_t n_max, uint64_t now_us) {
+    uint64_t held_us = queue_held_us(b, now_us), n_free = n_free_of(b, n_max);
     uint64_t alone = n + (b->n_used > n_max ? b->n_used - n_max : 0), wanted = alone;
     uint64_t each_us = held_us * MARGIN_TOP / MARGIN_BOTTOM / n_max;
     each_us += each_us * MARGIN_SLOTS / n_max;
     uint64_t burst_us = held_us / BURST_PARTS > b->gap_us ? held_us / BURST_PARTS : b->gap_us;
     uint64_t from_us = now_us + burst_us, due_us = from_us;
     for (uint32_t i = 0; i < b->n_reservations; i++) {
-        const drain_reservation *p = &b->reservations[i];
+        const queue_reservation *p = &b->reservations[i];
         wanted += p->n;
         uint64_t all_us = from_us + (wanted > n_free ? (wanted - n_free) * each_us : 0);
         /* Not before a reservation that would then be late, but behind it, after both. */
@@ -264,12 +264,12 @@ static uint64_t due_of(const drain_book *b, uint32_t n, uint32_t n_max, uint64_t
 /* Clients with the same time come at the same moment, and then there are n_max slots, however short
  * each is held.  Returns the first second from after_s at which no more than that come so close
  * together that none of them has ended. */
-static uint32_t avoid_crowds(const drain_book *b, uint32_t after_s, uint32_t n, uint32_t n_max,
+static uint32_t avoid_crowds(const queue_book *b, uint32_t after_s, uint32_t n, uint32_t n_max,
                              uint64_t now_us) {
-    uint64_t held_us = drain_held_us(b, now_us),
+    uint64_t held_us = queue_held_us(b, now_us),
              near_us = held_us < SECOND_US ? held_us : SECOND_US;
     uint32_t first = 0;
-    for (; after_s <= DRAIN_MAX_S; after_s++) {
+    for (; after_s <= QUEUE_MAX_S; after_s++) {
         uint64_t at_us = now_us + after_s * SECOND_US, together = n;
         while (first < b->n_reservations && b->reservations[first].due_us + near_us <= at_us)
             first++;
@@ -281,24 +281,24 @@ static uint32_t avoid_crowds(const drain_book *b, uint32_t after_s, uint32_t n, 
     return after_s;
 }
 
-uint32_t drain_refuse(drain_book *b, uint64_t mark, uint32_t n, uint32_t n_max, uint64_t now_us) {
+uint32_t queue_refuse(queue_book *b, uint64_t mark, uint32_t n, uint32_t n_max, uint64_t now_us) {
     forget_old(b, now_us);
     uint32_t after_s = seconds_of(due_of(b, n, n_max, now_us) - now_us);
     after_s = avoid_crowds(b, after_s, n, n_max, now_us);
-    if (after_s > DRAIN_MAX_S) return after_s;
-    if (b->n_reservations == DRAIN_RESERVATIONS_MAX) return DRAIN_MAX_S + 1;
+    if (after_s > QUEUE_MAX_S) return after_s;
+    if (b->n_reservations == QUEUE_RESERVATIONS_MAX) return QUEUE_MAX_S + 1;
     if (mark != 0) reserve(b, mark, n, now_us + after_s * SECOND_US);
     return after_s;
 }
 
 /* Are there slots for n now, and for all reservations when they are due, even at a third of the
  * usual pace? */
-static bool leaves_enough(const drain_book *b, uint32_t n, uint32_t n_max, uint64_t now_us) {
-    uint64_t wanted = n, each_us = PACE_DIVISOR * drain_held_us(b, now_us) / n_max + 1;
+static bool leaves_enough(const queue_book *b, uint32_t n, uint32_t n_max, uint64_t now_us) {
+    uint64_t wanted = n, each_us = PACE_DIVISOR * queue_held_us(b, now_us) / n_max + 1;
     uint32_t n_free = n_free_of(b, n_max);
     if (n > n_free) return false;
     for (uint32_t i = 0; i < b->n_reservations; i++) {
-        const drain_reservation *p = &b->reservations[i];
+        const queue_reservation *p = &b->reservations[i];
         uint64_t until_us = p->due_us > now_us + b->gap_us ? p->due_us - now_us - b->gap_us : 0;
         wanted += p->n;
         if (wanted > n_free + until_us / each_us) return false;
@@ -307,27 +307,27 @@ static bool leaves_enough(const drain_book *b, uint32_t n, uint32_t n_max, uint6
 }
 
 /* The reservation of this client that is due first; n_reservations: it has none. */
-static uint32_t reservation_of(const drain_book *b, uint64_t mark) {
+static uint32_t reservation_of(const queue_book *b, uint64_t mark) {
     uint32_t i = 0;
     while (i < b->n_reservations && (mark == 0 || b->reservations[i].mark != mark)) i++;
     return i;
 }
 
-void drain_forget(drain_book *b, uint64_t mark) {
+void queue_forget(queue_book *b, uint64_t mark) {
     uint32_t i = reservation_of(b, mark);
     if (i < b->n_reservations) forget(b, i);
 }
 
-bool drain_admit(drain_book *b, uint64_t mark, bool first_try, uint32_t n, uint32_t n_max,
+bool queue_admit(queue_book *b, uint64_t mark, bool first_try, uint32_t n, uint32_t n_max,
                  uint32_t n_spare, uint64_t now_us, uint32_t *after_s) {
     forget_old(b, now_us);
     uint32_t own = first_try ? b->n_reservations : reservation_of(b, mark);
     if (own == b->n_reservations) {
         if (leaves_enough(b, n, n_max, now_us)) return true;
-        *after_s = drain_refuse(b, mark, n, n_max, now_us);
+        *after_s = queue_refuse(b, mark, n, n_max, now_us);
         return false;
     }
-    drain_reservation kept = b->reservations[own];
+    queue_reservation kept = b->reservations[own];
     forget(b, own);
     if (kept.due_us <= now_us ? n <= n_free_of(b, n_max + n_spare)
                               : leaves_enough(b, n, n_max, now_us))
@@ -337,23 +337,23 @@ bool drain_admit(drain_book *b, uint64_t mark, bool first_try, uint32_t n, uint3
         *after_s = seconds_of(kept.due_us - now_us);
         return false;
     }
-    *after_s = drain_refuse(b, mark, n, n_max, now_us);
+    *after_s = queue_refuse(b, mark, n, n_max, now_us);
     return false;
 }
 
 /* ---- one request ---- */
 
-queue_verdict queue_slots_ask(queue_slots *p, drain_book *b, const queue_ask *ask, uint64_t now_us,
+queue_verdict queue_slots_ask(queue_slots *p, queue_book *b, const queue_ask *ask, uint64_t now_us,
                               queue_slot *out, uint32_t *after_s) {
     if (ask->n > queue_slots_most(p, &ask->asker)) return QUEUE_NEVER;
     *out = queue_slots_choose(p, &ask->asker, ask->n);
     if (out->kind != QUEUE_OPEN) {
-        if (!ask->first_try) drain_forget(b, ask->mark);
-    } else if (!drain_admit(b, ask->mark, ask->first_try, ask->n, queue_slots_open(p), p->n_spare,
+        if (!ask->first_try) queue_forget(b, ask->mark);
+    } else if (!queue_admit(b, ask->mark, ask->first_try, ask->n, queue_slots_open(p), p->n_spare,
                             now_us, after_s)) {
         return QUEUE_FULL;
     }
     for (uint32_t i = 0; i < ask->n; i++) queue_slots_take(p, *out);
-    drain_note(b, queue_slots_open_used(p), 0, now_us);
+    queue_note(b, queue_slots_open_used(p), 0, now_us);
     return QUEUE_HAS_SLOTS;
 }

@@ -84,8 +84,8 @@ struct admission {
     reservation reservations[ADMISSION_RESERVED_MAX]; // [n_reservations] in order of creation
     uint32_t n_reservations;
     uint64_t n_marks; // created so far
-    queue_slots queue_slots;
-    drain_book queue; // clients that found the queue full
+    queue_slots queue;
+    queue_book book; // clients that found the queue full
     uint64_t complained_us;
     writer w;
 };
@@ -146,30 +146,30 @@ static void note_reservation(admission *g, const reservation *p) {
 /* ---- queue slots ---- */
 
 queue_slots *admission_queue_slots(admission *g) {
-    return &g->queue_slots;
+    return &g->queue;
 }
 
 void admission_note_slots(admission *g, uint64_t now_us) {
-    drain_note(&g->queue, queue_slots_open_used(&g->queue_slots), 0, now_us);
+    queue_note(&g->book, queue_slots_open_used(&g->queue), 0, now_us);
 }
 
 static void give_slots(admission *g, queue_slot qslot, uint32_t n, bool ended, uint64_t now_us) {
-    uint32_t n_used = queue_slots_open_used(&g->queue_slots);
-    for (uint32_t i = 0; i < n; i++) queue_slots_give(&g->queue_slots, qslot);
-    uint32_t n_left = queue_slots_open_used(&g->queue_slots);
-    drain_note(&g->queue, n_left, ended ? n_used - n_left : 0, now_us);
+    uint32_t n_used = queue_slots_open_used(&g->queue);
+    for (uint32_t i = 0; i < n; i++) queue_slots_give(&g->queue, qslot);
+    uint32_t n_left = queue_slots_open_used(&g->queue);
+    queue_note(&g->book, n_left, ended ? n_used - n_left : 0, now_us);
 }
 
 unsigned admission_refuse(admission *g, uint64_t mark, uint32_t n, uint64_t now_us) {
-    return drain_refuse(&g->queue, mark, n, queue_slots_open(&g->queue_slots), now_us);
+    return queue_refuse(&g->book, mark, n, queue_slots_open(&g->queue), now_us);
 }
 
 bool admission_is_overloaded(const admission *g, int tenant, gen_class best) {
-    const queue_slots *p = &g->queue_slots;
+    const queue_slots *p = &g->queue;
     if (queue_slots_open_used(p) < queue_slots_open(p)) return false;
     /* Otherwise a delay is computed with a reservation, and the body is needed to recognise the
      * retry. */
-    if (g->queue.n_reservations < DRAIN_RESERVATIONS_MAX) return false;
+    if (g->book.n_reservations < QUEUE_RESERVATIONS_MAX) return false;
     return queue_slots_none_kept(p, tenant >= 0 ? (uint32_t)tenant : QUEUE_NO_TENANT, best);
 }
 
@@ -342,7 +342,7 @@ static bool refuse_closed(api_fault closed, api_error *error) {
 
 static bool ask_queue(admission *g, const admission_request *ask, uint64_t now_us, queue_slot *out,
                       api_error *error) {
-    const queue_slots *p = &g->queue_slots;
+    const queue_slots *p = &g->queue;
     queue_ask wanted = {
         .asker = {.tenant_idx = ask->tenant < 0 ? QUEUE_NO_TENANT : (uint32_t)ask->tenant,
                   .model_idx = ask->requests[0]->model_idx,
@@ -351,7 +351,7 @@ static bool ask_queue(admission *g, const admission_request *ask, uint64_t now_u
         .mark = ask->mark,
         .first_try = ask->first_try};
     uint32_t after_s = 0;
-    switch (queue_slots_ask(&g->queue_slots, &g->queue, &wanted, now_us, out, &after_s)) {
+    switch (queue_slots_ask(&g->queue, &g->book, &wanted, now_us, out, &after_s)) {
     case QUEUE_HAS_SLOTS:
         return true;
     case QUEUE_NEVER: // waiting would not help
@@ -739,7 +739,7 @@ void admission_destroy(admission *g) {
         write_last(g);
     }
     free_tickets(g);
-    queue_slots_deinit(&g->queue_slots);
+    queue_slots_deinit(&g->queue);
     for (uint32_t i = 0; g->outputs != NULL && i < g->n_names; i++) free(g->outputs[i]);
     free(g->outputs);
     free(g->slots);

@@ -40,8 +40,8 @@
  * slots that only reservations may use; those have to come free before anything new is reserved.  A
  * client is recognized by its mark (admission_mark: of its address and body).  A client that comes
  * early counts as new, and keeps its reservation when it is refused.  A reservation that is not
- * used within DRAIN_GRACE_US after its time is dropped.  When more clients wait than are served in
- * DRAIN_MAX_S, the rest get a longer time and no reservation: clients do not wait that long, so
+ * used within QUEUE_GRACE_US after its time is dropped.  When more clients wait than are served in
+ * QUEUE_MAX_S, the rest get a longer time and no reservation: clients do not wait that long, so
  * their slots would stay empty.
  *
  * The front runs it, and so does the simulator.  Pure; the time is passed in.  Thread: its
@@ -108,24 +108,24 @@ uint32_t queue_slots_open_used(const queue_slots *p);
 /* -- reservations -- */
 
 enum {
-    DRAIN_BURSTS_MAX = 64,  // in the ring that the mean is taken over
-    DRAIN_BURST_US = 20000, // ends within this time are one burst
-    DRAIN_RESERVATIONS_MAX = 1024,
-    DRAIN_MIN_S = 1,
-    DRAIN_MAX_S = 60,   // of a reservation
-    DRAIN_FAR_S = 3600, // the longest Retry-After
-    DRAIN_GRACE_US = 1000000
+    QUEUE_BURSTS_MAX = 64,  // in the ring that the mean is taken over
+    QUEUE_BURST_US = 20000, // ends within this time are one burst
+    QUEUE_RESERVATIONS_MAX = 1024,
+    QUEUE_MIN_S = 1,
+    QUEUE_MAX_S = 60,   // of a reservation
+    QUEUE_FAR_S = 3600, // the longest Retry-After
+    QUEUE_GRACE_US = 1000000
 };
 
-typedef struct drain_reservation {
+typedef struct queue_reservation {
     uint64_t mark, due_us;
     uint32_t n; // queue slots
-} drain_reservation;
+} queue_reservation;
 
 /* Zeroed at first.  "Place" in the names is a queue slot. */
-typedef struct drain_book {
-    uint64_t areas_us[DRAIN_BURSTS_MAX]; // slots * time before each of the newest bursts; a ring
-    uint32_t n_ends[DRAIN_BURSTS_MAX];   // of each
+typedef struct queue_book {
+    uint64_t areas_us[QUEUE_BURSTS_MAX]; // slots * time before each of the newest bursts; a ring
+    uint32_t n_ends[QUEUE_BURSTS_MAX];   // of each
     uint64_t sum_us, sum_ends;           // of the ring
     uint64_t n_bursts, burst_us;         // count since the start; begin of the newest
     uint64_t area_us;                    // since the newest end
@@ -133,42 +133,42 @@ typedef struct drain_book {
         noted_us;              // since then some slot has been in use; area_us reaches to here
     uint64_t ended_us, gap_us; // newest end; longest time without one, fading
     uint32_t n_used;
-    drain_reservation reservations[DRAIN_RESERVATIONS_MAX]; // [n_reservations] by due_us
+    queue_reservation reservations[QUEUE_RESERVATIONS_MAX]; // [n_reservations] by due_us
     uint32_t n_reservations;
-} drain_book;
+} queue_book;
 
 /* n_used slots are in use from now on; `n_ended` have come free just now. */
-void drain_note(drain_book *b, uint32_t n_used, uint32_t n_ended, uint64_t now_us);
+void queue_note(queue_book *b, uint32_t n_used, uint32_t n_ended, uint64_t now_us);
 
-/* May a client that wants n of n_max slots have them?  Those in use are known from drain_note.
- * False: it should come back in *after_s; up to DRAIN_MAX_S, that is a reservation.  mark 0: it
+/* May a client that wants n of n_max slots have them?  Those in use are known from queue_note.
+ * False: it should come back in *after_s; up to QUEUE_MAX_S, that is a reservation.  mark 0: it
  * cannot be recognized, and gets no reservation.  first_try: it says that it comes for no
  * reservation. */
-bool drain_admit(drain_book *b, uint64_t mark, bool first_try, uint32_t n, uint32_t n_max,
+bool queue_admit(queue_book *b, uint64_t mark, bool first_try, uint32_t n, uint32_t n_max,
                  uint32_t n_spare, uint64_t now_us, uint32_t *after_s);
 /* The client got its slots elsewhere: drops its reservation that is due first. */
-void drain_forget(drain_book *b, uint64_t mark);
-/* The client is refused: returns its Retry-After; above DRAIN_MAX_S it has no reservation. */
-uint32_t drain_refuse(drain_book *b, uint64_t mark, uint32_t n, uint32_t n_max, uint64_t now_us);
+void queue_forget(queue_book *b, uint64_t mark);
+/* The client is refused: returns its Retry-After; above QUEUE_MAX_S it has no reservation. */
+uint32_t queue_refuse(queue_book *b, uint64_t mark, uint32_t n, uint32_t n_max, uint64_t now_us);
 /* Average holding time of a slot; a guess before the first end. */
-uint64_t drain_held_us(const drain_book *b, uint64_t now_us);
+uint64_t queue_held_us(const queue_book *b, uint64_t now_us);
 
 /* -- one request -- */
 
 typedef struct queue_ask {
     queue_asker asker;
     uint32_t n;    // slots: a sequence each
-    uint64_t mark; // drain_admit, like the next
+    uint64_t mark; // queue_admit, like the next
     bool first_try;
 } queue_ask;
 
 typedef enum queue_verdict {
-    QUEUE_HAS_SLOTS, // they are taken: queue_slots_give and drain_note give them back
+    QUEUE_HAS_SLOTS, // they are taken: queue_slots_give and queue_note give them back
     QUEUE_FULL,      // come back in *after_s
     QUEUE_NEVER      // more than such a request can ever have
 } queue_verdict;
 
-queue_verdict queue_slots_ask(queue_slots *p, drain_book *b, const queue_ask *ask, uint64_t now_us,
+queue_verdict queue_slots_ask(queue_slots *p, queue_book *b, const queue_ask *ask, uint64_t now_us,
                               queue_slot *out, uint32_t *after_s);
 
 #endif

@@ -1,10 +1,10 @@
-/* test_drain.c - a client that comes back when it was told to is let in. */
+/* test_queue_book.c - a client that comes back when it was told to is let in. */
 #include "test.h"
 
 #include "scheduler/queue_slots.h"
 
 enum { SECOND_US = 1000000, CLIENTS_MAX = 400, SLOTS_MAX = 256 };
-static drain_book b;
+static queue_book b;
 static uint32_t n_tried_last;
 static uint32_t after_s, other_s;
 
@@ -12,109 +12,109 @@ static uint32_t after_s, other_s;
  * then. */
 static uint64_t run_full(uint32_t n_max) {
     uint64_t now_us = SECOND_US;
-    b = (drain_book){0};
-    drain_note(&b, n_max, 0, now_us);
-    for (int i = 0; i < 100; i++) drain_note(&b, n_max, 1, now_us += 10 * SECOND_US / n_max);
+    b = (queue_book){0};
+    queue_note(&b, n_max, 0, now_us);
+    for (int i = 0; i < 100; i++) queue_note(&b, n_max, 1, now_us += 10 * SECOND_US / n_max);
     return now_us;
 }
 
 static void a_free_queue_lets_everybody_in(void) {
-    b = (drain_book){0};
-    EXPECT(drain_admit(&b, 1, false, 3, 3, 0, SECOND_US, &after_s));
-    EXPECT(!drain_admit(&b, 1, false, 4, 3, 0, SECOND_US, &after_s));
-    EXPECT(after_s >= DRAIN_MIN_S && after_s <= DRAIN_MAX_S);
+    b = (queue_book){0};
+    EXPECT(queue_admit(&b, 1, false, 3, 3, 0, SECOND_US, &after_s));
+    EXPECT(!queue_admit(&b, 1, false, 4, 3, 0, SECOND_US, &after_s));
+    EXPECT(after_s >= QUEUE_MIN_S && after_s <= QUEUE_MAX_S);
 }
 
 static void how_long_a_slot_is_held_is_measured(void) {
     uint64_t now_us = run_full(20);
-    EXPECT_EQ(drain_held_us(&b, now_us), 10 * SECOND_US);
-    drain_note(&b, 2, 0, now_us); // most are left empty: each is held as long
-    for (int i = 0; i < 100; i++) drain_note(&b, 2, 1, now_us += 5 * SECOND_US);
-    EXPECT_EQ(drain_held_us(&b, now_us), 10 * SECOND_US);
-    b = (drain_book){0};
-    drain_note(&b, 4, 0, SECOND_US);
-    EXPECT_EQ(drain_held_us(&b, SECOND_US), 4 * SECOND_US); // a guess
-    EXPECT_EQ(drain_held_us(&b, 4 * SECOND_US), 6 * SECOND_US);
+    EXPECT_EQ(queue_held_us(&b, now_us), 10 * SECOND_US);
+    queue_note(&b, 2, 0, now_us); // most are left empty: each is held as long
+    for (int i = 0; i < 100; i++) queue_note(&b, 2, 1, now_us += 5 * SECOND_US);
+    EXPECT_EQ(queue_held_us(&b, now_us), 10 * SECOND_US);
+    b = (queue_book){0};
+    queue_note(&b, 4, 0, SECOND_US);
+    EXPECT_EQ(queue_held_us(&b, SECOND_US), 4 * SECOND_US); // a guess
+    EXPECT_EQ(queue_held_us(&b, 4 * SECOND_US), 6 * SECOND_US);
 }
 
 static void the_time_is_that_of_the_missing_slots(void) {
     uint64_t now_us = run_full(20);
-    EXPECT_EQ(drain_refuse(&b, 0, 1, 20, now_us), 7);   // 1.1 + 5
-    EXPECT_EQ(drain_refuse(&b, 0, 20, 20, now_us), 27); // 22 + 5
-    EXPECT_EQ(drain_refuse(&b, 1, 20, 20, now_us), 27);
-    EXPECT_EQ(drain_refuse(&b, 2, 20, 20, now_us), 49); // behind the one before
+    EXPECT_EQ(queue_refuse(&b, 0, 1, 20, now_us), 7);   // 1.1 + 5
+    EXPECT_EQ(queue_refuse(&b, 0, 20, 20, now_us), 27); // 22 + 5
+    EXPECT_EQ(queue_refuse(&b, 1, 20, 20, now_us), 27);
+    EXPECT_EQ(queue_refuse(&b, 2, 20, 20, now_us), 49); // behind the one before
     EXPECT_EQ(b.n_reservations, 2);
-    EXPECT_EQ(drain_refuse(&b, 3, 200, 20, now_us), 269); // the truth, and no promise
-    EXPECT_EQ(drain_refuse(&b, 3, 20000, 20, now_us), DRAIN_FAR_S);
+    EXPECT_EQ(queue_refuse(&b, 3, 200, 20, now_us), 269); // the truth, and no promise
+    EXPECT_EQ(queue_refuse(&b, 3, 20000, 20, now_us), QUEUE_FAR_S);
     EXPECT_EQ(b.n_reservations, 2);
 }
 
 /* So many of n_max places are free from now on. */
 static void set_free(uint32_t n_free, uint32_t n_max, uint64_t now_us) {
-    drain_note(&b, n_max - n_free, n_free, now_us);
+    queue_note(&b, n_max - n_free, n_free, now_us);
 }
 
 static void a_reservation_is_kept_from_new_requests(void) {
     uint64_t now_us = run_full(20);
-    EXPECT(!drain_admit(&b, 7, false, 1, 20, 0, now_us, &after_s));
+    EXPECT(!queue_admit(&b, 7, false, 1, 20, 0, now_us, &after_s));
     uint64_t due_us = now_us + after_s * (uint64_t)SECOND_US;
     set_free(1, 20, due_us);
-    EXPECT(!drain_admit(&b, 8, false, 1, 20, 0, due_us, &other_s)); // the one place is promised
-    EXPECT(!drain_admit(&b, 7, true, 1, 20, 0, due_us, &other_s));  // it says that it is new
-    EXPECT(drain_admit(&b, 7, false, 1, 20, 0, due_us, &other_s));
+    EXPECT(!queue_admit(&b, 8, false, 1, 20, 0, due_us, &other_s)); // the one place is promised
+    EXPECT(!queue_admit(&b, 7, true, 1, 20, 0, due_us, &other_s));  // it says that it is new
+    EXPECT(queue_admit(&b, 7, false, 1, 20, 0, due_us, &other_s));
     set_free(9, 20, due_us);
-    EXPECT(drain_admit(&b, 9, false, 1, 20, 0, due_us, &other_s)); // enough for all
+    EXPECT(queue_admit(&b, 9, false, 1, 20, 0, due_us, &other_s)); // enough for all
 }
 
 static void an_early_client_keeps_its_reservation(void) {
     uint64_t now_us = run_full(20);
-    EXPECT(!drain_admit(&b, 7, false, 1, 20, 0, now_us, &after_s));
+    EXPECT(!queue_admit(&b, 7, false, 1, 20, 0, now_us, &after_s));
     EXPECT(after_s > 2);
-    EXPECT(!drain_admit(&b, 7, false, 1, 20, 0, now_us + 2 * SECOND_US, &other_s));
+    EXPECT(!queue_admit(&b, 7, false, 1, 20, 0, now_us + 2 * SECOND_US, &other_s));
     EXPECT_EQ(other_s, after_s - 2);
     EXPECT_EQ(b.n_reservations, 1);
     now_us += after_s * (uint64_t)SECOND_US;
     set_free(1, 20, now_us);
-    EXPECT(drain_admit(&b, 7, false, 1, 20, 0, now_us, &other_s));
+    EXPECT(queue_admit(&b, 7, false, 1, 20, 0, now_us, &other_s));
     EXPECT_EQ(b.n_reservations, 0);
 }
 
 static void an_early_client_takes_no_others_slot(void) {
     uint64_t now_us = run_full(20);
-    EXPECT(!drain_admit(&b, 7, false, 1, 20, 0, now_us, &after_s));
-    EXPECT(!drain_admit(&b, 8, false, 1, 20, 0, now_us, &other_s));
+    EXPECT(!queue_admit(&b, 7, false, 1, 20, 0, now_us, &after_s));
+    EXPECT(!queue_admit(&b, 8, false, 1, 20, 0, now_us, &other_s));
     now_us += after_s * (uint64_t)SECOND_US;
     set_free(1, 20, now_us);
-    if (other_s > after_s) EXPECT(!drain_admit(&b, 8, false, 1, 20, 0, now_us, &other_s));
+    if (other_s > after_s) EXPECT(!queue_admit(&b, 8, false, 1, 20, 0, now_us, &other_s));
     EXPECT(other_s >= 1);
-    EXPECT(drain_admit(&b, 7, false, 1, 20, 0, now_us, &after_s));
+    EXPECT(queue_admit(&b, 7, false, 1, 20, 0, now_us, &after_s));
 }
 
 static void unclaimed_reservations_are_forgotten(void) {
     uint64_t now_us = run_full(20);
-    EXPECT(!drain_admit(&b, 7, false, 1, 20, 0, now_us, &after_s));
-    uint64_t late_us = now_us + after_s * (uint64_t)SECOND_US + DRAIN_GRACE_US;
+    EXPECT(!queue_admit(&b, 7, false, 1, 20, 0, now_us, &after_s));
+    uint64_t late_us = now_us + after_s * (uint64_t)SECOND_US + QUEUE_GRACE_US;
     set_free(1, 20, late_us);
-    EXPECT(!drain_admit(&b, 0, true, 1, 20, 0, late_us, &after_s));
-    EXPECT(drain_admit(&b, 0, true, 1, 20, 0, late_us + 1, &after_s));
+    EXPECT(!queue_admit(&b, 0, true, 1, 20, 0, late_us, &after_s));
+    EXPECT(queue_admit(&b, 0, true, 1, 20, 0, late_us + 1, &after_s));
 }
 
 static void a_full_book_reserves_nothing(void) {
     const uint32_t n = 1000;
     uint64_t now_us = run_full(n);
-    for (uint64_t i = 1; i <= DRAIN_RESERVATIONS_MAX; i++)
-        EXPECT(!drain_admit(&b, i, false, 1, n, 0, now_us, &after_s) && after_s <= DRAIN_MAX_S);
-    EXPECT_EQ(b.n_reservations, DRAIN_RESERVATIONS_MAX);
-    EXPECT(!drain_admit(&b, DRAIN_RESERVATIONS_MAX + 1, false, 1, n, 0, now_us, &after_s));
-    EXPECT_EQ(after_s, DRAIN_MAX_S + 1);
-    EXPECT_EQ(b.n_reservations, DRAIN_RESERVATIONS_MAX);
+    for (uint64_t i = 1; i <= QUEUE_RESERVATIONS_MAX; i++)
+        EXPECT(!queue_admit(&b, i, false, 1, n, 0, now_us, &after_s) && after_s <= QUEUE_MAX_S);
+    EXPECT_EQ(b.n_reservations, QUEUE_RESERVATIONS_MAX);
+    EXPECT(!queue_admit(&b, QUEUE_RESERVATIONS_MAX + 1, false, 1, n, 0, now_us, &after_s));
+    EXPECT_EQ(after_s, QUEUE_MAX_S + 1);
+    EXPECT_EQ(b.n_reservations, QUEUE_RESERVATIONS_MAX);
 }
 
 static void each_gets_a_later_time(void) {
     uint64_t now_us = run_full(20);
     uint32_t last_s = 0;
     for (uint64_t i = 1; i <= 100; i++) {
-        EXPECT(!drain_admit(&b, i, false, 1, 20, 0, now_us, &after_s));
+        EXPECT(!queue_admit(&b, i, false, 1, 20, 0, now_us, &after_s));
         EXPECT(after_s >= last_s);
         last_s = after_s;
     }
@@ -125,12 +125,12 @@ static void each_gets_a_later_time(void) {
 
 static void a_new_pace_is_followed_and_a_pause_drops_reservations(void) {
     uint64_t now_us = run_full(20);
-    for (int i = 0; i < 100; i++) drain_note(&b, 20, 1, now_us += SECOND_US / 20);
-    EXPECT_EQ(drain_held_us(&b, now_us), SECOND_US);
-    EXPECT_EQ(drain_refuse(&b, 1, 20, 20, now_us), 3); // 2.2 + 0.5
+    for (int i = 0; i < 100; i++) queue_note(&b, 20, 1, now_us += SECOND_US / 20);
+    EXPECT_EQ(queue_held_us(&b, now_us), SECOND_US);
+    EXPECT_EQ(queue_refuse(&b, 1, 20, 20, now_us), 3); // 2.2 + 0.5
     now_us += (uint64_t)100000 * SECOND_US;
-    drain_note(&b, 0, 20, now_us);
-    EXPECT(drain_admit(&b, 2, false, 20, 20, 0, now_us, &after_s));
+    queue_note(&b, 0, 20, now_us);
+    EXPECT(queue_admit(&b, 2, false, 20, 20, 0, now_us, &after_s));
     EXPECT_EQ(b.n_reservations, 0);
 }
 
@@ -138,27 +138,27 @@ static void a_new_pace_is_followed_and_a_pause_drops_reservations(void) {
  * use between are waited for, whatever their average says, and newcomers do not count on them. */
 static void ends_that_come_all_at_once_are_waited_for(void) {
     uint64_t now_us = SECOND_US;
-    b = (drain_book){0};
+    b = (queue_book){0};
     for (int k = 0; k < 4; k++) {
-        drain_note(&b, 100, 0, now_us);
+        queue_note(&b, 100, 0, now_us);
         now_us += 10 * SECOND_US;
-        for (uint32_t i = 100; i-- > 0;) drain_note(&b, i, 1, now_us);
+        for (uint32_t i = 100; i-- > 0;) queue_note(&b, i, 1, now_us);
     }
-    EXPECT_EQ(drain_held_us(&b, now_us), 10 * SECOND_US);
-    drain_note(&b, 95, 0, now_us);
-    for (uint64_t i = 1; i <= 10; i++) drain_refuse(&b, i, 1, 100, now_us);
+    EXPECT_EQ(queue_held_us(&b, now_us), 10 * SECOND_US);
+    queue_note(&b, 95, 0, now_us);
+    for (uint64_t i = 1; i <= 10; i++) queue_refuse(&b, i, 1, 100, now_us);
     EXPECT(b.reservations[0].due_us >= now_us + 10 * SECOND_US);
-    EXPECT(!drain_admit(&b, 11, false, 1, 100, 0, now_us, &after_s));
+    EXPECT(!queue_admit(&b, 11, false, 1, 100, 0, now_us, &after_s));
 }
 
 /* Ten spare places are in use beside all twenty: those have to come free before any other does. */
 static void spare_slots_in_use_delay_reservations(void) {
     uint64_t now_us = run_full(20);
-    EXPECT_EQ(drain_refuse(&b, 0, 1, 20, now_us), 7); // 1.1 + 5
-    drain_note(&b, 30, 0, now_us);
-    EXPECT_EQ(drain_refuse(&b, 0, 1, 20, now_us), 18); // 11 * 1.1 + 5, rounded up
-    EXPECT_EQ(drain_refuse(&b, 1, 1, 20, now_us), 18);
-    EXPECT_EQ(drain_refuse(&b, 2, 1, 20, now_us), 19);
+    EXPECT_EQ(queue_refuse(&b, 0, 1, 20, now_us), 7); // 1.1 + 5
+    queue_note(&b, 30, 0, now_us);
+    EXPECT_EQ(queue_refuse(&b, 0, 1, 20, now_us), 18); // 11 * 1.1 + 5, rounded up
+    EXPECT_EQ(queue_refuse(&b, 1, 1, 20, now_us), 18);
+    EXPECT_EQ(queue_refuse(&b, 2, 1, 20, now_us), 19);
 }
 
 /* Places are held so shortly that all of a herd would have its turn within the next second; but who
@@ -167,29 +167,29 @@ static void spare_slots_in_use_delay_reservations(void) {
 static void a_herd_is_told_different_seconds(void) {
     enum { SLOTS = 4, SPARE = 1, HERD = 70, HELD_US = 50000, MS = 1000 };
     uint64_t now_us = SECOND_US, due_us[HERD] = {0};
-    uint32_t n_due[DRAIN_MAX_S + 1] = {0}, n_good = 0, n_told = 0;
-    b = (drain_book){0};
-    drain_note(&b, SLOTS, 0, now_us);
-    for (int i = 0; i < 100; i++) drain_note(&b, SLOTS, 1, now_us += HELD_US / SLOTS);
+    uint32_t n_due[QUEUE_MAX_S + 1] = {0}, n_good = 0, n_told = 0;
+    b = (queue_book){0};
+    queue_note(&b, SLOTS, 0, now_us);
+    for (int i = 0; i < 100; i++) queue_note(&b, SLOTS, 1, now_us += HELD_US / SLOTS);
     for (uint32_t i = 0; i < HERD; i++) {
-        EXPECT(!drain_admit(&b, i + 1, false, 1, SLOTS, SPARE, now_us, &after_s));
-        EXPECT(after_s <= DRAIN_MAX_S);
+        EXPECT(!queue_admit(&b, i + 1, false, 1, SLOTS, SPARE, now_us, &after_s));
+        EXPECT(after_s <= QUEUE_MAX_S);
         due_us[i] = now_us + after_s * (uint64_t)SECOND_US;
         n_due[after_s]++;
     }
-    for (uint32_t s = 0; s <= DRAIN_MAX_S; s++) EXPECT(n_due[s] <= SLOTS);
-    drain_note(&b, 0, SLOTS, now_us += HELD_US);
-    for (uint32_t s = 1; s <= DRAIN_MAX_S; s++) {
+    for (uint32_t s = 0; s <= QUEUE_MAX_S; s++) EXPECT(n_due[s] <= SLOTS);
+    queue_note(&b, 0, SLOTS, now_us += HELD_US);
+    for (uint32_t s = 1; s <= QUEUE_MAX_S; s++) {
         uint32_t n_used = 0;
         now_us = due_us[0] + (s - 1) * (uint64_t)SECOND_US; // the first was told one second
         for (uint32_t i = 0; i < HERD; i++) {
             if (due_us[i] != now_us) continue;
             n_told++;
-            if (!drain_admit(&b, i + 1, false, 1, SLOTS, SPARE, now_us + MS, &after_s)) continue;
+            if (!queue_admit(&b, i + 1, false, 1, SLOTS, SPARE, now_us + MS, &after_s)) continue;
             n_good++;
-            drain_note(&b, ++n_used, 0, now_us + MS);
+            queue_note(&b, ++n_used, 0, now_us + MS);
         }
-        drain_note(&b, 0, n_used, now_us + HELD_US);
+        queue_note(&b, 0, n_used, now_us + HELD_US);
     }
     EXPECT_EQ(n_told, HERD);
     EXPECT_EQ(n_good, HERD);
@@ -230,7 +230,7 @@ static uint32_t first_retries(crowd c) {
     static client clients[CLIENTS_MAX];
     static uint64_t ends_us[2 * SLOTS_MAX]; // as many are to spare
     uint32_t n_used = 0, n_tried = 0, n_passed = 0;
-    b = (drain_book){0};
+    b = (queue_book){0};
     for (uint32_t i = 0; i < c.n_clients; i++)
         clients[i] = (client){.at_us = SECOND_US + draw(&c.seed) % SECOND_US};
     for (uint64_t now_us = SECOND_US; n_tried < 2000 && now_us < (uint64_t)4000 * SECOND_US;
@@ -241,22 +241,22 @@ static uint32_t first_retries(crowd c) {
                 continue;
             }
             ends_us[i] = ends_us[--n_used];
-            drain_note(&b, n_used, 1, now_us);
+            queue_note(&b, n_used, 1, now_us);
         }
         for (uint32_t i = 0; i < c.n_clients; i++) {
             client *one = &clients[i];
             if (one->at_us > now_us) continue;
-            bool in = drain_admit(&b, i + 1, false, 1, c.n_slots, c.n_slots, now_us, &after_s);
+            bool in = queue_admit(&b, i + 1, false, 1, c.n_slots, c.n_slots, now_us, &after_s);
             n_tried += one->told;
             n_passed += one->told && in;
             /* After its first retry it begins anew, and without a promise. */
-            one->told = !in && !one->told && after_s <= DRAIN_MAX_S;
+            one->told = !in && !one->told && after_s <= QUEUE_MAX_S;
             uint64_t us = in ? 2 * SECOND_US + draw(&c.seed) % (4 * SECOND_US)
                              : after_s * (uint64_t)SECOND_US + draw(&c.seed) % 20000;
             one->at_us = now_us + us;
             if (!in) continue;
             ends_us[n_used++] = end_of(&c, now_us);
-            drain_note(&b, n_used, 0, now_us);
+            queue_note(&b, n_used, 0, now_us);
         }
     }
     n_tried_last = n_tried;
