@@ -810,6 +810,46 @@ def test_over_its_memory_a_model_says_so(serve, tmp_path):
     assert d.stop() == 0
 
 
+def test_the_first_no_is_the_answer_and_takes_nothing(serve, tmp_path):
+    """The order of admission.c: what can never fit is said also when the queue is full and the tenant over its limit,
+    a full queue comes before the limit, and a refusal takes neither a queue slot nor a request of the minute."""
+    admin = tmp_path / "admin.sock"
+    d = serve({"a": {"requests_per_min": 2}, "b": {}}, model=SLOW_MODEL, admin={"listen": f"unix:{admin}"},
+              limits={"running_max": 2, "queue_len_max": 14, "heartbeat_ms": 100})
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(admin)), base_url="http://localhost", timeout=60) as c:
+        def state():
+            return c.get("/admin/state").json()
+
+        def used():
+            return state()["places"]["used"]
+
+        def room_with(n_pages):
+            assert c.patch("/admin/models/m", json={"max": (weights + n_pages) << 21}).status_code == 200
+            when(lambda: "the model's max" in ask(d, "b", max_tokens=8000).text)
+            return int(re.search(r"leaves room for (\d+)", ask(d, "b", max_tokens=8000).text).group(1))
+
+        weights = state()["models"][0]["pages"]["weight"]
+        room_with(7000 // room_with(1))
+        when(lambda: used() == 0)
+        for _ in range(3):
+            r = ask(d, max_tokens=8000)
+            assert (r.status_code, r.json()["error"]["code"]) == (429, "insufficient_quota"), r.text
+            assert r.headers["x-ratelimit-remaining-requests"] == "2"
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            flood = list(pool.map(lambda i: Stream(d, "b", prompt=[5, 6, i], max_tokens=4000), range(16)))
+        held = [s for s in flood if s.status == 200]
+        assert len(held) == 15 and used() == 15  # one slot is kept for the class high
+        error(ask(d), 503, "overloaded_error", "server_overloaded")
+        assert "the model's max leaves room for" in ask(d, max_tokens=8000).json()["error"]["message"]
+        for s in flood:
+            s.leave()
+        when(lambda: used() == 0)
+        assert [ask(d).status_code for _ in range(3)] == [200, 200, 429]
+        assert "the model's max leaves room for" in ask(d, max_tokens=8000).json()["error"]["message"]
+        assert used() == 0
+    assert d.stop() == 0
+
+
 def test_headers_of_gateways_are_checked(serve):
     d = serve({"a": {}})
     for good in ({"x-slo-ttft-ms": "200", "x-llm-d-slo-tpot-ms": "50"}, {"x-llm-d-slo-ttft-ms": "200"},
