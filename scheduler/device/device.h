@@ -78,9 +78,8 @@ typedef struct device_progress {
     uint64_t done, total; // bytes
     uint64_t device_us;   // time during which this piece kept the device from steps
     bool finished;
-    bool waiting; // the file is behind: nothing to do before `wake` is called
-    const char
-        *note; // a finished stage: a sentence for the log, valid until the next one; NULL: none
+    bool waiting;     // the file is behind: nothing to do before `wake` is called
+    const char *note; // of a finished stage, for the log; valid until the next one; NULL: none
 } device_progress;
 
 typedef struct device_ops {
@@ -128,22 +127,18 @@ typedef struct device_ops {
 
     /* Copy n slots of keys and values of this model between pages of the device and of the host.
      * Slot numbers of the host count through the host's pages (one_memory: the pool's).  In order
-     * with steps: after those launched before, ahead of those launched later.  But copies to the
-     * device land in slots that no launched step uses, and may overtake steps.  The copies may
-     * still be on their way when this returns.  If one fails, the device is lost.  NULL: not
-     * supported. */
+     * with steps: after those launched before, ahead of those launched later; but copies to the
+     * device land in slots that no launched step uses, and may overtake steps.  The copies may be
+     * unfinished when this returns.  If one fails, the device is lost.  NULL: not supported. */
     void (*move_kv)(void *self, uint32_t idx, uint32_t n, const int32_t *from, const int32_t *to,
                     bool to_host);
-    /* That extent of the host's pages has no swapped-out block any more.  NULL: one_memory, or not
-     * needed. */
+    /* That extent of the host's pages has no swapped-out block any more.  NULL: not needed. */
     void (*swap_empty)(void *self, uint32_t first_page);
 
-    /* The address where the host reads and writes a slot of keys and values: a swapped-out one, and
-     * with one_memory any.  Earlier launches and moves have taken effect there.  NULL: not
-     * supported. */
+    /* Where the host reads and writes a slot of keys and values: a swapped-out one, and with
+     * one_memory any.  Earlier launches and moves have taken effect there.  NULL: not supported. */
     unsigned char *(*kv_slot)(void *self, uint32_t idx, int32_t slot);
-    /* Zero n bytes of a page from `begin` on (SIZE_MAX: to its end), in order with steps.  NULL:
-     * not supported. */
+    /* Zero n bytes of a page from `begin` on (SIZE_MAX: all), in order with steps; or NULL. */
     void (*zero)(void *self, uint32_t page, size_t begin, size_t n_bytes);
 
     void (*launch)(void *self, const step *st);

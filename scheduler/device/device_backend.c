@@ -44,8 +44,7 @@ static void list_strings(backend_options *o, const char **out[OPTION_STRINGS]) {
     memcpy(out, all, sizeof all);
 }
 
-/* Copies the strings, so that the caller's may be freed; false: no memory, and those copied are
- * owned. */
+/* Copies the caller's strings.  False: no memory; the strings copied so far are owned. */
 static bool own_strings(backend_options *o) {
     const char **strings[OPTION_STRINGS];
     bool ok = true;
@@ -83,8 +82,7 @@ static inferd_status backend_device_open(void *self, device_about *out, inferd_e
     backend_device *d = self;
     inferd_status status = backend_open(&d->options, &d->be, err);
     if (status != INFERD_OK) return status;
-    *out = (device_about){.n_ready =
-                              be_n_pages_ready(d->be), // first: n_pages may shrink to it meanwhile
+    *out = (device_about){.n_ready = be_n_pages_ready(d->be), // first: n_pages may shrink to it
                           .n_pages = be_n_pages(d->be),
                           .n_host_pages = be_n_host_pages(d->be),
                           .one_memory = be_one_memory(d->be),
@@ -106,13 +104,11 @@ static inferd_status backend_device_open(void *self, device_about *out, inferd_e
 
 static void backend_device_pages(void *self, device_pages *out) {
     backend_device *d = self;
-    out->n_warm = be_n_pages_warm(
-        d->be); // in this order: each may have grown past an earlier reading of the next
+    out->n_warm = be_n_pages_warm(d->be); // first: each may outgrow an earlier reading of the next
     out->n_ready = be_n_pages_ready(d->be);
     out->n_pages = u32_max(be_n_pages(d->be), out->n_ready);
 }
 
-/* The bound model that the slot computes with. */
 static bound_model *bound_of(const backend_device *d, uint32_t idx) {
     const served_model *s = &d->slots[idx];
     return s->same_as == DEVICE_OWN ? s->bound : d->slots[s->same_as].bound;

@@ -7,8 +7,7 @@ const char *model_state_name(model_state state) {
     return (unsigned)state < MODEL_STATES ? names[state] : "unknown";
 }
 
-/* Messages of verify functions have no quotes or control characters, but a model's own words may:
- * escape both. */
+/* A model's own words may have quotes or control characters: escape both. */
 static void add_string(buf *json, const char *text) {
     buf_add_char(json, '"');
     for (const unsigned char *p = (const unsigned char *)text; *p != 0; p++) {

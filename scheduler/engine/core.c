@@ -22,8 +22,7 @@ static uint64_t now(const core *c) {
     return c->options.clock(c->options.ctx);
 }
 
-/* Adds the time since the last piece to *part, without the copies made in it; returns what it
- * added. */
+/* Adds the time since the last piece, without the copies in it, to *part; returns what it added. */
 static uint64_t add_usage_until(core *c, uint64_t *part, uint64_t now_us) {
     core_usage *a = &c->usage;
     if (a->opened_us == 0) return 0;
@@ -208,7 +207,6 @@ static bool has_room(const core *c) {
     return c->options.room(c->options.ctx) >= (c->n_flight + 1) * c->step_events_max;
 }
 
-/* Plan and launch until the device has as many steps as it takes. */
 static void launch_steps(core *c) {
     while (c->n_flight < c->depth && has_room(c)) {
         uint32_t idx = (c->oldest + c->n_flight) % CORE_DEPTH_MAX;
@@ -223,8 +221,7 @@ static void launch_steps(core *c) {
     }
 }
 
-/* Wait for the oldest step and account for it.  `withdrawn`: it was launched behind a failed
- * one. */
+/* Wait for the oldest step and charge it.  `withdrawn`: it was launched behind a failed one. */
 static inferd_status finish_step(core *c, bool withdrawn) {
     step *st = &c->steps[c->oldest];
     inferd_err err = {0};
@@ -263,8 +260,6 @@ static void finish_oldest(core *c) {
     while (failed && c->n_flight > 0) finish_step(c, true);
 }
 
-/* A piece of bringing a model up.  Beside steps its length is bounded by the typical step, so that
- * decoding sequences do not wait for much longer than usual. */
 static bool bring_up(core *c, bool stepped) {
     if (!residency_has_work(&c->models)) return false;
     uint64_t from_us = now(c), budget_us = PIECE_IDLE_US;

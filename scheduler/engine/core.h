@@ -1,5 +1,4 @@
-/* core.h - one device's policy as a machine that its caller advances: sequences, pages, models and
- * steps.
+/* core.h - a device's sequences, pages, models and steps, as a machine that its caller advances.
  *
  * The engine advances it on a thread with the real clock and a real device; the simulator and tests
  * advance it with a clock and a device of their own.  One iteration:
@@ -12,8 +11,8 @@
  *   residency_work     a piece of bringing a model up: long enough to make progress, short enough
  *                      to delay decoding sequences by about one step at most
  *
- * Every microsecond from core_open on is accounted for once.  The time account is a line that is
- * cut in pieces: each piece ends where something was done, and is named after it.
+ * Every microsecond from core_open on is accounted for once.  The time is a line that is cut in
+ * pieces: each piece ends where something was done, and is named after it.
  *
  *     ---- step ----|---- step ----|- load -|---- step ----|host|---- idle ----|---- step ...
  *                                                                              ^ until_us
@@ -79,14 +78,13 @@ typedef struct core {
     uint32_t depth, n_flight, oldest; // steps[oldest], ... are launched and not finished
     uint32_t step_events_max;         // the most events of one commit
     uint64_t finished_us;             // end of the newest step
-    uint64_t moved_us;                // in the current piece of the time account
+    uint64_t moved_us;                // in the current piece of the time line
     uint64_t typical_us;              // of a step: between its median and its maximum, fading
     uint64_t busy_since_us;           // the device has been working since then; 0: it is not
 } core;
 
 inferd_status core_init(core *c, const core_options *options, inferd_err *err);
-void core_deinit(
-    core *c); // closes everything; accepts one after a failed core_init, and a zeroed one
+void core_deinit(core *c); // also after a failed core_init, or zeroed
 /* Open the device.  After a failure no request is served. */
 inferd_status core_open(core *c, inferd_err *err);
 /* False: there was nothing to do. */

@@ -1,7 +1,7 @@
 /* engine.c - a core (core.h) on its own thread, and its two rings.
  *
  *   engine_read_inbox   submit, cancel, pause, resume, models become changes in the core
- *   core_iterate           a step
+ *   core_iterate        a step
  *   outbox_publish      last events, statistics, one wake of the front
  *
  * Room in the outbox is a resource like pages: a step is planned, and a message read, only while
@@ -233,8 +233,7 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
     atomic_store(&v->departures, c->models.departures[idx]);
 }
 
-/* Publishes the views of the models: when a state changed, now and then, and before the engine
- * waits (`last`). */
+/* Publishes the views of the models: after changes, now and then, and before waits (`last`). */
 static void publish_slots(engine *e, bool last) {
     const residency *r = &e->core.models;
     uint64_t now_us = clock_now_us();
@@ -396,7 +395,6 @@ static uint64_t real_clock(void *ctx) {
     return clock_now_us();
 }
 
-/* One iteration.  False: there was nothing to do. */
 static bool engine_step(engine *e) {
     engine_read_inbox(e);
     bool any = core_iterate(&e->core);
@@ -687,7 +685,7 @@ static void send(engine *e, engine_message_kind kind, uint64_t id) {
     send_message(e, (engine_message){.kind = kind, .id = id});
 }
 
-/* Until the views contain this change, they do not tell what will be admitted. */
+/* Until the views contain this change, they do not show what will be admitted. */
 static bool send_change(engine *e, engine_message_kind kind, uint32_t idx,
                         const engine_model_change *given) {
     engine_model_change *change = malloc(sizeof *change);

@@ -70,16 +70,14 @@ typedef struct kv {
     /* A block of a tenant gets its first count, or loses the last; NULL: no callback. */
     void (*on_live)(void *ctx, uint32_t tenant, bool live);
     void *on_live_ctx;
-    /* See kv_watch_tenants.  The tenant of the bytes in each page ([n_pages of the pool], borrowed;
-     * NULL: not tracked), and in each slot of own pages ([n_slots of the pool], owned; NULL:
-     * likewise, or the pages are SWAPPED). */
+    /* kv_watch_tenants: tenant of the bytes in each page ([n_pages of the pool] borrowed; NULL: not
+     * tracked) and slot of own pages ([n_slots of the pool] owned; NULL: likewise, or SWAPPED). */
     uint32_t *page_tenants, *slot_tenants;
     kv_zero *zero;
     void *zero_ctx;
     uint8_t *marks; // [n_pages * slots_per_page] scratch of kv_verify; owned
 } kv;
 
-/* The block table of one sequence. */
 typedef struct kv_table {
     uint32_t n_blocks, capacity;
     uint32_t *blocks;   // [capacity] each of the first n_blocks has a count from this table; owned
@@ -91,11 +89,10 @@ typedef struct kv_table {
 inferd_status kv_init(kv *k, const kv_layout *layout, pool *p, uint32_t owner, page_state state,
                       inferd_err *err);
 void kv_deinit(kv *k); // accepts a zeroed kv; gives no pages back
-/* Before the first block: track the tenant of the bytes in each page and slot.  page_tenants stays
- * valid across models, as long as the page exists (NULL: no tracking).  Memory is zeroed before
- * another tenant gets it: a whole page when it becomes an own page, a slot when it is taken again.
- * SWAPPED pages are not zeroed, because they are written whole before they are read: there zero may
- * be NULL. */
+/* Before the first block: track the tenant of the bytes in each page and slot, and zero memory
+ * before another tenant gets it: a whole page when it becomes an own page, a slot when it is taken
+ * again. page_tenants is valid across models, as long as the page exists (NULL: no tracking).
+ * SWAPPED pages are written whole before they are read, so not zeroed: there zero may be NULL. */
 inferd_status kv_watch_tenants(kv *k, uint32_t *page_tenants, kv_zero *zero, void *zero_ctx,
                                inferd_err *err);
 
@@ -108,14 +105,12 @@ bool kv_append(kv *k, kv_table *t);
 bool kv_next_is_cold(const kv *k, const kv_table *t);
 /* Append a cached or shared block; its count grows by one. */
 void kv_append_shared(kv *k, kv_table *t, uint32_t block);
-/* Drop the last block of the table; `fence` is the last step that used it.  Returns the block if
- * its count became zero (the caller then keeps it cached or calls kv_block_free), else
- * BLOCK_NONE. */
+/* Drop the last block of the table; `fence` is the last step that used it.  Returns it if its count
+ * became zero (the caller keeps it cached or calls kv_block_free), else BLOCK_NONE. */
 uint32_t kv_drop_last(kv *k, kv_table *t, uint64_t fence);
 /* The slots of an uncounted block become free. */
 void kv_block_free(kv *k, uint32_t block);
 
-/* Blocks that fit in n_pages pages. */
 uint32_t kv_blocks_in(const kv_layout *l, uint32_t n_pages);
 
 /* Heavy: looks at every slot. */

@@ -29,8 +29,7 @@
 
 enum {
     KEY_BYTES = 16,
-    FILE_BYTES_MIN =
-        4096, // the least disk space of a file: limits the number of files under max_bytes
+    FILE_BYTES_MIN = 4096, // least space of a file: limits their number under max_bytes
     QUEUED_BLOCKS_MAX = 1024,
     FOUND_AT_ONCE = 256, // files that enter the index before the lock is released once
     FIRST_FOUND = 256
@@ -209,8 +208,7 @@ static bool keep(folder *f, const found *one) {
     return true;
 }
 
-/* Lists our files of the folder, at most as many as the index has room for, and removes
- * half-written ones. */
+/* Lists our files in the folder, as many as fit the index, and removes half-written ones. */
 static folder list_folder(const kv_disk *d) {
     folder f = {0};
     const struct dirent *e;
@@ -236,8 +234,7 @@ static folder list_folder(const kv_disk *d) {
     return f;
 }
 
-/* Called with the lock held; it is released while a file is removed.  The oldest go until n_bytes
- * more fit. */
+/* Called with the lock held, which file removal releases.  Drops the oldest until n_bytes fit. */
 static void make_room(kv_disk *d, uint64_t n_bytes) {
     while (d->stats.n_files > 0 && (d->stats.n_bytes + n_bytes > d->max_bytes ||
                                     d->stats.n_files + QUEUED_BLOCKS_MAX > d->n_records)) {
@@ -290,7 +287,6 @@ static void free_ticket(ticket *t) {
     *t = (ticket){.state = TICKET_FREE};
 }
 
-/* The ticket that was asked first. */
 static ticket *next_asked(kv_disk *d) {
     ticket *first = NULL;
     for (uint32_t i = 0; i < KV_DISK_READS_MAX; i++) {
@@ -551,8 +547,7 @@ static bool has_room(const kv_disk *d, size_t n_bytes) {
            d->stats.n_queued < QUEUED_BLOCKS_MAX;
 }
 
-/* Take an entry in the index and room in the queue; false: the block is there, or there is no
- * room. */
+/* Room in the index and in the queue; false: the block is there, or there is no room. */
 static bool take_room(kv_disk *d, const kv_disk_block *b, size_t n_bytes) {
     pthread_mutex_lock(&d->lock);
     bool known = !d->scanned || find(d, b->name) != NONE;

@@ -137,8 +137,7 @@ bool kv_file_read_name(const char *text, const char *end, uint64_t out[2]) {
 
 /* ---- in a folder ---- */
 
-/* The next process finds the order of use by the mtime.  The system's own update is not exact
- * enough. */
+/* The next process finds the order of use by the mtime; the system's own is not exact enough. */
 static void note_use(int fd) {
     struct timespec times[2];
     clock_gettime(CLOCK_REALTIME, &times[0]);

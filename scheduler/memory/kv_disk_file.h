@@ -16,8 +16,7 @@
 enum { KV_FILE_NAME_BYTES = 37 }; // 32 digits, ".kv" or ".tmp", and the end
 
 /* Only BAD means that the file is useless and may be removed.  NOT_NOW is a problem of the machine
- * (no file descriptors, no memory, a disk that does not respond), and the file may be read
- * later. */
+ * (file descriptors, memory, a disk that does not respond): the file may be readable later. */
 typedef enum kv_file_answer {
     KV_FILE_WHOLE,
     KV_FILE_MISSING,
@@ -36,7 +35,6 @@ void kv_disk_fill(const kv_disk_block *b, unsigned char *file);
 void kv_disk_put_sum(const uint64_t key[2], unsigned char *file, size_t n_bytes);
 /* kv_disk_fill and the checksum: the bytes of the slots are in the file already. */
 void kv_disk_seal(const uint64_t key[2], const kv_disk_block *b, unsigned char *file);
-/* Is this the complete file of this block? */
 bool kv_disk_is_whole(const uint64_t key[2], const kv_disk_block *b, const unsigned char *file,
                       size_t n_bytes);
 

@@ -53,7 +53,6 @@ bool pool_next_is_cold(const pool *p) {
     return p->extents[next_extent(p)].free_head >= u32_max(p->n_warm, p->n_used);
 }
 
-/* The newest free page of next_extent. */
 static uint32_t pop_free(pool *p) {
     uint32_t e = next_extent(p);
     pool_extent *x = &p->extents[e];
@@ -207,7 +206,6 @@ uint32_t pool_n_takeable(const pool *p, uint32_t owner) {
     return u32_min(u32_less(pool_n_device_free(p), guaranteed), u32_less(o->max, held));
 }
 
-/* Adds a page to its owner's counts, or removes it. */
 static void charge(pool *p, uint32_t owner, page_state state, bool enters) {
     pool_owner *o = &p->owners[owner];
     p->unfilled -= pool_unfilled(o);
@@ -224,7 +222,6 @@ static uint32_t n_takeable_apart(const pool *p) {
     return p->n_in[PAGE_FREE] - (p->n_whole - n_payable) * p->extent_pages;
 }
 
-/* Pages that the owner could take now into that state. */
 static uint32_t n_takeable_as(const pool *p, uint32_t owner, page_state state) {
     if (!is_host(state)) return pool_n_takeable(p, owner);
     if (p->budget != NULL) return n_takeable_apart(p);
@@ -247,7 +244,6 @@ bool pool_take_many(pool *p, uint32_t owner, page_state state, uint32_t n, uint3
     return true;
 }
 
-/* All pages of a free extent go to `owner`, in order. */
 static void take_extent(pool *p, uint32_t owner, page_state state, uint32_t e, uint32_t *out) {
     unlink_extent(p, e);
     p->extents[e] = (pool_extent){.free_head = PAGE_NONE};
@@ -414,8 +410,7 @@ static uint32_t list_length(const pool *p, uint32_t head, page_state state, uint
     return n;
 }
 
-/* Each free page is in its extent's list; each extent with free pages is in the bucket of its
- * number of free pages. */
+/* Each free page is in its extent's list, each extent in the bucket of its number of free pages. */
 static inferd_status verify_extents(const pool *p, uint32_t n_free, inferd_err *err) {
     uint32_t n_pages = 0, n_linked = 0, n_open = 0;
     for (uint32_t e = 0; e < p->n_extents; e++) {
@@ -442,7 +437,6 @@ static inferd_status verify_extents(const pool *p, uint32_t n_free, inferd_err *
     return INFERD_OK;
 }
 
-/* The counts of each owner are the sums over the pages that name it. */
 static inferd_status verify_owners(const pool *p, inferd_err *err) {
     uint32_t unfilled = 0, n_min = 0;
     pool_owner *found = calloc(size_max(p->n_owners, 1), sizeof *found);

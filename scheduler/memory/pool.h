@@ -82,7 +82,6 @@ static inline uint32_t pool_held(const pool_owner *o) {
     return o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
 }
 
-/* The missing part of its guarantee. */
 static inline uint32_t pool_unfilled(const pool_owner *o) {
     uint32_t held = pool_held(o);
     return o->min > held ? o->min - held : 0;
@@ -111,16 +110,14 @@ typedef struct pool {
     struct pool *budget; // borrowed: the pool that this one counts in; NULL: itself
     void (*on_empty)(void *ctx, uint32_t first_page); // of this pool's extents; NULL: no callback
     void *on_empty_ctx;
-    uint32_t unfilled; // sum over owners of max(0, min - held)
-    uint32_t n_min;    // sum over owners of min
-    uint32_t
-        n_reserved; // of the free pages: reserved for guarantees of tenants, not to be taken now
+    uint32_t unfilled;   // sum over owners of max(0, min - held)
+    uint32_t n_min;      // sum over owners of min
+    uint32_t n_reserved; // of the free pages: kept for guarantees of tenants
 } pool;
 
 /* All pages free; low and high are n_pages / 64 and n_pages / 32. */
 inferd_status pool_init(pool *p, uint32_t n_pages, uint32_t n_owners, inferd_err *err);
-/* The same with extents, and with pages that become ready later; extent_pages 0: weights are runs
- * of neighbouring pages. */
+/* With extents, and pages that become ready later; extent_pages 0: weights are runs of pages. */
 inferd_status pool_init_extents(pool *p, uint32_t n_pages, uint32_t n_ready, uint32_t extent_pages,
                                 uint32_t n_owners, inferd_err *err);
 void pool_deinit(pool *p); // accepts a zeroed pool
@@ -152,7 +149,6 @@ void pool_set_host(pool *host, pool *p, void (*on_empty)(void *ctx, uint32_t fir
  * exceed the pool, and nothing changes. */
 inferd_status pool_set_limits(pool *p, uint32_t owner, uint32_t min, uint32_t max, inferd_err *err);
 
-/* Pages that this owner could take now. */
 uint32_t pool_n_takeable(const pool *p, uint32_t owner);
 /* One page, or PAGE_NONE when none can be taken now. */
 uint32_t pool_take(pool *p, uint32_t owner, page_state state);
@@ -160,8 +156,7 @@ uint32_t pool_take(pool *p, uint32_t owner, page_state state);
 bool pool_next_is_cold(const pool *p);
 /* n pages; false: too few, and the pool is unchanged. */
 bool pool_take_many(pool *p, uint32_t owner, page_state state, uint32_t n, uint32_t *out);
-/* n pages for weights (WEIGHT or WARM): whole extents (n is a multiple of extent_pages), or a run.
- */
+/* n pages for weights (WEIGHT or WARM): whole extents (a multiple of extent_pages), or a run. */
 bool pool_take_weights(pool *p, uint32_t owner, page_state state, uint32_t n, uint32_t *out);
 /* Pages of one owner from WARM to WEIGHT or back.  False: the other budget, or the owner's ceiling,
  * has no room for all of them; nothing changed. */
@@ -169,8 +164,7 @@ bool pool_convert(pool *p, const uint32_t *pages, uint32_t n, page_state to);
 /* Back to the pool; usable again when the epoch `fence` has finished (0: at once). */
 void pool_give(pool *p, uint32_t page, uint64_t fence);
 
-/* Pages of weights get another owner, in the same budget; the new owner's ceiling is not
- * checked. */
+/* Pages of weights get another owner, in the same budget; its ceiling is not checked. */
 void pool_hand_over(pool *p, const uint32_t *pages, uint32_t n, uint32_t owner);
 
 /* Move both at once, for when there is room only for both together: `out` (of one owner) from

@@ -62,15 +62,13 @@ uint32_t prefix_find(const prefix *p, const uint64_t scope[2], const tok_id *tok
 uint32_t prefix_take(prefix *p, const uint64_t scope[2], const tok_id *tokens, uint32_t blocks_max,
                      kv_table *t, prefix_name *name);
 
-/* Block `depth` of the table is computed and holds these block_tokens tokens; it gets `name`.  Does
- * nothing when the same content is published already. */
+/* Names block `depth` of the table, which has these tokens, unless that content is published. */
 void prefix_publish(prefix *p, const kv_table *t, uint32_t depth, prefix_name name,
                     const uint64_t scope[2], const tok_id *tokens);
 
 /* Drop all blocks of the table: published ones stay cached, the others become free slots. */
 void prefix_release(prefix *p, kv_table *t, uint64_t fence);
-/* Free the slots of the least recently used block; false: there is none, or a step may still touch
- * it. */
+/* Free the slots of the least recently used block; false: none, or a step may still touch it. */
 bool prefix_evict(prefix *p);
 /* The block that prefix_evict would take, or BLOCK_NONE; its entry identifies it. */
 uint32_t prefix_oldest(const prefix *p);

@@ -8,8 +8,7 @@
 
 enum {
     KEEP_STAGE_PERCENT = 50, // a stage this far goes on when no request waits any more
-    LOOK_LOADS_MAX =
-        2 // loads begun at one look; a step computes one model, and the next look is near
+    LOOK_LOADS_MAX = 2       // at one look: a step computes one model, and the next look is near
 };
 
 inferd_status residency_init(residency *r, uint32_t n_slots, const residency_limits *limits,
@@ -91,9 +90,9 @@ bool wgroup_is_pinned(const residency *r, uint32_t root, model_pin at_least) {
     return false;
 }
 
-/* Pages of its weights that never leave the device.  0 for a model that failed: its weights may not
- * even fit.  0 also while its weights do not fit beside those on the device: it comes when those
- * have left, so no request of theirs has to end for it. */
+/* Pages of its weights that never leave the device.  0: it failed (they may not even fit), or they
+ * do not fit beside the weights there: it comes when those left, and no request of theirs ends for
+ * it. */
 static uint32_t pinned_pages(const residency *r, uint32_t i) {
     const resident *m = &r->slots[i];
     if (!residency_is_root(r, i) || !wgroup_is_pinned(r, i, PIN_HOT)) return 0;
@@ -165,8 +164,7 @@ static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
             return true;
         }
         if (wgroup_n_steps(r, root) > 0) return false;
-        /* Running work ends first.  If it cannot advance at all, it is preempted, so that other
-         * models may come. */
+        /* Running work ends first; if it cannot advance, it is preempted to let others come. */
         if (d.n_running > 0 && !sched_is_blocked(r->sched, now_us)) return false;
         residency_release(r, root, RESIDENCY_NONE, now_us);
         return true;
@@ -175,8 +173,7 @@ static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
         uint64_t keep_us = wgroup_keep_alive_us(r, root);
         bool idle = keep_us != POLICY_NEVER && now_us - m->active_us >= keep_us &&
                     !wgroup_is_pinned(r, root, PIN_HOT);
-        /* After its ceiling was lowered it could compute nothing, and would keep pages above the
-         * ceiling. */
+        /* With a lowered ceiling it could compute nothing, yet keep pages above the ceiling. */
         bool fits = m->about.weight_pages < r->pool->owners[root].max;
         if (!idle && fits && !wgroup_is_held(r, root) && !m->evict_next &&
             wgroup_is_served(r, root))
@@ -514,8 +511,7 @@ void residency_fail_all(residency *r, const inferd_err *why, uint64_t now_us) {
 }
 
 void residency_close(residency *r) {
-    for (int sharing = 1; sharing >= 0;
-         sharing--) // slots that share weights first, then the slots that own them
+    for (int sharing = 1; sharing >= 0; sharing--) // members before roots
         for (uint32_t i = 0; i < r->n; i++)
             if (r->slots[i].state != MODEL_NONE && (r->slots[i].weights_of != i) == sharing)
                 r->dev->ops->detach(r->dev->self, i);

@@ -164,10 +164,9 @@ typedef struct residency {
     /* Time spent on bringing evicted models back: this half of the window, and the one before. */
     bool thrashing;
     uint64_t reload_us, reload_before_us, window_began_us;
-    uint64_t slices_planned_us; // when quotas were made last
-    uint64_t
-        slices_attainment_ppm;     // expected part of the tokens that are on time with these quotas
-    struct feasible_slice *slices; // [n] scratch; owned
+    uint64_t slices_planned_us;     // when quotas were made last
+    uint64_t slices_attainment_ppm; // expected part of the tokens on time with these quotas
+    struct feasible_slice *slices;  // [n] scratch; owned
     uint32_t *slice_slots, *quotas; // [n] of those; owned
 } residency;
 
@@ -202,8 +201,7 @@ bool residency_let_go(residency *r);
 bool residency_has_work(const residency *r);
 /* Work on it for about budget_us; returns the device time it took. */
 uint64_t residency_work(residency *r, uint64_t budget_us, uint64_t (*clock)(void *ctx), void *ctx);
-/* For sched_reclaim: evict weights because keys and values of this model need pages.  True: a model
- * left. */
+/* For sched_reclaim: evicts weights for keys and values of this model.  True: a model left. */
 bool residency_reclaim(residency *r, uint32_t idx, gen_class waiting, gen_class aged,
                        uint64_t since_us, uint64_t now_us);
 /* The next moment at which residency_decide may change something by itself; UINT64_MAX: none. */

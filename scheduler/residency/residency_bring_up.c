@@ -5,8 +5,7 @@ enum { EAGER_LEAVES_QUARTERS = 1 }; // quarters of the device's pages that eager
 
 typedef unsigned long long ull; // for printing
 
-/* Weights larger than the host budget can never become WARM; wanting them WARM would only block
- * others. */
+/* Weights larger than the host budget can never become WARM; wanting that would block others. */
 static bool fits_host(const residency *r, uint32_t root) {
     const device_model *about = &r->slots[root].about;
     return (r->one_memory ? about->weight_pages : about->host_pages) <= r->pool->n_host;
@@ -91,7 +90,6 @@ static uint32_t pages_to_begin(const residency *r, uint32_t root) {
     return u32_max(u32_min(wanted, most), n + 1);
 }
 
-/* It has waited long enough for models to take time slices. */
 static bool may_take_slice(const residency *r, const residency_want *w, uint64_t now_us) {
     return w->kind == WANT_WORK && now_us >= w->since_us + r->limits.slice_us;
 }
@@ -146,8 +144,7 @@ static bool fits_eagerly(const residency *r, uint32_t root) {
     return pool_n_takeable(p, root) >= needed && pool_n_device_free(p) >= needed + spare;
 }
 
-/* Take pages for the weights in the budget that `state` counts for.  False: there are not enough
- * now. */
+/* Take pages for the weights in the budget that `state` counts for.  False: too few now. */
 static bool take_pages(residency *r, uint32_t root, page_state state) {
     resident *m = &r->slots[root];
     uint32_t n = m->about.weight_pages;
@@ -246,8 +243,7 @@ bool residency_settle_staged(residency *r, uint64_t now_us) {
             m->on_device = false;
             r->n_changes++;
         } else if (now_us >= residency_away_until_us(r, i)) {
-            residency_load(
-                r, i, now_us); // idle and HOT, it leaves as soon as other models need its pages
+            residency_load(r, i, now_us); // idle: it leaves when others need its pages
         } else {
             residency_drop(r, i);
         }

@@ -101,8 +101,7 @@ bool residency_is_owed(const residency *r, uint32_t root, uint32_t n) {
     return o->min > 0 && (uint64_t)pool_held(o) + n <= o->min;
 }
 
-/* Pages that `root` could take once v is gone: those within v's guarantee are kept free for v
- * then. */
+/* Pages that `root` could take once v is gone: pages within v's guarantee stay free for v. */
 static uint32_t gain_of(const residency *r, uint32_t v, uint32_t root) {
     const pool *p = r->pool;
     const pool_owner *to = &p->owners[root];
@@ -113,8 +112,7 @@ static uint32_t gain_of(const residency *r, uint32_t v, uint32_t root) {
     return n > kept ? n - kept : 0;
 }
 
-/* The next victim of this kind when that many pages are missing: the lowest value, but without
- * evictions in vain. */
+/* The next victim of this kind when that many pages are missing: the lowest value, none in vain. */
 static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_class prio,
                             uint64_t missing, uint64_t now_us) {
     uint32_t n = 0;
@@ -132,8 +130,7 @@ static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_c
     return r->candidates[worth_first(r->candidate_pages, n, missing)].idx;
 }
 
-/* The same without sparing any: for pages of the device, or for host memory, which has no
- * guarantees. */
+/* The same without sparing any: for device pages, or host memory, which has no guarantees. */
 static uint32_t pick_victim(const residency *r, victim_kind kind, uint32_t root, gen_class prio,
                             bool host, uint64_t now_us) {
     uint32_t best = RESIDENCY_NONE;
@@ -158,8 +155,7 @@ static uint32_t guaranteed_to(const residency *r, uint32_t root, gen_class prio,
     return d.first_pages > guaranteed ? d.first_pages - guaranteed : 0;
 }
 
-/* The sum over all other models, for n pages of `root`; 0 where those are within the guarantee of
- * `root`, which goes first. */
+/* The sum over all other models, for n pages of `root`; 0 where its own guarantee covers those. */
 static uint32_t guaranteed_to_others(const residency *r, uint32_t root, uint32_t n_pages,
                                      gen_class prio, uint64_t now_us) {
     uint32_t n = 0;
@@ -176,8 +172,7 @@ static uint64_t room_after(const residency *r, uint32_t root, uint32_t n_pages, 
     bool owed = residency_is_owed(r, root, n_pages);
     uint64_t n = pool_n_device_free(r->pool) + r->pool->n_in[PAGE_QUARANTINE], guaranteed = 0;
     uint64_t n_freed = 0,
-             unfilled =
-                 0; // keys and values of the victims; guarantees of models that are not filled then
+             unfilled = 0; // KV of the victims; guarantees unfilled then
     for (uint32_t v = 0; v < r->n_used; v++) {
         if (!residency_is_root(r, v)) continue;
         victim_kind kind = victim(r, v, root, prio, now_us);
@@ -187,8 +182,7 @@ static uint64_t room_after(const residency *r, uint32_t root, uint32_t n_pages, 
         EACH_MEMBER(r, v, i) {
             const pool_owner *o = &r->pool->owners[i];
             uint32_t cached = sched_model_n_cached(r->sched, i);
-            uint32_t held =
-                goes ? 0 : pool_held(o) - cached; // guaranteed pages in use, without cached ones
+            uint32_t held = goes ? 0 : pool_held(o) - cached; // guaranteed pages in use
             if (i != root && o->min > held) unfilled += o->min - held;
             if (goes) n_freed += o->held[PAGE_KV];
             n += goes ? o->held[PAGE_KV] : cached;
@@ -221,8 +215,7 @@ static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class prio, ui
     return true;
 }
 
-/* There are n pages for weights of `root` and its first keys and values, in pieces that weights can
- * use. */
+/* There are n pages for weights of `root` and its first KV, in pieces that weights can use. */
 static bool has_room(const residency *r, uint32_t root, uint32_t n, gen_class prio,
                      uint64_t now_us) {
     const pool *p = r->pool;
@@ -278,8 +271,7 @@ static bool take_back(residency *r, uint32_t root, uint32_t n, gen_class prio, u
         uint32_t there = pool_n_takeable(r->pool, root), leaving = n_leaving(r, root), v;
         bool pending = leaving > 0 || r->pool->n_in[PAGE_QUARANTINE] > 0;
         if (there + leaving >= n && pending) return false;
-        uint32_t wanted =
-            there < n ? n - leaving : there + 1; // else there are enough, but not in whole extents
+        uint32_t wanted = there < n ? n - leaving : there + 1; // else not in whole extents
         if (sched_take_back(r->sched, root, wanted)) {
             if (drop_cached_for(r, root, n, prio, now_us)) return true;
             if (pool_n_takeable(r->pool, root) < wanted) return false; // when steps end
@@ -337,8 +329,7 @@ uint64_t residency_away_until_us(const residency *r, uint32_t root) {
 
 bool residency_make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t incoming,
                               bool needed, uint64_t now_us) {
-    /* A model that is pinned WARM or asked for by an operator goes before models that are only
-     * cached there. */
+    /* Models pinned WARM, or asked for by an operator, go before models that are only cached. */
     if (r->slots[root].prefetch || wgroup_is_pinned(r, root, PIN_WARM)) needed = true;
     sched_drop_swapped(r->sched, n);
     while (pool_n_host_free(r->pool) < n) {
@@ -375,9 +366,8 @@ bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class prio,
     return pool_n_host_free(r->pool) >= n;
 }
 
-/* A victim for work that aging has made `aged`: a model that is not more urgent than that, after
- * its time slice.  Without the time slice, models of one class would evict each other as soon as
- * their work has aged. */
+/* A victim for work that has aged to `aged`: a model that is not more urgent, after its time slice.
+ * Without that, models of one class would evict each other as soon as their work has aged. */
 static uint32_t pick_for_aged(const residency *r, uint32_t root, gen_class aged, uint64_t now_us) {
     uint32_t best = RESIDENCY_NONE;
     for (uint32_t v = 0; v < r->n_used; v++)

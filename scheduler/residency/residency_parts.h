@@ -1,13 +1,12 @@
 /* residency_parts.h - what the files of the residency share.
  *
- *     residency.c          what changed, and commands from outside
- *     residency_transitions.c   the transitions
+ *     residency.c              what changed, and commands from outside
+ *     residency_transitions.c  the transitions
  *     residency_bring_up.c     bring-up: order and pages
- *     residency_evict.c    eviction
- *     residency_slices.c    length of a time slice
+ *     residency_evict.c        eviction
+ *     residency_slices.c       length of a time slice
  *
- * `root` is a slot with weights of its own; a *group* (weight group) is all slots that compute with
- * them.
+ * `root` is a slot with weights of its own; a *weight group* is all slots that compute with them.
  *
  * Thread: engine. */
 #ifndef INFERD_RESIDENCY_PARTS_H
@@ -39,13 +38,11 @@ bool wgroup_is_pinned(const residency *r, uint32_t root, model_pin at_least);
 bool wgroup_is_served(const residency *r, uint32_t root);
 bool wgroup_is_held(const residency *r, uint32_t root); // every name is out of service
 uint64_t wgroup_keep_alive_us(const residency *r, uint32_t root);
-/* Pass pinned pages to the scheduler: they limit what it admits, and admitted requests may not fit
- * any more. */
+/* Pass pinned pages to the scheduler; requests admitted before may not fit any more. */
 void residency_tell_pins(residency *r);
 
 /* -- residency_transitions.c -- */
 void residency_enter(residency *r, uint32_t i, model_state state); // that, and what follows from it
-/* Give back all of its device and host memory. */
 void residency_give_memory(residency *r, resident *m);
 /* The error that its requests end with. */
 inferd_err residency_as_told(const inferd_err *why);
@@ -55,8 +52,7 @@ void residency_keep_guarantee(residency *r, uint32_t idx);
 void residency_retry(residency *r, uint32_t root);
 /* The slot is COLD itself: it takes part in the state of its weight group. */
 void residency_join(residency *r, uint32_t idx);
-/* The root is no longer served: its weights are handed over to a served member.  True: they
- * were. */
+/* Hands the weights of a root that is not served over to a served member.  True: it did. */
 bool residency_pass_on(residency *r, uint32_t root);
 /* Charge the weights to another member, if that one may have them and this one may not, or if it
  * has the larger guarantee, since a guarantee includes weights.  True: the charge moved. */
@@ -98,9 +94,8 @@ typedef struct residency_want {
 } residency_want;
 
 residency_want residency_want_of(const residency *r, uint32_t root, uint64_t now_us);
-/* Settles models that are WARM in the device budget, where they were staged for waiting work.
- * Their pages are paid for, so they are loaded; if none wants them now, their pages move to the
- * host budget or become free. */
+/* Settles models that are WARM in the device budget, where they were staged for waiting work: they
+ * are loaded; if none wants them now, their pages move to the host budget or become free. */
 bool residency_settle_staged(residency *r, uint64_t now_us);
 /* Start the most wanted model, if there is room for it; `owed`: only models that need
  * no more than their missing guarantee.  True: something changed. */
@@ -129,8 +124,7 @@ bool residency_is_owed(const residency *r, uint32_t root, uint32_t n);
 /* -- residency_slices.c -- */
 /* Time to bring it back if it leaves now. */
 uint64_t residency_back_us(const residency *r, uint32_t root);
-/* Time slice: how long it is served before others of its class may evict it.  Several times the
- * time to bring it back and to restore the keys and values of its running work. */
+/* Time slice: how long it is served before others of its class may evict it. */
 uint64_t residency_slice_us(const residency *r, uint32_t root);
 /* Checks whether bringing models back takes so much of all time that time slices need quotas. */
 void residency_watch_thrash(residency *r, uint64_t now_us);

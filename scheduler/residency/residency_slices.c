@@ -1,5 +1,4 @@
-/* residency_slices.c - time slices: how long a model is served before others of its class may evict
- * it.
+/* residency_slices.c - time slices: when others of its class may evict a model that is served.
  *
  * By default a time slice is several times as long as bringing the model back.  When bringing
  * models back takes THRASH_PERCENT of all time nevertheless, time slices get quotas

@@ -1,10 +1,8 @@
-/* residency_transitions.c - the transitions of residency.h, one function each: no other code writes
- * `state`. */
+/* residency_transitions.c - the transitions of residency.h: no other code writes `state`. */
 #include "residency_parts.h"
 
 enum {
-    STAGED_AGAIN_US =
-        60000000, // a stage that follows a cancelled one within this time is not cancelled
+    STAGED_AGAIN_US = 60000000, // after a cancelled stage: a new one is not cancelled
     FAILURES_DOUBLED_MAX = 16
 };
 
@@ -90,8 +88,8 @@ void residency_join(residency *r, uint32_t idx) {
 
 /* ---- guarantees that do not fit ---- */
 
-/* COLD -> FAILED, or FAILED again.  It is tried again when guarantees of other models have gone,
- * and periodically.  Its weight group goes on without it. */
+/* COLD -> FAILED, or FAILED again.  Tried again when guarantees of other models have gone, and
+ * periodically.  Its weight group goes on without it. */
 void residency_fail_guarantee(residency *r, uint32_t idx, const inferd_err *why, uint64_t now_us) {
     resident *m = &r->slots[idx];
     inferd_err told = residency_as_told(why);
@@ -120,8 +118,7 @@ static bool fits_under_max(const residency *r, uint32_t idx, uint32_t root) {
     return r->pool->owners[idx].max > r->slots[root].about.weight_pages;
 }
 
-/* The next member in slot order that could have the weights, preferably one with a ceiling above
- * them. */
+/* The next member in slot order that could have the weights, if possible under its ceiling. */
 static uint32_t next_reader(const residency *r, uint32_t root) {
     uint32_t found = RESIDENCY_NONE;
     for (uint32_t n = 1; n < r->n_used && r->slots[root].n_members > 1; n++) {
@@ -143,8 +140,7 @@ static void keep_name(resident *m, const resident *was) {
     m->about.spec = was->about.spec;
 }
 
-/* The weights move to another slot, with everything that is known of them.  They are not being
- * staged or loaded. */
+/* The weights, which are not being staged or loaded, move to another slot with their state. */
 static void hand_over(residency *r, uint32_t from, uint32_t to) {
     resident *a = &r->slots[from], *b = &r->slots[to], weights = *a, other = *b;
     r->dev->ops->hand_over(r->dev->self, from, to);
@@ -174,16 +170,14 @@ bool residency_pass_on(residency *r, uint32_t root) {
         return false;
     hand_over(r, root, to);
     m = &r->slots[to];
-    if (m->state == MODEL_FAILED &&
-        m->retry_at_us != 0) { // the file of another name may be readable
+    if (m->state == MODEL_FAILED && m->retry_at_us != 0) { // another name's file may be readable
         m->retry_at_us = 0;
         residency_retry(r, to);
     }
     return true;
 }
 
-/* Do the weights fit on the device and under the ceiling of this slot, beside its keys and values
- * and the pages that stay with others? */
+/* Do the weights fit the device and this slot's ceiling, beside its KV and the pages of others? */
 static bool may_have_them(const residency *r, uint32_t idx, uint32_t root) {
     uint64_t n = r->slots[root].about.weight_pages, kept = residency_kept_by_others(r, idx, false);
     uint64_t own = idx != root ? pool_held(&r->pool->owners[idx]) : 0;

@@ -50,8 +50,7 @@ typedef struct engine_limits {
     bool lazy;                   // models are loaded only for a request
     bool background_copies;      // of blocks of the batch class to host memory, ahead of time
     bool zero_on_tenant_change;  // KV memory, before another tenant gets it
-    struct kv_disk *disk;        // for blocks that host memory has no room for; borrowed until
-                                 // engine_stop; NULL: none
+    struct kv_disk *disk;        // below host memory; borrowed until engine_stop; NULL: none
 } engine_limits;
 
 /* residency.h has the transitions between them. */
@@ -102,7 +101,7 @@ typedef struct engine_model_info {
     uint32_t weights_of; // another slot when that one has the same content
     uint32_t context, n_running, n_waiting;
     /* Pages it holds, each counted once.  kv: KV that sequences use; cached: KV that none uses;
-     * warm and parked: host memory. */
+     * warm and swapped: host memory. */
     uint32_t pages_weight, pages_warm, pages_kv, pages_cached, pages_swapped;
     uint32_t pages_min, pages_max;     // of weight, kv and cached together; UINT32_MAX: no ceiling
     uint32_t weight_pages, host_pages; // its weights on the device, and in host memory, in any case
@@ -124,8 +123,7 @@ typedef struct engine_model_info {
     uint64_t n_preempts[GEN_PREEMPTS]; // preemptions of its sequences
     uint64_t n_saturated;              // KV values stored as the largest number of f16
     /* Device memory.  used: weights and KV in use, exactly; held: the whole pages they lie in;
-     * cached: pages with cached KV only, evicted when needed; min: guaranteed; max: UINT64_MAX: no
-     * ceiling. */
+     * cached: pages of cached KV only, evictable; min: guaranteed; max: UINT64_MAX: no ceiling. */
     uint64_t bytes_used, bytes_held, bytes_cached, bytes_min, bytes_max;
     uint32_t cost_error_ppm;   // of the predicted time of its steps: mean |error|, fading
     uint64_t at_us;            // when this was written
@@ -136,7 +134,6 @@ typedef struct engine_model_info {
     inferd_err why;                         // FAILED
 } engine_model_info;
 
-/* Commands of an operator. */
 typedef enum engine_command {
     ENGINE_LOAD,     // HOT, also without a waiting request; ends ENGINE_DRAIN
     ENGINE_PREFETCH, // WARM
@@ -156,7 +153,7 @@ enum { ENGINE_THRASH_WINDOW_US = 10000000 }; // of reload_us_window
 typedef struct engine_stats {
     uint32_t n_running, n_waiting, n_paused;
     /* Pages of the pool, each in one of these; absent: still being made.  Where host memory is
-     * separate (not one_memory) warm and parked are pages' worth of that instead. */
+     * separate (not one_memory) warm and swapped are pages' worth of that instead. */
     bool one_memory;
     uint32_t pages_total, pages_free, pages_weight, pages_kv, pages_cached, pages_quarantine;
     uint32_t pages_warm, pages_swapped, pages_absent;
@@ -196,8 +193,7 @@ typedef struct engine_stats {
 
 /* Starts the thread and returns at once; the thread opens the device. */
 inferd_status engine_start(const engine_options *options, engine **out, inferd_err *err);
-/* For models that are known before the start: sets options->device.workspace_least to what their
- * steps need under these limits. */
+/* For models known before the start: sets options->device.workspace_least to their need. */
 inferd_status engine_expect_models(engine_options *options, const model *const *models, uint32_t n,
                                    inferd_err *err);
 /* Ends what still runs with GEN_CANCELLED, frees everything, joins.  Accepts NULL. */
@@ -208,9 +204,8 @@ bool engine_submit(engine *e, gen_request *r);
 void engine_cancel(engine *e, uint64_t id); // unknown or finished ids are ignored
 void engine_pause(engine *e, uint64_t id);  // keep its pages, compute nothing
 void engine_resume(engine *e, uint64_t id);
-/* Gives a slot without a model (MODEL_NONE, and not added before) this one, borrowed until the slot
- * is empty again.  `same_as`: a slot with a file of the same content, or UINT32_MAX.  False: no
- * memory. */
+/* Puts this model (borrowed until the slot is empty again) into a slot without one (MODEL_NONE, not
+ * added before).  `same_as`: a slot with the same content, or UINT32_MAX.  False: no memory. */
 bool engine_model_add(engine *e, uint32_t model_idx, model *m, uint32_t same_as,
                       const model_policy *policy);
 /* Its requests end, and new ones must not name it; when nothing of it is left the slot is empty and
@@ -226,18 +221,15 @@ bool engine_set_tenant(engine *e, uint32_t tenant_idx, const tenant_policy *poli
 /* Of these limits min_residency_ms, starvation_percent, objective, tpot_ms and background_copies
  * hold from the next step on; the others stay as they were at the start.  False: no memory. */
 bool engine_set_policy(engine *e, const engine_limits *limits);
-/* The next event; false: none now. */
 bool engine_next_event(engine *e, gen_event *out);
 
 /* Any thread. */
 void engine_get_stats(const engine *e, engine_stats *out);
 model_state engine_model_state(const engine *e, uint32_t model_idx);
 void engine_model_get(const engine *e, uint32_t model_idx, engine_model_info *out);
-/* The usage rows of flows, in fixed positions; returns how many were written.  A row with serial 0
- * is unused. */
+/* The usage rows of flows, in fixed positions; returns how many.  serial 0: an unused row. */
 uint32_t engine_get_flows(const engine *e, engine_flow *out, uint32_t n_max);
-/* KV bytes of this device that a tenant's sequences use; 0 for tenants without a policy and for
- * numbers past ENGINE_TENANTS_MAX. */
+/* KV bytes that a tenant's sequences use here; 0: no policy, or past ENGINE_TENANTS_MAX. */
 uint64_t engine_tenant_bytes(const engine *e, uint32_t tenant_idx);
 /* How often the slot became empty. */
 uint32_t engine_model_departures(const engine *e, uint32_t model_idx);
@@ -248,10 +240,8 @@ bool engine_is_settled(const engine *e);
 /* The device's context is gone (INFERD_ELOST): everything in flight has ended with that status,
  * every later request ends so at once, and only a new process helps. */
 bool engine_is_lost(const engine *e);
-/* How long the device has been working on its oldest step, or on a piece of a load, without an
- * answer; 0: on none. */
+/* How long the device has worked on its oldest step, or on a piece of a load; 0: on none. */
 uint64_t engine_stuck_us(const engine *e);
-/* The pulse of its thread. */
 const pulse *engine_pulse(const engine *e);
 const char *engine_device_warning(const engine *e); // what the device lacks; "": nothing
 const char *engine_device_name(const engine *e);    // "cpu avx512, 2 threads"; "" before it is open
@@ -261,10 +251,9 @@ bool engine_weigh(const engine *e, const model *m, uint32_t *n_pages, uint64_t *
 /* Bytes of weights loaded so far and in all, for a progress bar. */
 void engine_load_progress(const engine *e, uint64_t *done, uint64_t *total);
 /* Could a prompt of n_prompt tokens with max_tokens be served here, now or once the model is HOT?
- * INFERD_EMODEL: the model failed, or an operator took it out of service; INFERD_ETOOLONG,
- * INFERD_EQUOTA: it can never fit, with the numbers.  *fit_tokens (may be NULL): tokens of KV that
- * it was compared with, for gen_request.fit_tokens; 0: the numbers are about to change, and only
- * the engine can tell.  Any thread. */
+ * INFERD_EMODEL: it failed, or is out of service; INFERD_ETOOLONG, INFERD_EQUOTA: it can never fit,
+ * with the numbers.  *fit_tokens (may be NULL): tokens of KV that it was compared with, for
+ * gen_request.fit_tokens; 0: the numbers will change, and the engine decides.  Any thread. */
 inferd_status engine_admit(const engine *e, uint32_t model_idx, uint32_t n_prompt,
                            uint32_t max_tokens, uint32_t *fit_tokens, inferd_err *err);
 

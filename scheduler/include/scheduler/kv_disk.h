@@ -52,7 +52,6 @@ typedef struct kv_disk_options {
     ssize_t (*write)(int fd, const void *p, size_t n);
 } kv_disk_options;
 
-/* The identity of a block. */
 typedef struct kv_disk_block {
     uint64_t name[2], model[2], scope[2];
     uint32_t depth;       // index of the block in its chain
@@ -90,14 +89,12 @@ void kv_disk_key(const kv_disk *d, const uint64_t model[2], uint64_t out[2]);
 /* Is there such a file, according to the index?  Does no I/O. */
 bool kv_disk_has(kv_disk *d, const uint64_t name[2]);
 
-/* Begin to write a block: *slots is where the caller puts the bytes of its slots (n_groups *
- * slot_bytes, in order).  NULL: it is there, the queue is full, or writing is off.  Then
- * kv_disk_put_end. */
+/* Begin to write a block: the caller puts the bytes of its slots (n_groups * slot_bytes, in order)
+ * at *slots and calls kv_disk_put_end.  NULL: it is there, the queue is full, or writing is off. */
 void *kv_disk_put_begin(kv_disk *d, const kv_disk_block *b, unsigned char **slots);
 void kv_disk_put_end(kv_disk *d, void *begun);
-/* For the end of a process, the only function that waits: until the queue has room for a block of
- * this layout, at most until this time of clock_now_us.  False: there is no room, or writing is
- * off. */
+/* At the end of a process, and the only function that waits: for room in the queue for a block of
+ * this layout, until until_us of clock_now_us.  False: there is no room, or writing is off. */
 bool kv_disk_wait_room(kv_disk *d, const kv_layout *l, uint64_t until_us);
 
 typedef enum kv_disk_answer { KV_DISK_WAIT, KV_DISK_READY, KV_DISK_GONE } kv_disk_answer;
@@ -105,8 +102,7 @@ typedef enum kv_disk_answer { KV_DISK_WAIT, KV_DISK_READY, KV_DISK_GONE } kv_dis
 /* Ask for a block.  `wake` is called from another thread when it is READY or GONE.
  * The index of a ticket; KV_DISK_NO_TICKET: it is not there, or too many are asked for. */
 uint32_t kv_disk_ask(kv_disk *d, const kv_disk_block *b, void (*wake)(void *ctx), void *wake_ctx);
-/* READY: the bytes of its slots, valid until the ticket is given back, and the time that reading
- * took. */
+/* READY: the bytes of its slots, valid until kv_disk_give_back, and how long reading took. */
 kv_disk_answer kv_disk_look(kv_disk *d, uint32_t idx, const unsigned char **slots,
                             uint64_t *read_us);
 /* In any state; `wake` is not called after this. */
