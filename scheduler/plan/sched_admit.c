@@ -9,8 +9,7 @@
  * The fit is the arithmetic of the section "fit".  The front asks it for a request before it
  * submits it (engine_admit), with numbers published by the engine; here it is computed again only
  * if there is less memory for the request now, or for its tenant (gen_request.fit_tokens).  When
- * limits change it is computed for all sequences, and those that can not be finished any more end.
- */
+ * limits change it is computed for all sequences, and those that cannot be finished end. */
 #include <string.h>
 
 #include "sched_state.h"
@@ -194,7 +193,6 @@ static bool still_fits(const sched *s, kept_pages kept, seq *q, inferd_err *err)
     return false;
 }
 
-/* Ends sequences that can not be finished any more. */
 static void recheck_model(sched *s, uint32_t model_idx, uint64_t now_us) {
     sched_model *m = &s->models[model_idx];
     kept_pages kept = kept_by_others(s, model_idx);
@@ -340,8 +338,7 @@ static inferd_status check_request(const sched *s, const gen_request *r, uint64_
         return inferd_fail(err, INFERD_ENOTFOUND, "model index %u, there are %u models",
                            r->model_idx, s->n_models);
     const sched_model *m = &s->models[r->model_idx];
-    /* A client that comes back after Retry-After may be the first to notice that the time is
-     * over. */
+    /* A client that is back after Retry-After may be the first to notice that the time is over. */
     if (m->failed && (m->retry_at_us == 0 || now_us < m->retry_at_us))
         return inferd_fail(err, m->why.status, "%s", m->why.text);
     if (!m->open)

@@ -11,8 +11,7 @@
  *     dropped     when it is used; when the sequence that asked leaves, and no other joined;
  *                 READ_KEEP_US behind until_us
  *
- * So a block is not dropped while a sequence waits for it, and an unused one is kept only briefly.
- */
+ * So no block is dropped while a sequence waits for it, and an unused one is kept only briefly. */
 #include <string.h>
 
 #include "sched_state.h"
@@ -65,8 +64,7 @@ static uint64_t read_us(const sched_model *m) {
                            : l->slot_bytes * l->n_groups / DISK_BYTES_PER_US + DISK_OPEN_US;
 }
 
-/* Without a measurement, as after a start, or with an old one, reading is tried: only that
- * tells. */
+/* Without a measurement, as after a start, or with an old one, reading is tried to measure it. */
 static bool pays(const sched *s, const sched_model *m, uint32_t depth) {
     uint64_t us = sched_compute_us(m, depth);
     return us == 0 || sched_is_old(&m->read, s->clock_us) || read_us(m) < us;
@@ -165,8 +163,7 @@ static sched_read *take_read(sched *s) {
     return NULL;
 }
 
-/* q looks at r: r, and the blocks requested for q, stay for as long as q waits, and READ_KEEP_US
- * more. */
+/* q looks at r: r and the blocks requested for q stay while q waits, and READ_KEEP_US more. */
 static void keep_reads(sched *s, const seq *q, sched_read *r, uint64_t now_us) {
     bool waits = q->disk_until_us != GIVEN_UP && q->disk_until_us > now_us;
     uint64_t until_us = waits ? q->disk_until_us : now_us, id = q->req->id;

@@ -12,8 +12,7 @@
  *     in between   lent
  *
  * A request that could never be finished is not admitted.  When limits change later, requests that
- * can not be finished any more end at once: they would wait for good, and those behind them, too.
- */
+ * cannot be finished any more end at once: they would wait for good, and those behind them, too. */
 #include "sched_state.h"
 
 enum { STOPPED_PLANS = 8 }; // then its first waiting sequence is looked at again
@@ -48,8 +47,7 @@ static bool is_of_model(const sched *s, const seq *v, uint32_t model_idx) {
     return v->model_idx == model_idx;
 }
 
-/* Work on other devices needs the tenant's memory: some of its sequences wait until they may have
- * it. */
+/* Work on other devices needs the tenant's memory: some of its sequences wait until it is free. */
 static void give_back(sched *s, uint32_t tenant_idx) {
     const sched_tenant *t = &s->tenants[tenant_idx];
     seq *v;
@@ -187,7 +185,6 @@ bool sched_may_claim(const sched *s, const seq *q) {
            pool_held(o) + n_pages <= o->min;
 }
 
-/* All that its tenant has is within the guarantee. */
 static bool tenant_is_secure(const sched *s, const seq *q) {
     const sched_tenant *t = sched_tenant_of(s, q);
     return t != NULL && t->min_bytes > 0 && t->used_bytes <= t->min_bytes;
@@ -237,8 +234,6 @@ bool sched_take_back(sched *s, uint32_t model_idx, uint32_t n) {
     return true;
 }
 
-/* A lowered ceiling holds at once: cached blocks are evicted, then the newest sequences wait
- * again. */
 void sched_trim_to_max(sched *s, sched_model *m) {
     const pool_owner *o = &s->pool->owners[m->kv.owner];
     while (pool_held(o) > o->max) {

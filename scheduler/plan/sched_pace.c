@@ -20,8 +20,8 @@
  *
  * A model takes part when its most urgent work is at least as urgent as that of the model being
  * planned, or when it has a share to use; other models get steps only when those have nothing to
- * do. Sequences with a paused reader, tenant or model, and displaced ones, take no part: they get
- * no step, so their pace can not be kept.
+ * do.  Sequences with a paused reader, tenant or model, and displaced ones, take no part: they get
+ * no step, so their pace cannot be kept.
  *
  * Prompts get at least a quarter of the time that decoding takes, or decoding requests would keep
  * all others out.  While nothing decodes no stream waits, and a step is bounded only because a more

@@ -9,9 +9,8 @@
 
 #include "sched_state.h"
 
-/* Tokens beyond the known ones that an admission keeps room for.  Reserving max_tokens would leave
- * most of the pool idle, because most answers end early; too small a look-ahead would preempt at
- * once. */
+/* Tokens beyond the known ones that an admission keeps room for.  With max_tokens most of the pool
+ * would be idle, because most answers end early; too small a look-ahead would preempt at once. */
 enum { LOOK_AHEAD_TOKENS = 32 };
 enum { LATE_EVERY = 8 };       // of so many starts one ignores lateness: is_lost
 enum { AGED_PARTS = 8 };       // of running_max, and of prompts' time and rows: for aged sequences
@@ -100,8 +99,7 @@ bool sched_is_overdue(const sched *s, const seq *q, uint64_t now_us) {
            now_us >= q->idle_since_us + s->limits.starvation_us;
 }
 
-/* A running sequence that counts as more urgent than its request says, or that is overdue: it gets
- * a step whatever its class. */
+/* Running, and aged above the class of its request, or overdue: it gets a step in any case. */
 static bool is_aged(const sched *s, const seq *q, uint64_t now_us) {
     return q->state == SEQ_RUNNING &&
            (class_in_batch(s, q, now_us) < q->req->prio || sched_is_overdue(s, q, now_us));
@@ -111,8 +109,7 @@ bool sched_is_blocked(const sched *s, uint64_t now_us) {
     return s->blocked_since_us != 0 && now_us >= s->blocked_since_us + s->limits.starvation_us;
 }
 
-/* Estimated time to compute the prompt of q: every model with running sequences has a step between
- * two of its own. */
+/* Estimated time for the prompt of q: every running model has a step between two of its own. */
 static uint64_t prompt_us(const plan *p, const seq *q) {
     rate_work work = {0};
     rate_add_rows(&work, 0, q->n_tokens);
@@ -194,8 +191,7 @@ static bool may_compute(const plan *p, const seq *q) {
     return !q->paused && seq_n_wanted(q) > 0 && may_join(p, q);
 }
 
-/* Sequences of the model that hold a batch slot and could compute something, in order, into
- * s->order. */
+/* The model's sequences with a batch slot that could compute, in order, into s->order. */
 static uint32_t collect_running(plan *p) {
     seq **order = p->s->order;
     uint32_t n = 0;
@@ -295,9 +291,8 @@ static bool may_take_from_equal(const sched *s, const seq *q, const seq *v) {
            others->running.next != &v->mine && v->n_preempted < PREEMPTIONS_SPARED;
 }
 
-/* May `q` take the pages of `v`?  A running q takes them from sequences that deserve less; a
- * waiting q only from paused ones and lower classes, or new requests would push out what is nearly
- * done. */
+/* May `q` take the pages of `v`?  A running q: of sequences that deserve less; a waiting q only of
+ * paused ones and lower classes, or new requests would push out what is nearly done. */
 static bool may_preempt(const sched *s, const seq *q, bool claims, const seq *v) {
     /* `less`: v comes before q in the order of preemption.  Pages above v's guarantee go to a q
      * with `less` or `claims`, pages within it only to a q with both.  q claims no more than its
@@ -381,8 +376,7 @@ static seq *pick_victim(const plan *p, const seq *q, wanted what) {
     return victim;
 }
 
-/* Pages of a sequence preempted earlier come free when a step finishes: taking more would be too
- * early. */
+/* Pages of a sequence preempted earlier come free when a step finishes: more would be too early. */
 static bool relief_is_coming(const sched *s) {
     return s->relief_epoch > s->pool->finished;
 }
@@ -683,8 +677,7 @@ static bool window_try(plan *p, seq *q) {
 
 /* ---- rows ---- */
 
-/* Row i reports the log-probability of prompt token i + 1.  The first row to report is that of the
- * first token not reported yet. */
+/* Row i reports prompt token i + 1.  The first is the row of the first token not reported yet. */
 static uint32_t first_scored_row(const seq *q) {
     return u32_max(q->n_scored, 1) - 1 + q->n_scored_planned;
 }
@@ -813,8 +806,7 @@ static bool wants_rows(const plan *p, const seq *q) {
            q->refused_plan != p->s->plan_no;
 }
 
-/* An aged sequence that gets rows keeps its class, because a few rows per starvation_us do not
- * complete a prompt. */
+/* Aged sequences that get rows stay aged: a few rows per starvation_us complete no prompt. */
 static void keep_age(plan *p, seq *q, uint32_t prio) {
     if (prio >= q->granted) return;
     p->s->n_aged += q->granted == q->req->prio;
@@ -874,8 +866,7 @@ static void retake_batch_slots(plan *p, bool aged) {
     }
 }
 
-/* When slow readers resume, the batch may have more sequences than slots: displace the last in
- * order. */
+/* When slow readers resume, the batch may have more sequences than slots: displaces the last. */
 static void give_up_batch_slots(plan *p) {
     while (p->n_active > p->s->limits.running_max) {
         seq *last = NULL;
@@ -938,9 +929,8 @@ static uint32_t plan_overdue(plan *p) {
 
 /* ---- rows of the other sequences ---- */
 
-/* One row for each sequence that needs one: those that decode.  With guarantees of memory,
- * sequences within theirs go first: those above it are then not in the plan yet, and can still be
- * preempted. */
+/* One row for each sequence that decodes.  With guarantees of memory, sequences within theirs go
+ * first: those above it are then not in the plan yet, and can still be preempted. */
 static void plan_single_rows(plan *p, uint32_t n_order) {
     bool guarantees = sched_has_guarantees(p->s);
     for (int more = 0; more <= guarantees; more++)
@@ -1017,9 +1007,8 @@ static step_bound bound_of_others(const plan *p, uint32_t n_order, step_bound al
     return others;
 }
 
-/* Prompts of running aged sequences: an eighth of the time of prompts is theirs, the oldest first,
- * or an endless stream of more urgent prompts would starve them.  An overdue one gets a row in any
- * case. */
+/* Prompts of running aged sequences, the oldest first, have an eighth of the time of prompts, or
+ * more urgent prompts could starve them for ever.  An overdue one gets a row in any case. */
 static void plan_aged(plan *p, uint32_t n_order, step_bound all) {
     sched *s = p->s;
     uint32_t n_rows = 0;
@@ -1080,9 +1069,8 @@ static bool needs_no_victim(const plan *p, const seq *w) {
     return p->n_active < p->s->limits.running_max && fits(p, w, false, &full);
 }
 
-/* Admit urgent requests before any sequence has rows, because a sequence in a plan cannot be
- * preempted by it.  Afterwards all waiting requests are tried in another order, also the one
- * refused first. */
+/* Admit urgent requests before any sequence has rows, because a plan cannot preempt sequences in
+ * it.  Afterwards all waiting requests are tried in another order, also the one refused first. */
 static void admit_urgent(plan *p) {
     seq *w;
     p->window = (window){0};

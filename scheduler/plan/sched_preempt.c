@@ -1,8 +1,8 @@
 /* sched_preempt.c - the kind of each preemption, and how long it lasted.
  *
- *     RUNNING, a row was due     --a more urgent step-->  aside  --rows-->  pause
- *     RUNNING, blocks given back --sched_preempt_seq-->   away   --rows-->  pause, park, recompute
- *                                                                           or model_out
+ *     RUNNING, a row was due     --a more urgent step-->  stands still  --rows-->  pause
+ *     RUNNING, blocks given back --sched_preempt_seq-->   away          --rows-->  pause, swap,
+ *                                                                           recompute or model_out
  *
  * A preempted sequence leaves its blocks to the prefix cache.  The kind depends on where they are
  * when it comes back: all there (up to the unfinished block, which has no name), copied back from

@@ -1,17 +1,17 @@
-/* sched_state.h - the state of the scheduler, shared by its files, and the transitions of a
- * sequence that more than one of them makes.
+/* sched_state.h - the state of the scheduler, and transitions of sequences for all its files.
  *
- *     sched.c         submission, cancellation, ends, last events
- *     sched_share.c   which model has the next step, and which account is charged
- *     sched_preempt.c   preemption kinds: what a preemption cost, and how long it took
- *     sched_plan.c    which sequences compute what; admission and preemption
- *     sched_pace.c    how long a step may take
- *     sched_time.c    whether targets can be kept
- *     sched_memory.c  guarantees and ceilings of memory
- *     sched_swap.c    cached blocks in host memory
- *     sched_disk.c    cached blocks on disk
- *     sched_commit.c  the results of a finished step
- *     sched_verify.c  checks of all of this
+ *     sched.c          models, cancellation, ends, last events
+ *     sched_admit.c    submission, and requests that do not fit
+ *     sched_share.c    which model has the next step, and which flows are charged
+ *     sched_preempt.c  preemption kinds: what a preemption cost, and how long it took
+ *     sched_plan.c     which sequences compute what; preemption
+ *     sched_pace.c     how long a step may take
+ *     sched_time.c     whether targets can be kept
+ *     sched_memory.c   guarantees and ceilings of memory
+ *     sched_swap.c     cached blocks in host memory
+ *     sched_disk.c     cached blocks on disk
+ *     sched_commit.c   the results of a finished step
+ *     sched_verify.c   checks of all of this
  *
  * Thread: engine. */
 #ifndef INFERD_SCHED_STATE_H
@@ -149,8 +149,7 @@ struct sched {
     uint32_t *page_tenants;         // [n_pages of the pool] the tenant with bytes in it; owned
     uint64_t ahead_at_us, ahead_us; // copies ahead: last time, and time they may take
     sched_reclaim *reclaim;         // NULL: none
-    uint64_t
-        blocked_since_us; // no plan has found anything to compute, though there is work; 0: not
+    uint64_t blocked_since_us;      // plans find nothing to compute, though there is work; 0: not
     void *reclaim_ctx;
     sched_model *models; // [n_slots] owned
     uint32_t n_slots;
@@ -212,8 +211,7 @@ void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_s
 bool sched_choose(sched *s, uint64_t now_us, sched_choice *out);
 /* Batch slots kept for the share of a tenant, at least one; 0: it has no share. */
 uint32_t sched_batch_slots_kept(const sched *s, uint32_t tenant_idx);
-/* Of an entitled sequence: time until its bucket is full and more is lost; the smallest goes
- * first. */
+/* Of an entitled sequence: time until its bucket is full; the smallest goes first. */
 uint64_t sched_full_us(const sched *s, const seq *q);
 sched_tier sched_tier_of(sched *s, const seq *q, uint64_t now_us);
 /* Why it gets no time however long it waits, as the end of an error text; "": it gets some. */
@@ -233,8 +231,7 @@ void sched_note_model_out(seq *q); // after sched_note_preempted
 void sched_note_cached(sched *s, seq *q, uint32_t n_tokens);
 /* It gets rows: its preemption is over. */
 void sched_note_rows(sched *s, seq *q, uint64_t now_us);
-/* A step was planned for this class: less urgent running sequences that could compute stand
- * still. */
+/* A step of this class was planned: less urgent running sequences that could compute wait. */
 void sched_note_displaced(sched *s, uint32_t prio, uint64_t now_us);
 /* A step ended: pages that waited for it are free. */
 void sched_note_relief(sched *s, uint64_t now_us);
@@ -278,8 +275,7 @@ flow *sched_flow_of(sched *s, const seq *q);
 
 /* -- sched_memory.c -- */
 void sched_on_live(void *ctx, uint32_t tenant, bool live); // on_live of a model's kv
-/* From now on pages that unfilled guarantees of other tenants need are not taken for this
- * sequence. */
+/* From now on pages for unfilled guarantees of other tenants are not taken for this sequence. */
 void sched_reserve_for(sched *s, const seq *q); // NULL: no tenant
 /* The ceiling of its tenant leaves no room for n_blocks more. */
 bool sched_tenant_is_full(const sched *s, const seq *q, uint32_t n_blocks);
@@ -291,8 +287,7 @@ void sched_tenant_go_on(sched *s, uint32_t tenant_idx);
 bool sched_tenant_stopped(const sched *s, const seq *q);
 bool sched_model_is_full(const sched *s, const seq *q);
 uint32_t sched_model_room(const sched *s, const seq *q); // pages up to its ceiling
-/* A lowered ceiling holds at once: cached blocks are evicted, then the newest sequences wait
- * again. */
+/* Holds a lowered ceiling at once: cached blocks are evicted, the newest sequences wait again. */
 void sched_trim_to_max(sched *s, sched_model *m);
 bool sched_has_guarantees(const sched *s); // of any tenant or model
 /* What it needs next is within the guarantee of its tenant, or of its model. */
@@ -305,8 +300,7 @@ inferd_status sched_open_swap(sched *s, sched_model *m, inferd_err *err);
 void sched_close_swap(sched_model *m);
 /* Evicts one cached block of the model, swapped out first where that pays; false: there is none. */
 bool sched_evict_block(sched *s, sched_model *m);
-/* Swaps in at most n blocks of a running sequence that has computed whole blocks so far; returns
- * how many. */
+/* Swaps in at most n blocks of a running sequence with whole blocks so far; returns how many. */
 uint32_t sched_swap_in(sched *s, seq *q, uint32_t n, uint64_t now_us);
 /* Time to get n blocks back, in which the rows of `held` were computed, if they leave the device
  * now: by copying or by computing, whichever takes less. */
@@ -321,8 +315,7 @@ uint64_t sched_compute_us(const sched_model *m, uint32_t depth);
 /* The key of the model's block names; false: nothing of it goes to the disk. */
 bool sched_disk_key(const sched *s, const sched_model_spec *spec, uint64_t out[2]);
 bool sched_has_disk(const sched *s, const sched_model *m);
-/* Writes block b of a cache of the model, which the host can reach, to the disk before it is
- * evicted. */
+/* Writes block b of a cache that the host can reach to the disk, before b is evicted. */
 void sched_store(sched *s, sched_model *m, const prefix *p, uint32_t b);
 /* The bytes of the next block of a running sequence, valid until sched_fetched; NULL: they are
  * being read (q->waits_for_disk), or do not come from the disk. */

@@ -112,8 +112,7 @@ void sched_note_moves(sched *s, uint32_t model_idx, uint32_t n, uint64_t us) {
 
 /* ---- swapping out ---- */
 
-/* Drops the longest unused swapped-out block of a model.  drop_one: of m first, then of any
- * model. */
+/* Drops the longest unused swapped-out block of m.  drop_one: of m first, then of any model. */
 static bool drop_of(sched *s, sched_model *m) {
     uint32_t b = prefix_oldest(&m->swapped);
     if (b == BLOCK_NONE) return false;
@@ -279,8 +278,7 @@ static void write_slots(sched *s, const sched_model *m, const int32_t *slots,
         memcpy(s->slot(s->disk_ctx, m->kv.owner, slots[g]), from, l->slot_bytes);
 }
 
-/* From the disk into its page; where memories are apart by way of host memory.  False: no room
- * there. */
+/* From the disk into its page, by way of host memory where that is apart; false: no room there. */
 static bool write_back(sched *s, seq *q, prefix_name name, const tok_id *tokens,
                        const unsigned char *from) {
     sched_model *m = seq_model(s, q);
@@ -302,8 +300,7 @@ static bool write_back(sched *s, seq *q, prefix_name name, const tok_id *tokens,
     return true;
 }
 
-/* One block; false: it is neither in host memory nor on the disk, still being read, or there is no
- * room for it. */
+/* One block; false: it is neither in host memory nor on disk, is being read, or has no room. */
 static bool swap_in_next(sched *s, seq *q, uint32_t n_max, uint64_t now_us) {
     sched_model *m = seq_model(s, q);
     const uint64_t *scope = q->req->cache_scope;

@@ -72,8 +72,7 @@ typedef struct sched_limits {
     uint32_t draft_tokens;      // drafted per sequence and step, at depth 1 only; 0: none
     uint64_t pace_us; // between two tokens of a stream, while prompts are computed: sched_pace.c
     uint64_t starvation_us;
-    uint64_t
-        kv_slice_us; // after so long without a page a model takes some of equals; set by core.h
+    uint64_t kv_slice_us; // so long without a page a model takes some of equals; set by core.h
     uint32_t starvation_percent; // of the time that a class waits: its minimum; 0: none
     policy_objective objective;
     bool no_prefix_cache;
@@ -135,10 +134,9 @@ typedef void sched_emit(void *ctx, const gen_event *event);
 inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_models, sched_emit *emit,
                            void *emit_ctx, sched **out, inferd_err *err);
 void sched_destroy(sched *s); // accepts NULL
-/* Before the first plan: the device takes fewer steps at once, or smaller ones, than the limits
- * said.  Fails when the limits have drafts and the device takes more than one step: until a step
- * has drawn its tokens it is unknown which drafts were right, so such a device would idle between
- * two steps. */
+/* Before the first plan: the device takes fewer or smaller steps than the limits said.  Fails if
+ * the limits have drafts and it takes more than one step: until a step has drawn its tokens it is
+ * unknown which drafts were right, so such a device would idle between two steps. */
 inferd_status sched_set_device(sched *s, uint32_t depth, uint32_t step_tokens_max, inferd_err *err);
 
 /* Describes the model; its requests are accepted from now on.  Before this (or sched_model_fail) no
@@ -155,14 +153,13 @@ inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_polic
  * SCHED_NO_TENANT: none.  Tenants without a policy are not counted. */
 #define SCHED_NO_TENANT UINT32_MAX
 uint32_t sched_next_tenant(sched *s, uint64_t *used_bytes);
-/* Pinned pages of its weights, which never leave, and the model that has its weights.  Guarantees
- * and ceilings of its owner in the pool may have changed, too: the next plan ends requests that can
- * not be finished any more. */
+/* Pinned pages of its weights, and the model that has its weights.  Guarantees and ceilings of its
+ * owner in the pool may have changed, too: the next plan ends requests that cannot be finished. */
 void sched_model_pin(sched *s, uint32_t model_idx, uint32_t weights_of, uint32_t n_pages);
 /* The next plan uses these starvation_percent, objective, pace_us and background_copies; the rest
  * stays as it was. */
 void sched_set_policy(sched *s, const sched_limits *limits, uint64_t now_us);
-/* The pool became smaller: the next plan ends requests that can not be finished any more. */
+/* The pool became smaller: the next plan ends requests that cannot be finished any more. */
 void sched_pool_shrank(sched *s);
 /* Needed for guarantees of tenants. */
 void sched_set_page_bytes(sched *s, uint64_t page_bytes);
@@ -194,8 +191,8 @@ void sched_demands(const sched *s, uint64_t now_us, sched_demand *out);
 /* Adds to cost_us what a decode step of all its sequences would take, and takes the smallest of
  * their targets per token into period_us (0: none has a target). */
 void sched_add_task(const sched *s, uint32_t model_idx, uint64_t *cost_us, uint64_t *period_us);
-/* Evicts pages of the device that only cached blocks use, oldest first per model, of all models,
- * until n of them are free or none is left; returns how many are free. */
+/* Frees pages of the device that only cached blocks use, oldest first per model, of all models,
+ * until n are free or none is left; returns how many are free. */
 uint32_t sched_drop_cached(sched *s, uint32_t n);
 /* Cached blocks may be swapped out to host memory.  `move` copies n slots, in order with the steps
  * (those launched before have been computed); `host` is the pool of their pages, the device's own
@@ -209,12 +206,10 @@ void sched_note_moves(sched *s, uint32_t model_idx, uint32_t n, uint64_t us);
  * guarantee, until this model could take n pages.  True: it can, or will when cached blocks are
  * evicted and the unfinished steps have ended; false: no sequence has more to give. */
 bool sched_take_back(sched *s, uint32_t model_idx, uint32_t n);
-/* Frees pages of swapped-out blocks until n pages of the host are free, or none is left; returns
- * how many are free. */
+/* Frees swapped-out blocks until n pages of the host are free, or none; returns how many are. */
 uint32_t sched_drop_swapped(sched *s, uint32_t n);
-/* Copies full blocks of running sequences of the batch class to host memory ahead of time: for at
- * most AHEAD_PERCENT of the time since the last call (sched_swap.c), and only into pages not needed
- * otherwise. */
+/* Copies full blocks of running sequences of the batch class to host memory ahead of time: at most
+ * AHEAD_PERCENT of the time since the last call (sched_swap.c), and only into spare pages. */
 void sched_copy_ahead(sched *s, uint64_t now_us);
 /* Blocks that leave host memory, or find no room there, go to this disk (borrowed), and are looked
  * up there.  `slot` gives the address of a slot of a swapped-out block; where there is one memory,
@@ -222,9 +217,8 @@ void sched_copy_ahead(sched *s, uint64_t now_us);
 typedef unsigned char *sched_slot(void *ctx, uint32_t model_idx, int32_t slot);
 void sched_set_disk(sched *s, const kv_disk_ops *ops, kv_disk *disk, bool one_memory,
                     sched_slot *slot, void (*wake)(void *ctx), void *ctx);
-/* For the shutdown: writes cached blocks to the disk, one cache after the other, of each the newest
- * first, until until_us of the disk's clock; then the disk is not used any more.  No step may be
- * unfinished. */
+/* For the shutdown: writes cached blocks to the disk, one cache after the other, the newest first,
+ * until until_us of its clock; then the disk is not used any more.  No step may be unfinished. */
 void sched_save(sched *s, uint64_t until_us);
 /* Zeroes bytes of a KV page, in order with the steps.  Before the first model is opened. */
 typedef void sched_zero(void *ctx, uint32_t page, size_t begin, size_t n_bytes);
@@ -250,8 +244,7 @@ bool sched_plan(sched *s, uint64_t now_us, step *st);
 void sched_refresh(const sched *s, step *st);
 /* At most logits + sequences of the step events are emitted. */
 void sched_commit(sched *s, step *st, uint64_t device_us, uint64_t now_us);
-/* All sequences of the step end; the status is INFERD_ELOST, INFERD_ENOMEM or else
- * INFERD_EDEVICE. */
+/* All sequences of the step end with INFERD_ELOST, INFERD_ENOMEM or else INFERD_EDEVICE. */
 void sched_fail(sched *s, step *st, const inferd_err *why, uint64_t now_us);
 /* The step was launched behind one that failed: its results are dropped, and its sequences compute
  * the same rows again.  No other step is unfinished.  Its time is waste. */
@@ -265,23 +258,19 @@ uint64_t sched_next_deadline(const sched *s);
 void sched_count(const sched *s, sched_counters *out);
 /* The part of the targets of running sequences that can be kept; walks all of them. sched_time.c */
 uint32_t sched_attainment_ppm(const sched *s);
-/* A decode step of one sequence, predicted from measured steps; 0: nothing was measured.
- * sched_pace.c */
+/* A decode step of one sequence, predicted (sched_pace.c); 0: nothing was measured. */
 uint32_t sched_decode_us(const sched *s, uint32_t model_idx);
 void sched_count_model(const sched *s, uint32_t model_idx, sched_model_numbers *out);
 
 /* Usage by tenant and model; only the scheduler and flow_usage_next_changed change it. */
 struct flow_usage *sched_flow_usage(sched *s);
 
-/* Tokens of KV that all pages left for this model hold, for a tenant that has every tenant's
- * guarantee. */
+/* Tokens of KV in all pages left for this model, for a tenant that has every guarantee. */
 uint32_t sched_kv_tokens_max(const sched *s, uint32_t model_idx);
-/* Tokens of KV below the model's own ceiling of pages, beside its weights; INT32_MAX: no
- * ceiling. */
+/* Tokens of KV below the model's own ceiling, beside its weights; INT32_MAX: no ceiling. */
 uint32_t sched_kv_tokens_ceiling(const sched *s, uint32_t model_idx);
-/* Could the request ever fit?  The error text gives the numbers.  INFERD_EQUOTA: not below the
- * ceiling, which an operator could raise; INFERD_ETOOLONG: not this model, or not on this
- * machine. */
+/* Could the request ever fit?  The text gives the numbers.  INFERD_EQUOTA: not below the ceiling,
+ * which an operator could raise; INFERD_ETOOLONG: not this model, or not on this machine. */
 inferd_status sched_admit(uint32_t context, uint32_t kv_tokens_max, uint32_t kv_tokens_ceiling,
                           uint32_t n_prompt, uint32_t max_tokens, inferd_err *err);
 

@@ -13,7 +13,7 @@
  *                |-- n_computed --|- n_planned -|
  *
  * With drafts (draft.h) an unfinished step computes draft tokens, too, as if they were known.  They
- * lie behind the known tokens; the token drawn before each of them tells whether it is right:
+ * lie behind the known tokens; the token drawn before each of them shows whether it is right:
  *
  *     tokens     |---- prompt ----|-- output --|- n_drafts -|
  *                |------ n_computed ------|---- n_planned --|
@@ -41,7 +41,7 @@ typedef struct seq {
     uint32_t model_idx;
     uint64_t arrival_no; // order of submission; kept through preemption
     bool paused;
-    bool displaced; // displaced: it runs without a batch slot
+    bool displaced; // it runs without a batch slot
     bool scoring;   // the prompt's log-probabilities are reported
     bool cacheable; // may use and leave prefix blocks
 
@@ -75,20 +75,19 @@ typedef struct seq {
     uint64_t held_plan;     // number of the plan in which it waits for the blocks of another
     uint32_t n_cached, n_preempted;
 
-    uint32_t flow;           // index of its flow
-    uint64_t urgent_plan;    // number of the plan that found its deadline urgent
-    uint64_t first_token_us; // 0 = none yet
-    uint64_t device_us;      // it was charged with
-    uint64_t waste_us;       // to compute it again after preemptions; charged to no tenant
-    uint64_t swap_in_us;     // to swap it in
-    uint64_t away_since_us;  // preempted, and not planned since then; 0: no
-    uint64_t
-        displaced_since_us; // RUNNING, and more urgent work is planned instead since then; 0: no
-    uint64_t away_us;       // how long both kept it from computing
-    bool away_model_out;    // preempted because its model left
-    uint32_t n_given_up;    // tokens that it had computed when it was preempted
-    uint32_t n_came_back;   // n_swapped_in then
-    uint32_t n_redone;      // tokens computed again
+    uint32_t flow;               // index of its flow
+    uint64_t urgent_plan;        // number of the plan that found its deadline urgent
+    uint64_t first_token_us;     // 0 = none yet
+    uint64_t device_us;          // it was charged with
+    uint64_t waste_us;           // to compute it again after preemptions; charged to no tenant
+    uint64_t swap_in_us;         // to swap it in
+    uint64_t away_since_us;      // preempted, and not planned since then; 0: no
+    uint64_t displaced_since_us; // RUNNING, but more urgent work is planned since; 0: no
+    uint64_t away_us;            // how long both kept it from computing
+    bool away_model_out;         // preempted because its model left
+    uint32_t n_given_up;         // tokens that it had computed when it was preempted
+    uint32_t n_came_back;        // n_swapped_in then
+    uint32_t n_redone;           // tokens computed again
     uint32_t n_preempts[GEN_PREEMPTS];
     uint32_t n_swapped_in;  // tokens of swapped-in blocks
     uint32_t redo_until;    // tokens computed before it was preempted

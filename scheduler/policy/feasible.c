@@ -44,8 +44,7 @@ __attribute__((format(printf, 2, 3))) static void add(sentence *s, const char *f
     if (n > 0) s->n += (size_t)n;
 }
 
-/* `whole`.`part`, where `part` counts 10^-digits; no zeros at the end beyond `digits_min`
- * digits. */
+/* `whole`.`part`, with part in 10^-digits; zeros at the end only up to `digits_min` digits. */
 static void write_decimal(char *text, size_t text_bytes, uint64_t whole, uint64_t part, int digits,
                           int digits_min, const char *unit) {
     while (digits > digits_min && part % 10 == 0) part /= 10, digits--;

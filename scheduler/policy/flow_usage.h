@@ -1,13 +1,13 @@
 /* flow_usage.h - the usage table: time and tokens that each tenant used of this device, per model.
  *
  * A row is the usage of one flow: a tenant's work on the model in a slot, for as long as that model
- * is in it.  Rows only grow.  The scheduler keeps an flow_usage_ref for each tenant and model, so
- * it never searches for a row: the reference names the row, and gets another one when that row has
- * been reused.
+ * A row is the usage of one flow: a tenant's work on the model in a slot, for as long as that model
+ * is in it.  Rows only grow.  The scheduler keeps a flow_usage_ref for each tenant and model, so it
+ * never searches for a row: the reference names the row, and gets another one when that row has
  *
- * There are ENGINE_FLOWS_MAX rows.  When all are taken, a released row is reused (its model
- * left its slot, or its reference was given up), else the least recently charged one, and its usage
- * is added to `others`.  So nothing that was charged is lost here:
+ * There are ENGINE_FLOWS_MAX rows.  When all are taken, a released row is reused (its model left
+ * its slot, or its reference was given up), else the least recently charged one, and its usage is
+ * added to `others`.  So nothing that was charged is lost here:
  *
  *     sum of rows + others == all       (flow_usage_verify), of time and of each kind of tokens
  *
@@ -27,10 +27,10 @@
 #define FLOW_USAGE_NONE UINT32_MAX
 
 typedef struct flow_usage_row {
-    list_node link; // in account.recent: released rows first, then the least recently charged
+    list_node link; // in flow_usage.recent: released rows first, then the least recently charged
     engine_flow is;
     bool let_go;
-    bool changed; // in account.changed
+    bool changed; // in flow_usage.changed
 } flow_usage_row;
 
 /* Zeroed: no row yet. */

@@ -302,8 +302,7 @@ void placement_fill(const placement_device *empty, uint32_t n_devices,
     }
 }
 
-/* By how much the new replica does not fit, as parts of the device; 0: it fits, UINT64_MAX: it
- * never will. */
+/* How much the new replica lacks, in parts of the device; 0: it fits, UINT64_MAX: never. */
 static uint64_t missing_ppm(const placement_device *d, const placement_wanted *w, uint32_t n_here) {
     feasible_share share;
     if (check_kind(d, w, n_here, &share) != PLACEMENT_OK) return UINT64_MAX;
@@ -326,8 +325,7 @@ typedef struct step {
     uint32_t copy[2], to[2];
     uint64_t missing_ppm; // afterwards
     uint64_t bytes;       // moved
-    uint32_t
-        left_pages; // free after the copy from the device arrived: the fewer, the better the fit
+    uint32_t left_pages;  // free where the copy left: the fewer, the better
 } step;
 
 static bool is_better_step(const step *a, const step *b) {

@@ -6,8 +6,7 @@
 
 #define SECOND_US ((uint64_t)1000000)
 #define FADE_ONE  ((uint64_t)1024)
-#define GUESS_US                                                                                   \
-    (4 * SECOND_US) // ... and at least that: until the first end, a guess of the holding time
+#define GUESS_US  (4 * SECOND_US) // ... and at least that: a guess before the first end
 
 enum {
     MARGIN_TOP = 2, // 2 / 1: a margin on the time for k ends
@@ -291,8 +290,7 @@ uint32_t queue_refuse(queue_book *b, uint64_t mark, uint32_t n, uint32_t n_max, 
     return after_s;
 }
 
-/* Are there slots for n now, and for all reservations when they are due, even at a third of the
- * usual pace? */
+/* Are there slots for n now, and for all reservations when due, at a third of the usual pace? */
 static bool leaves_enough(const queue_book *b, uint32_t n, uint32_t n_max, uint64_t now_us) {
     uint64_t wanted = n, each_us = PACE_DIVISOR * queue_held_us(b, now_us) / n_max + 1;
     uint32_t n_free = n_free_of(b, n_max);

@@ -44,9 +44,8 @@ typedef struct rate {
 } rate;
 
 void rate_add(rate *r, const rate_work *w, uint64_t us);
-/* The error of recent predictions: the mean of the absolute relative errors of steps, in parts per
- * million, with weights that fade by 1/32 per step; at most RATE_ERROR_MAX_PPM for one step.  0
- * before the second rate_add. */
+/* Mean absolute relative error of recent predictions, in ppm, with weights that fade by 1/32 per
+ * step; at most RATE_ERROR_MAX_PPM for one step.  0 before the second rate_add. */
 uint32_t rate_error_ppm(const rate *r);
 uint64_t rate_us(const rate *r, const rate_work *w); // 0 before the first rate_add
 /* Adds to `w` the work of n rows of a sequence behind its first `begin` positions. */

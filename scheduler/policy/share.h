@@ -1,16 +1,15 @@
-/* share.h - how much of a device's time an account may have, and how much it had.
+/* share.h - how much of a device's time a tenant or a model may have, and how much it had.
  *
- * An account belongs to a tenant or to a model.  It is a token bucket: percent/100 microseconds per
- * microsecond flow in, up to a cap (25 to 50 ms), and what its steps took flows out.  So it may be
- * negative by a step, which is repaid.
+ * Each has a token bucket: percent/100 microseconds per microsecond flow in, up to a cap (25 to 50
+ * ms), and what its steps took flows out.  So it may be negative by a step, which is repaid.
  *
  *     fixed       runs only while the bucket is positive
  *     burst       is entitled to run while the bucket is positive, and takes part in what is left
  *     besteffort  takes part in what is left
  *
- * In any window of W microseconds an account that always has work gets its entitlement, share * W,
- * with an error of at most the cap plus one step either way: with steps of 20 ms at most 0.7 points
- * in ten seconds.
+ * In any window of W microseconds a tenant or model that always has work gets its entitlement,
+ * share * W, with an error of at most the cap plus one step either way: with steps of 20 ms at most
+ * 0.7 points in ten seconds.
  *
  * What is left is divided by virtual time: microseconds received divided by weight, kept for each
  * flow (a pair of tenant and model that has work).  A flow that comes back from having no work
@@ -39,7 +38,7 @@ typedef struct share_bucket {
     uint64_t used_us; // in all
 } share_bucket;
 
-/* A new account, full. */
+/* A new bucket, full. */
 void share_init(share_bucket *a, share_policy policy, uint32_t percent, uint32_t weight,
                 uint64_t now_us);
 /* A new policy from now on; time received before still counts. */
@@ -50,8 +49,7 @@ void share_charge(share_bucket *a, uint64_t us);
 
 /* After share_refill. */
 bool share_is_entitled(const share_bucket *a); // its guarantee is not used up
-/* It may run at all.  `overdraw_us`: how far its level may be below zero for now (one step of an
- * urgent request). */
+/* It may run.  `overdraw_us`: debt that is allowed for now (one step of an urgent request). */
 bool share_may_run(const share_bucket *a, uint64_t overdraw_us);
 /* When share_may_run becomes true; now_us or before: it is, UINT64_MAX: never by itself. */
 uint64_t share_ready_us(const share_bucket *a, uint64_t now_us);

@@ -62,9 +62,8 @@ void feasible_load_add(feasible_load *l, uint32_t cost_us, uint32_t period_us);
 uint32_t feasible_block_us(const feasible_load *l, uint32_t chunk_us);
 /* The left side of the inequality, which holds when this is at most FEASIBLE_ONE_PPB. */
 uint64_t feasible_total_ppb(const feasible_load *l, uint32_t chunk_us);
-/* The longest chunk of a prompt that keeps the inequality; 0: none, nothing is left;
- * FEASIBLE_UNLIMITED: no task has a target.  A chunk no longer than the longest step costs
- * nothing. */
+/* The longest chunk of a prompt that keeps the inequality; 0: none; FEASIBLE_UNLIMITED: no task has
+ * a target.  A chunk no longer than the longest step costs nothing. */
 uint32_t feasible_chunk_us(const feasible_load *l);
 /* The part of the targets that will be kept: 1 / left side, at most 1. */
 uint64_t feasible_attainment_ppm(const feasible_load *l, uint32_t chunk_us);
@@ -118,7 +117,7 @@ typedef struct feasible_owner {
 typedef struct feasible_pages {
     bool kept;
     uint64_t need_pages;
-    uint64_t may_pages; // held + free + revocable - promised, but from min to max
+    uint64_t may_pages; // held + free + revocable - guaranteed, but from min to max
     uint64_t page_bytes;
 } feasible_pages;
 

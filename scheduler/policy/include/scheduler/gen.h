@@ -40,8 +40,7 @@ typedef struct gen_request {
 #define GEN_NO_MAX UINT32_MAX
 
 typedef enum gen_kind {
-    GEN_EV_PROMPT, // one prompt token's log-probability, in order; the first has none (n_top 0,
-                   // logprob 0)
+    GEN_EV_PROMPT, // log-probability of a prompt token, in order; the first: n_top 0, logprob 0
     GEN_EV_TOKEN,  // one generated token, the ending one too
     GEN_EV_DONE    // the last event of every request, exactly once
 } gen_kind;
@@ -82,15 +81,12 @@ typedef struct gen_event {
             char text[GEN_TEXT_BYTES];
             uint32_t n_prompt, n_cached, n_output, n_preempted;
             bool for_targets; // INFERD_EBUSY: not a full queue: targets would be missed
-            /* An earlier retry is of no use.  INFERD_EMODEL: 0 = unknown; for_targets: 0 = no retry
-             * ever is. */
+            /* The earliest useful retry.  0: unknown (INFERD_EMODEL), or never (for_targets). */
             uint32_t retry_after_ms;
-            uint64_t queued_us; // from arrival to the first plan that had it
-            uint32_t
-                queued_steps;   // of the device in that time; the one under way on arrival is one
-            uint64_t device_us; // that it is charged with
-            /* What preemptions took from it, and cost; no tenant is charged for that device
-             * time. */
+            uint64_t queued_us;    // from arrival to the first plan that had it
+            uint32_t queued_steps; // steps in that time, with the one under way on arrival
+            uint64_t device_us;    // that it is charged with
+            /* What preemptions took from it; no tenant is charged for that device time. */
             uint32_t n_preempts[GEN_PREEMPTS], n_recomputed; // times; tokens
             uint64_t away_us;                                // it computed nothing
             uint64_t waste_us, swap_in_us;                   // computing again; swapping in

@@ -41,8 +41,7 @@ typedef struct output_estimate {
 void output_add(output_estimate *e, uint32_t n_tokens);
 /* The 90th percentile, or OUTPUT_PRIOR_TOKENS while too few were added. */
 uint32_t output_p90(const output_estimate *e);
-/* Tokens to count a request with: max_tokens where it has one (has_max), else the percentile; never
- * more than the room its context leaves. */
+/* Tokens to count a request with: max_tokens, if has_max, else the percentile; at most its room. */
 uint32_t output_for_request(const output_estimate *e, bool has_max, uint32_t max_tokens,
                             uint32_t room_tokens);
 

@@ -35,15 +35,13 @@
 
 enum {
     PLACEMENT_DEVICES_MAX = 64,
-    PLACEMENT_KINDS_MAX = 4,     // of devices, each with its own page size and speed
-    PLACEMENT_COPIES_MAX = 1024, // replicas on all devices together
-    PLACEMENT_REPLICAS_MAX = 64, // of one model
-    PLACEMENT_MOVES_MAX = 12,    // of one plan
-    PLACEMENT_TRIES_MAX =
-        200000, // replicas tried on devices per plan, when no request waits for the plan
-    PLACEMENT_SHARE_PERCENT = 20, // part of the shares in the score, the rest is memory
-    PLACEMENT_PACK_PERCENT =
-        50, // of the target: up to this a replica is filled before the next one is used
+    PLACEMENT_KINDS_MAX = 4,         // of devices, each with its own page size and speed
+    PLACEMENT_COPIES_MAX = 1024,     // replicas on all devices together
+    PLACEMENT_REPLICAS_MAX = 64,     // of one model
+    PLACEMENT_MOVES_MAX = 12,        // of one plan
+    PLACEMENT_TRIES_MAX = 200000,    // replicas tried for a plan that no request waits for
+    PLACEMENT_SHARE_PERCENT = 20,    // part of the shares in the score, the rest is memory
+    PLACEMENT_PACK_PERCENT = 50,     // of the target: fills a replica before the next
     PLACEMENT_CALM_TPOT_US = 1000000 // of a model without a target, for its KV pressure
 };
 
@@ -123,9 +121,8 @@ uint32_t placement_choose(const placement_device *devices, uint32_t n_devices,
                           const placement_wanted *w, policy_placement policy, uint32_t *chosen,
                           placement_why *whys);
 
-/* The k-th of n even parts of a guarantee over several devices.  The remainder of whole granules
- * goes one granule each to the first parts, and less than a granule to the first: the sum is exact,
- * and the first part is the largest. */
+/* The k-th of n even parts of a guarantee over several devices, exact in sum.  Remaining granules
+ * go to the first parts, one each, and less than a granule to the first, which is the largest. */
 uint64_t placement_part(uint64_t total, uint64_t granule, uint32_t n, uint32_t k);
 
 /* ---- moves ---- */

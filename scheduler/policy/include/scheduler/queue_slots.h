@@ -16,16 +16,13 @@
  * class, else open.  Kept slots are not lent: unlike a page, a slot cannot be taken back from a
  * waiting sequence.
  *
- * When shares change, admitted sequences stay.  Slots in use beyond the new share count as open
- * ones.
+ * When shares change, admitted sequences stay; slots in use beyond the new share count as open.
  *
- * Reservations: when a client that found the open slots full should ask again, so that it is
- * admitted then.
+ * Reservations: when a client that found the open slots full should ask again to be admitted.
  *
- * Queue slots (of sequences that run or wait) come free when sequences end.  The holding time is
- * measured: the slots in use, summed up over the time between two ends, are its average (Little's
- * law), whatever part of them is in use.  With N slots held for D on average, the k-th missing slot
- * is expected free after
+ * Slots come free when sequences end.  The holding time is measured: the slots in use, summed up
+ * over the time between two ends, are its average (Little's law), whatever part of them is in use.
+ * With N slots held for D on average, the k-th missing slot is expected free after
  *
  *     k * D / N * 2 * (N + 2) / N + max(D / 2, G)
  *
@@ -44,8 +41,7 @@
  * QUEUE_MAX_S, the rest get a longer time and no reservation: clients do not wait that long, so
  * their slots would stay empty.
  *
- * The front runs it, and so does the simulator.  Pure; the time is passed in.  Thread: its
- * owner. */
+ * Pure; the time is passed in.  The front and the simulator run it.  Thread: its owner. */
 #ifndef INFERD_QUEUE_SLOTS_H
 #define INFERD_QUEUE_SLOTS_H
 
@@ -86,7 +82,6 @@ void queue_slots_init(queue_slots *p, uint32_t n_all, uint32_t n_spare);
 void queue_slots_deinit(queue_slots *p);
 /* Make room for that many; it never shrinks.  False: no memory, and nothing changed. */
 bool queue_slots_grow(queue_slots *p, uint32_t n_tenants, uint32_t n_models);
-/* From now on no tenant or model has a share. */
 void queue_slots_clear(queue_slots *p);
 /* kind: QUEUE_TENANT or QUEUE_MODEL.  n_devices: of the daemon. */
 void queue_slots_keep(queue_slots *p, queue_kind kind, uint32_t idx, const share_spec *share,
@@ -122,16 +117,15 @@ typedef struct queue_reservation {
     uint32_t n; // queue slots
 } queue_reservation;
 
-/* Zeroed at first.  "Place" in the names is a queue slot. */
+/* Zeroed at first. */
 typedef struct queue_book {
     uint64_t areas_us[QUEUE_BURSTS_MAX]; // slots * time before each of the newest bursts; a ring
     uint32_t n_ends[QUEUE_BURSTS_MAX];   // of each
     uint64_t sum_us, sum_ends;           // of the ring
     uint64_t n_bursts, burst_us;         // count since the start; begin of the newest
     uint64_t area_us;                    // since the newest end
-    uint64_t busy_since_us,
-        noted_us;              // since then some slot has been in use; area_us reaches to here
-    uint64_t ended_us, gap_us; // newest end; longest time without one, fading
+    uint64_t busy_since_us, noted_us;    // a slot has been in use since; area_us reaches to here
+    uint64_t ended_us, gap_us;           // newest end; longest time without one, fading
     uint32_t n_used;
     queue_reservation reservations[QUEUE_RESERVATIONS_MAX]; // [n_reservations] by due_us
     uint32_t n_reservations;
@@ -140,10 +134,9 @@ typedef struct queue_book {
 /* n_used slots are in use from now on; `n_ended` have come free just now. */
 void queue_note(queue_book *b, uint32_t n_used, uint32_t n_ended, uint64_t now_us);
 
-/* May a client that wants n of n_max slots have them?  Those in use are known from queue_note.
- * False: it should come back in *after_s; up to QUEUE_MAX_S, that is a reservation.  mark 0: it
- * cannot be recognized, and gets no reservation.  first_try: it says that it comes for no
- * reservation. */
+/* May a client have n of n_max slots?  Those in use are known from queue_note.  False: it should
+ * come back in *after_s; up to QUEUE_MAX_S, that is a reservation.  mark 0: it cannot be
+ * recognized, and gets no reservation.  first_try: it says that it comes for no reservation. */
 bool queue_admit(queue_book *b, uint64_t mark, bool first_try, uint32_t n, uint32_t n_max,
                  uint32_t n_spare, uint64_t now_us, uint32_t *after_s);
 /* The client got its slots elsewhere: drops its reservation that is due first. */

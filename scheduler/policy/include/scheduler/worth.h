@@ -1,5 +1,4 @@
-/* worth.h - the value of keeping the weights of an idle model, and which model is evicted when
- * pages are short.
+/* worth.h - the value of keeping the weights of an idle model: which one is evicted first.
  *
  * A request will want the model again and wait until it is back.  A page of it that stays saves
  *
@@ -54,10 +53,9 @@ uint64_t worth_next_ms(const worth_idle *m);
 /* Larger is worth more; the unit has no meaning. */
 uint64_t worth_of(const worth_idle *m);
 
-/* pages[n] of the candidates, in eviction order; `missing` pages are wanted.  Returns the first
- * candidate that has to go after sparing those that are not needed; 0 when all together are not
- * enough.  n > 0. After that candidate went, a call with the pages still missing gives the next
- * one. */
+/* pages[n > 0] of the candidates, in eviction order; `missing` pages are wanted.  Returns the first
+ * candidate that has to go after sparing those not needed; 0 when all together are not enough.  A
+ * call with the pages still missing after its eviction gives the next one. */
 uint32_t worth_first(const uint32_t *pages, uint32_t n, uint64_t missing);
 
 #endif
