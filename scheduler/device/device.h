@@ -19,7 +19,6 @@
  *
  * Steps are computed in the order of launch.  launch returns at once; finish reports errors, fills
  * step.results (except for dropped draws) and returns the time the device took.
- *
  * Thread: engine. */
 #ifndef INFERD_DEVICE_H
 #define INFERD_DEVICE_H

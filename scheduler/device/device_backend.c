@@ -174,8 +174,7 @@ static inferd_status backend_device_weigh(const void *self, const model *m, uint
     return model_weigh(m, d->be, n_pages, n_bytes, err);
 }
 
-/* A hash of everything that the bytes of its keys and values depend on: the file, how it is
- * computed here, and their stored type. */
+/* A hash of all that its keys and values depend on: the file, its computation here, their type. */
 static void describe_content(const backend_device *d, const served_model *s, uint64_t out[2]) {
     static const uint64_t key[2] = {0}; // not secret
     struct {

@@ -165,8 +165,7 @@ inferd_status core_open(core *c, inferd_err *err) {
         uint32_t rows = about->rows_default != 0 ? about->rows_default : STEP_TOKENS_DEFAULT;
         l->step_tokens_max = u32_min(l->step_tokens_max, u32_max(rows, l->running_max));
     }
-    /* Larger steps would gain nothing there and cost memory; every decoding sequence has a row in
-     * any case. */
+    /* Larger steps would gain nothing there and cost memory; each decoding sequence has a row. */
     uint32_t rows_best = u32_max(about->rows_best, 2 * l->running_max);
     if (about->rows_best != 0) l->step_tokens_max = u32_min(l->step_tokens_max, rows_best);
     st = sched_set_device(c->sched, c->depth, l->step_tokens_max, err);
@@ -314,8 +313,7 @@ bool core_iterate(core *c) {
 uint64_t core_next_us(const core *c) {
     if (c->models.dead) return UINT64_MAX; // nothing is planned any more, and no deadline changes
     uint64_t next_us = sched_next_deadline(c->sched), models_us = residency_next_us(&c->models);
-    /* The reader that makes room for events wakes the engine; until then no plan would check a
-     * deadline. */
+    /* The reader that makes room wakes the engine; until then no plan would check a deadline. */
     if (!has_room(c)) next_us = UINT64_MAX;
     /* Requests may wait for pages that the device is still making. */
     if (c->opened && c->pool.n_in[PAGE_ABSENT] > 0 && models_us > now(c) + GROW_US)

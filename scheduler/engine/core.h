@@ -19,7 +19,6 @@
  *
  * So a step includes the planning before it and the commit of its predecessor.  Copies of keys and
  * values for preemption (move) are taken out of the piece in which they were made.
- *
  * Thread: its caller's. */
 #ifndef INFERD_CORE_H
 #define INFERD_CORE_H

@@ -7,7 +7,6 @@
  * Room in the outbox is a resource like pages: a step is planned, and a message read, only while
  * the events they may cause fit beside those of the steps in flight.  Last events wait in sched
  * until there is room.  So a slow front slows the engine down and loses nothing.
- *
  * Thread: the engine's, except for the functions of engine.h, which say theirs. */
 #include "engine_private.h"
 

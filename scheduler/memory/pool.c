@@ -1,6 +1,6 @@
-/* pool.c - see pool.h.  Free lists are stacks: the page given back last is the most likely one to
- * be still cached.  Quarantine is one list per unfinished epoch, so finishing an epoch touches only
- * the pages that become free. */
+/* pool.c - see pool.h.  Free lists are stacks: the page given back last is most likely still
+ * cached. Quarantine is a list per unfinished epoch: finishing one touches only pages that become
+ * free. */
 #include "pool.h"
 
 /* ---- extents ---- */

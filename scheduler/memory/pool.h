@@ -126,8 +126,7 @@ void pool_deinit(pool *p); // accepts a zeroed pool
  * more than at first. */
 void pool_set_ready(pool *p, uint32_t n_ready, uint32_t n_pages);
 
-/* Set the device budget and the host budget; where they are one memory, their sum is at most
- * n_pages.  Pages already taken stay taken. */
+/* Set both budgets, where they are one memory at most n_pages together.  Taken pages stay taken. */
 void pool_set_budgets(pool *p, uint32_t n_device, uint32_t n_host);
 /* Free room in the device budget, without regard to guarantees; and in the host budget, which for a
  * pool of host memory apart is that of the pool it counts in. */
@@ -145,8 +144,7 @@ void pool_host_give(pool *p, uint32_t n);
 void pool_set_host(pool *host, pool *p, void (*on_empty)(void *ctx, uint32_t first_page),
                    void *ctx);
 
-/* Guarantee and ceiling of one owner; EINVAL with the numbers when the guarantees of all would
- * exceed the pool, and nothing changes. */
+/* Guarantee and ceiling of an owner.  EINVAL, and no change, if all guarantees exceed the pool. */
 inferd_status pool_set_limits(pool *p, uint32_t owner, uint32_t min, uint32_t max, inferd_err *err);
 
 uint32_t pool_n_takeable(const pool *p, uint32_t owner);
@@ -177,8 +175,7 @@ void pool_finish(pool *p, uint64_t epoch);
 
 /* Below the low watermark of free pages: how many are missing to the high one; else 0. */
 uint32_t pool_n_short(const pool *p);
-/* Pages that the owner could have for keys and values, beside n_weights pages of weights, if all
- * others had no more than their guarantees. */
+/* Pages for its keys and values beside n_weights, if all others had only their guarantees. */
 uint32_t pool_n_for_kv(const pool *p, uint32_t owner, uint32_t n_weights);
 
 inferd_status pool_verify(const pool *p, inferd_err *err);

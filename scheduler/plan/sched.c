@@ -19,7 +19,6 @@ static inferd_status check_limits(const sched_limits *l, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* An unused slot, without a model. */
 static void empty_model(sched_model *m) {
     *m = (sched_model){0};
     list_node_init(&m->waiting);

@@ -91,8 +91,7 @@ inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_polic
     return INFERD_OK;
 }
 
-/* Blocks of tenants without a policy are not counted; once there is a policy, they count when they
- * are used again. */
+/* Blocks of tenants without a policy are not counted; with one they count when used again. */
 void sched_on_live(void *ctx, uint32_t tenant, bool live) {
     sched_model *m = ctx;
     sched *s = m->s;

@@ -26,7 +26,6 @@
  * Prompts get at least a quarter of the time that decoding takes, or decoding requests would keep
  * all others out.  While nothing decodes no stream waits, and a step is bounded only because a more
  * urgent request may arrive meanwhile.
- *
  * Thread: engine. */
 #include "sched_state.h"
 

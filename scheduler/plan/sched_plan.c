@@ -415,8 +415,7 @@ static bool take_batch_slot(plan *p, const seq *q) {
  * a model that goes before it, keeps it from trying, and not while some of its sequences go on. */
 static bool is_short(const plan *p, const sched_model *m) {
     const sched_limits *l = &p->s->limits;
-    /* No attempt for longer than a step takes, or than an idle device sleeps: something else than
-     * pages kept the model from computing. */
+    /* No attempt for longer than a step or an idle device's sleep: it is not for want of pages. */
     uint64_t gap_us = u64_max(u64_max(l->kv_slice_us, 5 * l->pace_us), 4 * p->s->typical_us);
     return p->now_us <= m->short_at_us + gap_us && m->stepped_us < m->short_since_us;
 }

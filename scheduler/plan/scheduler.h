@@ -139,8 +139,7 @@ void sched_destroy(sched *s); // accepts NULL
  * unknown which drafts were right, so such a device would idle between two steps. */
 inferd_status sched_set_device(sched *s, uint32_t depth, uint32_t step_tokens_max, inferd_err *err);
 
-/* Describes the model; its requests are accepted from now on.  Before this (or sched_model_fail) no
- * request may name it. */
+/* Describes the model.  Before this (or sched_model_fail) no request may name it. */
 inferd_status sched_model_open(sched *s, uint32_t model_idx, const sched_model_spec *spec,
                                inferd_err *err);
 /* Shares, weights and targets, from now on. */
@@ -156,8 +155,7 @@ uint32_t sched_next_tenant(sched *s, uint64_t *used_bytes);
 /* Pinned pages of its weights, and the model that has its weights.  Guarantees and ceilings of its
  * owner in the pool may have changed, too: the next plan ends requests that cannot be finished. */
 void sched_model_pin(sched *s, uint32_t model_idx, uint32_t weights_of, uint32_t n_pages);
-/* The next plan uses these starvation_percent, objective, pace_us and background_copies; the rest
- * stays as it was. */
+/* The next plan uses these starvation_percent, objective, pace_us and background_copies only. */
 void sched_set_policy(sched *s, const sched_limits *limits, uint64_t now_us);
 /* The pool became smaller: the next plan ends requests that cannot be finished any more. */
 void sched_pool_shrank(sched *s);

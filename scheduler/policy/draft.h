@@ -9,7 +9,6 @@
  * A sequence that does not repeat itself should not pay for useless rows: the next draft is one
  * token longer than the right part of the last, and after some drafts in a row without a right
  * token there is none for a while.
- *
  * Thread: engine. */
 #ifndef INFERD_DRAFT_H
 #define INFERD_DRAFT_H

@@ -16,7 +16,6 @@
  *
  * Each row has a serial number, a new one for each reuse, by which readers with sums of their own
  * notice that a row began anew.
- *
  * Thread: engine. */
 #ifndef INFERD_FLOW_USAGE_H
 #define INFERD_FLOW_USAGE_H

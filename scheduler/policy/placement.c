@@ -325,7 +325,7 @@ typedef struct step {
     uint32_t copy[2], to[2];
     uint64_t missing_ppm; // afterwards
     uint64_t bytes;       // moved
-    uint32_t left_pages;  // free where the copy left: the fewer, the better
+    uint32_t left_pages;  // free after it where the copy arrives: the fewer, the better
 } step;
 
 static bool is_better_step(const step *a, const step *b) {

@@ -16,7 +16,6 @@
  * the second in a row counts in full.  A step may have at most twice the rows of the largest one
  * measured, so the fit is never trusted far outside of its data.  Until RATE_DEFAULT_ROWS rows have
  * been measured, steps double, whatever is predicted: small ones alone would never teach anything.
- *
  * Thread: engine. */
 #ifndef INFERD_RATE_H
 #define INFERD_RATE_H

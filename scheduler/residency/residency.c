@@ -1,8 +1,7 @@
 /* residency.c - see residency.h; the other parts are in residency_parts.h.
  *
  *     residency_decide     changes since the last look: ends of drains, idle models, retries
- *     from outside         slots, policies and commands
- */
+ *     from outside         slots, policies and commands */
 #include "residency_parts.h"
 #include "scheduler/feasible.h"
 
@@ -91,8 +90,7 @@ bool wgroup_is_pinned(const residency *r, uint32_t root, model_pin at_least) {
 }
 
 /* Pages of its weights that never leave the device.  0: it failed (they may not even fit), or they
- * do not fit beside the weights there: it comes when those left, and no request of theirs ends for
- * it. */
+ * do not fit beside the weights there: it comes when those left, and ends no request of theirs. */
 static uint32_t pinned_pages(const residency *r, uint32_t i) {
     const resident *m = &r->slots[i];
     if (!residency_is_root(r, i) || !wgroup_is_pinned(r, i, PIN_HOT)) return 0;
@@ -243,8 +241,7 @@ static bool look_at_guarantee(residency *r, uint32_t idx, uint64_t now_us) {
     return true;
 }
 
-/* The slot is no longer served, and its guarantee does not fit: requests that were admitted for
- * another attempt fail now. */
+/* Not served, and its guarantee does not fit: requests that wait for another attempt fail now. */
 static bool refuse_late(residency *r, uint32_t idx, uint64_t now_us) {
     inferd_err told = residency_as_told(&r->slots[idx].why);
     bool any = r->demands[idx].n_waiting + r->demands[idx].n_running > 0;

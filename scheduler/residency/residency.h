@@ -177,12 +177,10 @@ inferd_status residency_init(residency *r, uint32_t n_slots, const residency_lim
                              const device *dev, pool *p, struct sched *s, inferd_err *err);
 void residency_deinit(residency *r); // accepts a zeroed one; all slots are NONE
 
-/* The slot is NONE.  After a failure the slot is FAILED with the error text: for good, unless its
- * guarantee does not fit, which may change. */
+/* The slot is NONE.  After a failure it is FAILED: for good, unless its guarantee does not fit. */
 void residency_attach(residency *r, uint32_t idx, struct model *of, uint32_t same_as,
                       const model_policy *policy, uint64_t now_us);
-/* New requests no longer name it.  It leaves when its work has ended and no other slot shares its
- * weights, and is NONE then. */
+/* New requests no longer name it.  NONE when its work has ended and no slot shares its weights. */
 void residency_remove(residency *r, uint32_t idx);
 /* Fails, and changes nothing, when the guarantees of all would exceed the device. */
 inferd_status residency_set_policy(residency *r, uint32_t idx, const model_policy *policy,

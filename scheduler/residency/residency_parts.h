@@ -7,7 +7,6 @@
  *     residency_slices.c       length of a time slice
  *
  * `root` is a slot with weights of its own; a *weight group* is all slots that compute with them.
- *
  * Thread: engine. */
 #ifndef INFERD_RESIDENCY_PARTS_H
 #define INFERD_RESIDENCY_PARTS_H

@@ -20,7 +20,6 @@
  * The oldest files are removed when their sum reaches max_bytes, or their number one for each 4 KiB
  * of max_bytes or KV_DISK_FILES_MAX.  After a failed write (a full disk) nothing is written for
  * off_ms.
- *
  * Thread: any; one lock, held for a few memory operations only. */
 #ifndef INFERD_KV_DISK_H
 #define INFERD_KV_DISK_H

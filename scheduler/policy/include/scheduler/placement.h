@@ -24,7 +24,6 @@
  * A share of 100 percent of a device leaves no room for another *guaranteed* share there.  It does
  * not imply the device's memory: models without a share may still be there and use the rest of the
  * time.  A model that needs the memory too gets it as `min`.
- *
  * Thread: any; no state is kept. */
 #ifndef INFERD_PLACEMENT_H
 #define INFERD_PLACEMENT_H

@@ -42,8 +42,7 @@ typedef struct tenant_policy {
     share_spec share;
 } tenant_policy;
 
-/* Presets of the pace of decoding (engine_limits.h has the numbers); `sla` also orders and refuses
- * requests by their targets. */
+/* Presets of the pace of decoding (engine_limits.h); `sla` also orders and refuses by targets. */
 typedef enum policy_objective {
     OBJECTIVE_BALANCED,
     OBJECTIVE_LATENCY,

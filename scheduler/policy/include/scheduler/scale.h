@@ -24,7 +24,6 @@
  * measure at most one device-us per us each, however many requests wait, while twice the replicas
  * halve the time in the queue.  It falls to the present number after 60 s in which that was enough,
  * and with each replica that is removed.
- *
  * Thread: that of the planner; a scale_state belongs to one model. */
 #ifndef INFERD_SCALE_H
 #define INFERD_SCALE_H
