@@ -108,12 +108,10 @@ void kv_append_shared(kv *k, kv_table *t, uint32_t block);
 /* Drop the last block of the table; `fence` is the last step that used it.  Returns it if its count
  * became zero (the caller keeps it cached or calls kv_block_free), else BLOCK_NONE. */
 uint32_t kv_drop_last(kv *k, kv_table *t, uint64_t fence);
-/* The slots of an uncounted block become free. */
-void kv_block_free(kv *k, uint32_t block);
+void kv_block_free(kv *k, uint32_t block); // the slots of an uncounted block become free
 
 uint32_t kv_blocks_in(const kv_layout *l, uint32_t n_pages);
 
-/* Heavy: looks at every slot. */
-inferd_status kv_verify(const kv *k, inferd_err *err);
+inferd_status kv_verify(const kv *k, inferd_err *err); // heavy: looks at every slot
 
 #endif

@@ -150,8 +150,7 @@ inferd_status pool_set_limits(pool *p, uint32_t owner, uint32_t min, uint32_t ma
 uint32_t pool_n_takeable(const pool *p, uint32_t owner);
 /* One page, or PAGE_NONE when none can be taken now. */
 uint32_t pool_take(pool *p, uint32_t owner, page_state state);
-/* The page that pool_take would take, if any, is cold. */
-bool pool_next_is_cold(const pool *p);
+bool pool_next_is_cold(const pool *p); // the page that pool_take would take, if any, is cold
 /* n pages; false: too few, and the pool is unchanged. */
 bool pool_take_many(pool *p, uint32_t owner, page_state state, uint32_t n, uint32_t *out);
 /* n pages for weights (WEIGHT or WARM): whole extents (a multiple of extent_pages), or a run. */

@@ -229,8 +229,7 @@ void sched_note_preempted(sched *s, seq *q);
 void sched_note_model_out(seq *q); // after sched_note_preempted
 /* Adds n_tokens that needed no computing to the usage of its tenant. */
 void sched_note_cached(sched *s, seq *q, uint32_t n_tokens);
-/* It gets rows: its preemption is over. */
-void sched_note_rows(sched *s, seq *q, uint64_t now_us);
+void sched_note_rows(sched *s, seq *q, uint64_t now_us); // it gets rows: its preemption is over
 /* A step of this class was planned: less urgent running sequences that could compute wait. */
 void sched_note_displaced(sched *s, uint32_t prio, uint64_t now_us);
 /* A step ended: pages that waited for it are free. */
@@ -337,8 +336,7 @@ uint32_t sched_blocks_to_start(const sched *s, const seq *q);
 uint32_t sched_pages_to_start(const sched *s, const seq *q);
 /* Does running `a` deserve its pages less than `b`?  A total order. */
 bool sched_deserves_less(const seq *a, const seq *b);
-/* WAITING, and nothing keeps it from starting. */
-bool sched_can_start(const sched *s, const seq *q);
+bool sched_can_start(const sched *s, const seq *q); // WAITING, and nothing keeps it from starting
 
 /* RUNNING -> WAITING: it keeps its tokens and its position in the order. */
 void sched_preempt_seq(sched *s, seq *q);

@@ -159,8 +159,7 @@ void sched_model_pin(sched *s, uint32_t model_idx, uint32_t weights_of, uint32_t
 void sched_set_policy(sched *s, const sched_limits *limits, uint64_t now_us);
 /* The pool became smaller: the next plan ends requests that cannot be finished any more. */
 void sched_pool_shrank(sched *s);
-/* Needed for guarantees of tenants. */
-void sched_set_page_bytes(sched *s, uint64_t page_bytes);
+void sched_set_page_bytes(sched *s, uint64_t page_bytes); // needed for guarantees of tenants
 /* Guarantees of all tenants together, filled or not. */
 uint32_t sched_tenants_min_pages(const sched *s);
 /* The next pages are taken for no sequence: guarantees of all tenants are kept free. */
@@ -173,8 +172,7 @@ void sched_model_hot(sched *s, uint32_t model_idx, bool hot);
 /* All its requests, present and later, end with this error; retry_at_us 0: for good. */
 void sched_model_fail(sched *s, uint32_t model_idx, const inferd_err *why, uint64_t retry_at_us,
                       uint64_t now_us);
-/* Later requests are accepted again. */
-void sched_model_revive(sched *s, uint32_t model_idx);
+void sched_model_revive(sched *s, uint32_t model_idx); // later requests are accepted again
 /* Its running sequences wait again; returns how many. */
 uint32_t sched_model_preempt(sched *s, uint32_t model_idx);
 /* While its admission window is closed no waiting sequence of it starts; running ones go on. */

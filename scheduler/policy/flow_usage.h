@@ -58,7 +58,6 @@ void flow_usage_let_go(flow_usage *a, flow_usage_ref *ref);
 void flow_usage_close_model(flow_usage *a, uint32_t model);
 /* A row that changed since it was last returned here; FLOW_USAGE_NONE: none did. */
 uint32_t flow_usage_next_changed(flow_usage *a);
-/* The rows and `others` add up to `all`. */
-bool flow_usage_verify(const flow_usage *a);
+bool flow_usage_verify(const flow_usage *a); // the rows and `others` add up to `all`
 
 #endif

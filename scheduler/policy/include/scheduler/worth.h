@@ -48,10 +48,8 @@ typedef struct worth_idle {
     worth_pauses pauses;
 } worth_idle;
 
-/* Expected time until it is wanted again. */
-uint64_t worth_next_ms(const worth_idle *m);
-/* Larger is worth more; the unit has no meaning. */
-uint64_t worth_of(const worth_idle *m);
+uint64_t worth_next_ms(const worth_idle *m); // expected time until it is wanted again
+uint64_t worth_of(const worth_idle *m);      // larger is worth more; the unit has no meaning
 
 /* pages[n > 0] of the candidates, in eviction order; `missing` pages are wanted.  Returns the first
  * candidate that has to go after sparing those not needed; 0 when all together are not enough.  A
