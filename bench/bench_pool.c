@@ -4,7 +4,7 @@
  *
  * Tests scheduler/memory/pool.c alone, at the size of a device of 80 GB (40,960 pages of 2 MiB)
  * with 64 models that have guarantees.  A round takes BATCH pages one by one, cycling through the
- * models, gives them back in a random order with the fence of the step in flight, and ends that
+ * models, gives them back in a random order with the fence of the unfinished step, and ends that
  * step, as the engine does.  The clock is read around BATCH calls, because reading it takes as long
  * as one call.  Before and between rounds random pages are exchanged, so that the lists are in the
  * order they have after long use. */

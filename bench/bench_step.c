@@ -1,7 +1,7 @@
 /* bench_step.c - a whole step of a model on the CUDA backend, and the time of its parts.
  *
  *     step      device time of a step as in the engine (upload, graph, results), and the host's
- *               time to describe and send it, with two steps in flight
+ *               time to describe and send it, with two unfinished steps
  *     whole     the same launches, captured again without copies: plain, and as programmatic
  *               dependents (PDL)
  *     kernels   the launches grouped by kernel and grid (a `sort`); each group replayed alone, with

@@ -1,6 +1,6 @@
 /* load.h - starts requests when they are due and handles thousands in flight, on one thread.
  *
- *     dues (a heap by time)  -- due -->  begin_request  -- room -->  active streams
+ *     dues (a heap by time)  -- due -->  send_request   -- room -->  active streams
  *       ^  open loop: next arrival           |                          |
  *       |                                    +-- no room --> backlog ---+ (first in, first out)
  *       +-- closed loop: when a stream's request has ended -------------+

@@ -2,8 +2,8 @@
  *
  *     shares    models with fixed shares, in some sets with one model without a share that gets the
  *               rest, all with more work than they can do: device seconds of each in a window of
- *               ten seconds, from the account published by the daemon, divided by the seconds of
- *               the same account
+ *               ten seconds, from the usage published by the daemon, divided by the seconds of the
+ *               same usage
  *     guarantee a tenant with a fixed share, alternately alone and together with a flooding tenant
  *
  * Each snapshot at the ends of a window is consistent, so a window may be a little longer than ten

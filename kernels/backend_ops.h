@@ -110,7 +110,7 @@ typedef struct backend_ops {
     void (*thread_beside)(const backend *be); // NULL: nothing to do
 } backend_ops;
 
-enum { BE_STEPS_MAX = 4 }; // in flight
+enum { BE_STEPS_MAX = 4 }; // launched and not finished
 
 struct backend {
     const backend_ops *ops;

@@ -16,7 +16,7 @@
 #include "inferd/kv_layout.h"
 
 /* tokens[row] of a pending token, which the step before still computes (depth 2 only):
- * promised[row] is then its index among that step's logits. */
+ * pending[row] is then its index among that step's logits. */
 #define TOK_PENDING ((tok_id)-1)
 
 typedef struct batch_seq {

@@ -13,9 +13,9 @@
  * `arrived` has reached b * n, so it needs no reset, and a rank may be at the next one while
  * another still leaves this one.
  *
- * Parking must not lose a run: the worker sets `asleep` and then looks at `run`; the caller writes
- * `run` and then looks at `asleep`.  Both are sequentially consistent, so at least one of them sees
- * the other. */
+ * Falling asleep must not lose a run: the worker sets `asleep` and then looks at `run`; the caller
+ * writes `run` and then looks at `asleep`.  Both are sequentially consistent, so at least one of
+ * them sees the other. */
 #include "cpu/threads.h"
 
 #include <errno.h>

@@ -8,7 +8,7 @@
  *     worker   SPINNING -> RUNNING   a run that this rank is in has begun
  *              RUNNING  -> SPINNING  counted in n_done
  *              SPINNING -> ASLEEP    nothing for SPIN_US: asleep
- *              ASLEEP   -> RUNNING   the caller saw `parked` and woke it
+ *              ASLEEP   -> RUNNING   the caller saw `asleep` and woke it
  *
  * Threads are pinned, one to a CPU, when there is one for every CPU of the affinity mask.  With
  * fewer, the kernel's scheduler chooses the CPUs, and no thread is pinned.

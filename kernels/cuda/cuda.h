@@ -2,7 +2,7 @@
  *
  *     cuda.c         opening: module, device, kernels, library, then the pool from the rest
  *     cuda_ops.c     operations are recorded (program.h); weights, activations
- *     cuda_step.c    a step: one upload, one graph or its launches, one download; two in flight
+ *     cuda_step.c    a step: one upload, one graph or its launches, one download; two unfinished
  *     cuda_wait.c    the host waits for a step, spinning or asleep
  *     cuda_kv.c      keys and values to host memory and back
  *     room.c         the workspace of steps
@@ -52,7 +52,7 @@ typedef struct cuda_graph {
 typedef enum cuda_wait { CUDA_WAIT_BY_STEP, CUDA_WAIT_ASLEEP, CUDA_WAIT_SPINNING } cuda_wait;
 typedef enum cuda_end { CUDA_END_SPINNING, CUDA_END_ASLEEP, CUDA_ENDS } cuda_end;
 
-/* A step in flight. */
+/* A launched step, until it is finished. */
 typedef struct cuda_flight {
     cu_event begin, ends[CUDA_ENDS];
     cuda_end end;           // which of `ends` it records

@@ -236,7 +236,7 @@ static bool plan_draws(cuda_backend *c, draw_plan *plan) {
             backend_fail(&c->be, s, "%s", err.text);
             return false;
         }
-        size_t n = 2 * f->draws_bytes; // no step in flight reads this one's buffer
+        size_t n = 2 * f->draws_bytes; // no unfinished step reads this one's buffer
         f->draws_bytes = 0;
         if (!replace_pinned(c, &f->draws, n)) return false;
         f->draws_bytes = n;

@@ -10,7 +10,7 @@
  *     CUDA_WAIT_SPINNING  the part `blocking` is switched off
  *
  * The way of waiting is a property of the event, so there is an end event of each kind and the step
- * chooses one when it is launched.  The next step is in flight meanwhile, so that the device has
+ * chooses one when it is launched.  The next step is launched meanwhile, so that the device has
  * work while the host wakes up.
  *
  * Thread: engine. */

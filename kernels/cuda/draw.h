@@ -28,7 +28,7 @@ typedef struct draw_row {
     uint32_t bias_begin, n_bias;     // of draw_bias
     uint32_t banned_begin, n_banned; // of ids
     uint32_t seen_begin, n_seen;     // of draw_seen
-    uint32_t pending; // with DRAW_PENDING: drawn[promised] counts as one more output token
+    uint32_t pending; // with DRAW_PENDING: drawn[pending] counts as one more output token
     uint32_t pad;
 } draw_row;
 enum { DRAW_PENDING = 1, DRAW_PLAIN = 2 /* logits unchanged, greedy or no narrowing */ };

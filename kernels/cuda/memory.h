@@ -6,7 +6,7 @@
  *     image     host copy of a window, in device layout; pinned in pieces in the background, from
  *               window_image_take (or the first time that memory_image_of gives an address of it)
  *               to window_image_give or the end of the window
- *     park      host memory in pages of the same size, for swapped-out keys and values; pinned like
+ *     swap      host memory in pages of the same size, for swapped-out keys and values; pinned like
  *               images, in pieces that are allocated and freed
  *     workspace taken from the same handles before pages are counted: split sums, cuBLASLt, ...
  *     scratch   the end of the workspace: activations of all models, in the same memory

@@ -80,7 +80,7 @@ typedef struct images {
 
 /* Host memory of some pages of keys and values: see swap.c. */
 typedef struct swap_piece {
-    image image; // with addresses of the parking
+    image image; // with addresses of the swap range
     bool taken;
 } swap_piece;
 

@@ -175,7 +175,7 @@ static inferd_status take_area(cuda_backend *c, const cuda_room *r, size_t leave
     return INFERD_OK;
 }
 
-/* Grow a buffer on the host, which no step in flight reads any more. */
+/* Grow a buffer on the host, which no unfinished step reads any more. */
 static inferd_status grow_pinned(cuda_backend *c, void **p, size_t *have, size_t want, size_t keep,
                                  inferd_err *err) {
     void *more = NULL;
@@ -321,7 +321,7 @@ static inferd_status add_rope(cuda_backend *c, const rope_spec *r, cuda_rope_tab
     return INFERD_OK;
 }
 
-/* Fill positions up to n.  Positions filled before are read by steps in flight, and stay. */
+/* Fill positions up to n.  Positions filled before are read by unfinished steps, and stay. */
 static inferd_status fill_rope(cuda_backend *c, cuda_rope_table *t, uint32_t n, inferd_err *err) {
     uint32_t begin = t->n_filled;
     if (n <= begin) return INFERD_OK;

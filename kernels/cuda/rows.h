@@ -53,7 +53,7 @@ typedef struct gather_args {
 } gather_args;
 void launch_gather(launcher *l, const gather_args *a);
 
-/* out[row] = table[token of the row] * scale, any cu_format; a token of -1 is drawn[promised[row]].
+/* out[row] = table[token of the row] * scale, any cu_format; a token of -1 is drawn[pending[row]].
  * A drawn id of -1 (the row had no finite logit) or outside the table gives zeros. */
 typedef struct embed_args {
     void *out;

@@ -3,10 +3,10 @@
  *     host pages   | 0 .. 7 | 8 .. 15 | 16 .. 23 | ...      one reserved range of addresses
  *                    piece 0  piece 1   piece 2
  *
- *     ABSENT -> TAKEN   park_page: its first page is used
- *     TAKEN  -> SPARE   park_give: it is empty, its memory stays for the next use
- *     SPARE  -> TAKEN   park_page
- *     SPARE  -> ABSENT  park_trim: its memory is freed
+ *     ABSENT -> TAKEN   memory_swap_page: its first page is used
+ *     TAKEN  -> SPARE   memory_swap_give: it is empty, its memory stays for the next use
+ *     SPARE  -> TAKEN   memory_swap_page
+ *     SPARE  -> ABSENT  memory_swap_trim: its memory is freed
  *
  * A piece is an image (image.c): it counts as used host memory and is pinned by the pinner.  Until
  * then copies work too, but the caller waits for them.  So the first piece, and the one

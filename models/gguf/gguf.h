@@ -97,11 +97,11 @@ typedef struct gguf_identity {
     bytes header; // the file's first bytes, as far as they were read; borrowed
 } gguf_identity;
 gguf_identity gguf_identify(const gguf *g);
-/* The same metadata and the same tensors at the same places. */
+/* The same metadata and the same tensors at the same offsets. */
 bool gguf_same_header(const gguf *a, const gguf *b);
 /* The same bytes; the cheapest comparisons come first. */
 inferd_status gguf_same_bytes(const gguf *a, const gguf *b, bool *same, inferd_err *err);
-/* Tell the kernel that the tensors are read next, in the order of the file. */
+/* Advises the system that the tensors are read next, in the order of the file. */
 void gguf_will_read(const gguf *g);
 
 const char *gguf_path(const gguf *g);

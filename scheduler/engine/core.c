@@ -201,7 +201,7 @@ static void grow_pool(core *c) {
     pool_set_ready(&c->pool, u32_min(p.n_ready, n_pages), n_pages);
 }
 
-/* There is room for the events of one more step, beside those of the steps in flight. */
+/* There is room for the events of one more step, beside those of unfinished steps. */
 static bool has_room(const core *c) {
     return c->options.room(c->options.ctx) >= (c->n_flight + 1) * c->step_events_max;
 }

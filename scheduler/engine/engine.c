@@ -5,7 +5,7 @@
  *   outbox_publish      last events, statistics, one wake of the front
  *
  * Room in the outbox is a resource like pages: a step is planned, and a message read, only while
- * the events they may cause fit beside those of the steps in flight.  Last events wait in sched
+ * the events they may cause fit beside those of unfinished steps.  Last events wait in sched
  * until there is room.  So a slow front slows the engine down and loses nothing.
  * Thread: the engine's, except for the functions of engine.h, which say theirs. */
 #include "engine_private.h"
@@ -42,7 +42,7 @@ static uint32_t outbox_free(void *ctx) {
     return e->outbox.capacity - ring_fill(&e->outbox);
 }
 
-/* Events that fit beside those which the steps in flight may cause. */
+/* Events that fit beside those that unfinished steps may cause. */
 static uint32_t outbox_room(engine *e) {
     uint32_t taken = e->core.n_flight * e->core.step_events_max, n_free = outbox_free(e);
     return taken < n_free ? n_free - taken : 0;

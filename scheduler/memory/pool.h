@@ -102,7 +102,7 @@ typedef struct pool {
     uint32_t bucket[POOL_EXTENT_MAX + 1];         // first extent with that many free pages
     uint32_t n_whole;                             // extents with all pages free
     uint32_t quarantine_head[POOL_DEPTH_MAX + 1]; // by fence modulo the array length
-    uint64_t launched, finished;                  // epochs; launched - finished are in flight
+    uint64_t launched, finished;                  // epochs; launched - finished are under way
     uint32_t low, high;                           // watermarks of free pages of the device
     uint32_t n_device, n_host;                    // the budgets; n_pages and 0 at first
     uint32_t n_host_apart;                        // counted by pool_host_take

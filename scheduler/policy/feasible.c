@@ -85,7 +85,7 @@ static uint64_t rounded(uint64_t ppm, int digits) {
     return (ppm + unit / 2) / unit;
 }
 
-/* As few digits as tell `ppm` from `limit_ppm`: 1.003 must not read 1.00 > 1. */
+/* As few digits as distinguish `ppm` from `limit_ppm`: 1.003 must not read 1.00 > 1. */
 static int digits_for(uint64_t ppm, uint64_t limit_ppm) {
     int digits = DIGITS_LEAST;
     while (digits < DIGITS_MOST &&

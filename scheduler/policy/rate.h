@@ -8,7 +8,7 @@
  *
  * The fit is multiplicative: each round scales a price by the factor by which the steps that
  * contain it are predicted too short.  So no price becomes negative, and prices that the steps
- * cannot tell apart (in pure decoding all steps have as many rows) keep their proportions.  A term
+ * cannot distinguish (in pure decoding all steps have as many rows) keep their proportions.  A term
  * that recent steps do not contain keeps its price.  A quarter of a step's deviation counts at once
  * as a change of the machine's speed: all prices, and the steps remembered, are scaled.
  *

@@ -225,8 +225,8 @@ inferd_status be_window_grow(backend *be, be_window *w, const uint32_t *pages, u
 inferd_status be_window_unmap(backend *be, be_window *w, inferd_err *err);
 /* The memory in which the host prepares the window's bytes, whether or not pages are mapped:
  * weights that are initialised with addresses in it can be prepared, and nothing else.  With one
- * memory it is the window itself; else a host copy, from host_take (INFERD_ENOMEM: host_bytes are
- * used up) until host_give. */
+ * memory it is the window itself; else a host copy, from be_window_host_take (INFERD_ENOMEM:
+ * host_bytes are used up) until be_window_host_give. */
 inferd_status be_window_host_take(backend *be, be_window *w, inferd_err *err);
 void be_window_host_give(backend *be, be_window *w); // accepts one that was not taken
 void *be_window_host(const be_window *w);
@@ -323,7 +323,7 @@ typedef struct be_needs {
 
 /* Before the model's activations are opened: so much is set aside until be_release, and no step of
  * this model or another finds less.  INFERD_ENOMEM says what must be larger and how large; earlier
- * reservations stay.  Steps may be in flight; it waits for them.  *out may be NULL. */
+ * reservations stay.  Unfinished steps are waited for.  *out may be NULL. */
 typedef struct be_reservation be_reservation;
 inferd_status be_reserve(backend *be, const be_needs *n, be_reservation **out, inferd_err *err);
 void be_release(backend *be, be_reservation *r); // accepts NULL; its activations are closed
@@ -342,7 +342,7 @@ void be_act_close(backend *be, act *a);                                        /
 /* -- one step -- */
 /* Steps are computed in order.  Between begin and end operations are only recorded; host data that
  * they read (the batch, the rows to draw) is borrowed until the end.  be_step_end launches the
- * step, be_step_finish waits for the oldest one; be_depth says how many may be in flight at once.
+ * step, be_step_finish waits for the oldest one; be_depth says how many may be unfinished.
  * A step that failed leaves nothing behind; the next begins anew. */
 void be_step_begin(backend *be, const batch *b, const kv_layout *kv);
 void be_step_end(backend *be);
@@ -352,7 +352,7 @@ typedef struct be_step_result {
     size_t logits_stride;       // floats from one row to the next
     const sample_result *draws; // [n] of be_draw; NULL: none
     uint64_t n_saturated;       // keys and values stored as the largest number of f16, because they
-                                // are larger; with two steps in flight it may be the other's
+                                // are larger; with two unfinished steps it may be the other's
 } be_step_result;               // host memory, valid until the next be_step_begin or _finish
 inferd_status be_step_finish(backend *be, be_step_result *out, inferd_err *err);
 

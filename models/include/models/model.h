@@ -5,15 +5,15 @@
  * time.  A bound model is its KV layout, its window of prepared weights and its activations on one
  * backend.  Weights come in two stages, each in pieces between which steps are computed:
  *
- *     bound_open                      COLD
- *     placed_stage_*   file -> host    COLD -> STAGING -> WARM
- *     placed_load_*    host -> device  WARM -> LOADING -> HOT
- *     bound_unload                    LOADING, HOT -> WARM
- *     bound_unstage                   any -> COLD
+ *     bound_open                       COLD
+ *     bound_stage_*    file -> host    COLD -> STAGING -> WARM
+ *     bound_load_*     host -> device  WARM -> LOADING -> HOT
+ *     bound_unload                     LOADING, HOT -> WARM
+ *     bound_unstage                    any -> COLD
  *
  * The scheduler chooses the pages and the time; the model never sees the pool.
  *
- * Thread: model_* any; placed_* the engine's of the backend. */
+ * Thread: model_* any; bound_* the engine's of the backend. */
 #ifndef INFERD_MODEL_H
 #define INFERD_MODEL_H
 

@@ -166,7 +166,7 @@ typedef struct engine_stats {
     uint64_t n_drafted, n_drafts_right; // draft tokens, and the accepted ones
     uint64_t n_submitted, n_finished[GEN_ERROR + 1];
     uint64_t last_step_us;                              // device time of the newest step
-    uint32_t pages_device, pages_host, pages_host_free; // budgets; the host's has warm and parked
+    uint32_t pages_device, pages_host, pages_host_free; // budgets; the host's has warm and swapped
     uint32_t pages_device_free;                         // free in the device's budget
     uint32_t pages_tenants_min;                         // guaranteed to tenants
     uint32_t pages_reserved;                            // free pages that are kept for this
@@ -237,8 +237,8 @@ uint32_t engine_model_departures(const engine *e, uint32_t model_idx);
 void engine_model_error(const engine *e, uint32_t model_idx, inferd_err *out);
 /* The device is open, and the models that are loaded at the start have come, or cannot. */
 bool engine_is_settled(const engine *e);
-/* The device's context is gone (INFERD_ELOST): everything in flight has ended with that status,
- * every later request ends so at once, and only a new process helps. */
+/* The device's context is gone (INFERD_ELOST): every request has ended with that status, every
+ * later one ends so at once, and only a new process helps. */
 bool engine_is_lost(const engine *e);
 /* How long the device has worked on its oldest step, or on a piece of a load; 0: on none. */
 uint64_t engine_stuck_us(const engine *e);

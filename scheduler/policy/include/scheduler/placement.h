@@ -9,7 +9,7 @@
  *     the device is not drained, and the model runs on its kind
  *     no other replica of it is there, where they have to be on distinct devices
  *     C / its share                    <=  T
- *     weights + least keys and values  <=  pages that a newcomer could have
+ *     weights + least keys and values  <=  pages that a new model could have
  *     guarantees, its own included     <=  capacity - reserve
  *     shares, its own included         <=  100 percent, where it has one
  *     sum C/T + max C / min T          <=  1        (feasible.h)
