@@ -1,6 +1,6 @@
 /* kv.h - KV blocks of one model, cut from pages of the pool.
  *
- * Its own pages are in state KV, or SWAPPED for the blocks in host memory (sched_swap.c).
+ * The pages of a kv are its own: in state KV, or SWAPPED for blocks in host memory (sched_swap.c).
  *
  * A block is block_tokens positions of a sequence, stored in n_groups slots (kv_layout.h).  Blocks
  * have a reference count, because sequences that begin with the same tokens share them.  A sequence

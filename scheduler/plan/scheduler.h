@@ -213,7 +213,7 @@ void sched_copy_ahead(sched *s, uint64_t now_us);
 typedef unsigned char *sched_slot(void *ctx, uint32_t model_idx, int32_t slot);
 void sched_set_disk(sched *s, const kv_disk_ops *ops, kv_disk *disk, bool one_memory,
                     sched_slot *slot, void (*wake)(void *ctx), void *ctx);
-/* For the shutdown: writes cached blocks to the disk, one cache after the other, the newest first,
+/* For the shutdown: writes cached blocks to the disk, one cache after the other, each newest first,
  * until until_us of its clock; then the disk is not used any more.  No step may be unfinished. */
 void sched_save(sched *s, uint64_t until_us);
 /* Zeroes bytes of a KV page, in order with the steps.  Before the first model is opened. */

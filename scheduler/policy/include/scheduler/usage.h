@@ -26,7 +26,7 @@ typedef struct engine_flow {
     uint64_t device_us;     // of steps, without computing again after preemptions
     /* Tokens, each counted once: of prompts, computed, and found in caches; and drawn. */
     uint64_t prompt_tokens, cached_tokens, output_tokens;
-    uint64_t n_preempts[GEN_PREEMPTS], away_us; // and their time away
+    uint64_t n_preempts[GEN_PREEMPTS], away_us; // preemptions; how long its sequences were away
 } engine_flow;
 
 #endif
