@@ -47,8 +47,7 @@ typedef struct options {
 
 /* ---- limits ---- */
 
-/* With bf16 activations: about five times the values measured with the emulated kernels,
- * docs/gpu.md. */
+/* With bf16 activations: about five times what the emulated kernels measured, docs/gpu.md. */
 typedef struct limits {
     const char *model; // prefix of its name
     double kl_mean, kl, diff;
@@ -104,8 +103,7 @@ static void choose_positions(forced_reference *t) {
 }
 
 /* The first contexts are of all kinds, for steps of few rows.  The others are whole blocks, as many
- * short ones as long ones; every fourth has up to 7 more tokens, which are computed for each row.
- */
+ * short as long ones; every fourth has up to 7 more tokens, which are computed for each row. */
 static void choose_contexts(forced_reference *t) {
     uint32_t n = t->n_prompt;
     const uint32_t first[] = {n / 5, 1, n - 1, n / 2 + 3, 0, 33, n * 4 / 5, 65};

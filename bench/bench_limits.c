@@ -241,8 +241,7 @@ static void graphs(gpu *g) {
     row_end();
 }
 
-/* Time from the launch of an empty kernel until the host sees its event; and the cost of recording.
- */
+/* Time from launching an empty kernel until the host sees its event; and the cost of recording. */
 static void answers(gpu *g) {
     double asked[ASKS], slept[ASKS], record[ASKS];
     uint32_t n = g->tiny ? 3 : ASKS;

@@ -27,8 +27,7 @@ typedef struct curl_loop {
 } curl_loop;
 
 inferd_status curl_loop_init(curl_loop *l, uv_loop_t *uv, long n_connections_kept, inferd_err *err);
-/* Closes connections and handles; the loop must run once more after it.  No transfer may be active.
- */
+/* Closes connections and handles; the loop must run once more.  No transfer may be active. */
 void curl_loop_deinit(curl_loop *l);
 
 #endif

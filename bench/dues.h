@@ -27,8 +27,7 @@ static inline void dues_deinit(dues *d) {
     *d = (dues){0};
 }
 
-/* The capacity is one per closed-loop stream and one per open-loop class, so there is always room.
- */
+/* One per closed-loop stream and one per open-loop class is the capacity: there is always room. */
 static inline void dues_push(dues *d, due item) {
     INFERD_CHECK(d->n < d->capacity);
     size_t i = d->n++;

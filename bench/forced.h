@@ -125,8 +125,7 @@ const sample_result *forced_draw(forced_rig *r, uint32_t begin, uint32_t n);
 
 /* ---- forced_answers.c ---- */
 
-/* Runs the same requests on the CPU and on the device; false: an answer differs where it must not.
- */
+/* Runs the same requests on CPU and device; false: an answer differs where it must not. */
 bool forced_answers(const forced_device *d, const char *path, double bound);
 
 #endif

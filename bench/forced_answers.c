@@ -131,8 +131,7 @@ static void collect(const forced_device *d, model *m, uint32_t n_requests, answe
     engine_stop(a.e);
 }
 
-/* Returns the number of tokens that had to be equal; *differs: index of the first wrong token, or
- * UINT32_MAX. */
+/* Returns how many tokens had to be equal; *differs: the first wrong one, or UINT32_MAX. */
 static uint32_t compare(const answer *cpu, const answer *device, double bound, uint32_t *differs) {
     uint32_t n_compared = 0;
     *differs = UINT32_MAX;

@@ -59,8 +59,7 @@ bool gpu_leaves_out(gpu *g, cuda_part part, const char *bench);
 /* Prints a row {"bench":"part",...} for each part that does not work fully; scripts/gpu-check calls
  * this degraded. */
 void gpu_tell_parts(const backend_stats *stats);
-/* The module: the emulation's (ends the program if it is not linked), or the one the backend finds.
- */
+/* The module: the emulation's (ends the program if it is not linked), or the backend's. */
 const cuda_module *gpu_module(bool emulated);
 
 _Noreturn void gpu_die(const char *format, ...) __attribute__((format(printf, 1, 2)));

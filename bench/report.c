@@ -3,8 +3,7 @@
 
 #include <string.h>
 
-/* The generator may share the machine with the server; above this share of a CPU it distorts the
- * results. */
+/* The generator may run beside the server; above this share of a CPU it distorts the results. */
 static const double BUSY_SHARE_WARN = 0.7;
 /* A steady time shorter than this share of the run is not meaningful. */
 static const double STEADY_SHARE_MIN = 0.5;

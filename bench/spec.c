@@ -1,5 +1,4 @@
-/* spec.c - the table of all settings; see spec.h.  Values are parsed in spec_value.c, files in
- * spec_file.c. */
+/* spec.c - the table of all settings; see spec.h.  Values: spec_value.c; files: spec_file.c. */
 #include "spec.h"
 
 #include <errno.h>

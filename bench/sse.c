@@ -1,5 +1,4 @@
-/* sse.c - see sse.h.  Whole lines are parsed in place; only a line cut by the end of the bytes is
- * copied. */
+/* sse.c - see sse.h.  Lines are parsed in place; only a line cut by the end of bytes is copied. */
 #include "sse.h"
 
 void sse_init(sse_parser *p) {

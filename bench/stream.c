@@ -3,8 +3,7 @@
 
 #include "chunk.h"
 
-/* A server's text is written to reports and terminals, so it is made plain ASCII, also where it was
- * cut. */
+/* Server text goes to reports and terminals: it is made plain ASCII, also where it was cut. */
 static void make_plain(char *text) {
     for (; *text != 0; text++)
         if (*text < 0x20 || *text > 0x7e) *text = *text == '\n' || *text == '\r' ? ' ' : '?';

@@ -24,8 +24,7 @@ typedef struct trace {
     size_t n;        // > 0 after reading
 } trace;
 
-/* Time until the trace repeats: to its last row, plus one mean gap.  0: all rows have the same
- * time. */
+/* Time until the trace repeats: its last row, plus one mean gap.  0: all rows have one time. */
 double trace_period_s(const trace *t);
 
 inferd_status trace_read(trace *t, const char *path, inferd_err *err);

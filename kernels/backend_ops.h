@@ -117,8 +117,7 @@ struct backend {
     inferd_err failure; // the first since the last be_sync or be_step_end; status INFERD_OK: none
     uint32_t fail_at;   // for tests: the fail_at-th operation from now fails; 0 = none
 
-    /* Failures, before the launch, of steps that were ended and not finished; the oldest at
-     * step_first. */
+    /* Failures, before the launch, of steps ended and not finished; the oldest at step_first. */
     inferd_err step_failure[BE_STEPS_MAX];
     uint32_t step_first, n_steps;
 };

@@ -340,8 +340,7 @@ static void put_tensor(header *h, const char *name, dtype type, uint32_t cols, u
     h->n_tensors++;
 }
 
-/* q4_k_m spends more bits on the first and last eighths of the layers, and on every third between.
- */
+/* q4_k_m spends more bits on the first and last eighths of the layers and every third between. */
 static bool is_precise(uint32_t layer, uint32_t n_layers) {
     uint32_t eighth = n_layers / 8;
     return layer < eighth || layer >= 7 * n_layers / 8 || (layer - eighth) % 3 == 2;

@@ -49,8 +49,7 @@ void sampler_destroy(sampler *s) {
     free(s);
 }
 
-/* The id of the largest logit, the lowest on a tie; -1 when a logit is NaN or +inf, or none is
- * finite. */
+/* The id of the largest logit, the lowest on a tie; -1: one is NaN or +inf, or none is finite. */
 static tok_id find_largest(const float *logits, uint32_t n, float *largest) {
     float best = -INFINITY;
     tok_id id = -1;
@@ -191,8 +190,7 @@ static void narrow(sampler *s, const sample_params *p, const float *logits, floa
         *begin = k < n ? left : 0; // only top_k
         return;
     }
-    /* top_p over the candidates of top_k: keep the fewest that reach top_p of the total, at least
-     * one */
+    /* top_p over the candidates of top_k: the fewest that reach top_p of the total, at least one */
     uint64_t wanted = (uint64_t)((double)total * (double)p->top_p), sum = 0;
     uint32_t kept = 0;
     while (kept < k) {

@@ -293,8 +293,7 @@ static inferd_status read_unit(stage *s, packed *p, uint32_t unit, size_t begin,
     return INFERD_OK;
 }
 
-/* Read everything from the packed file; false: that failed, and the note has the reason if there is
- * one. */
+/* Read everything from the packed file; false: that failed, and the note may have the reason. */
 static bool read_packed(stage *s) {
     packed p;
     inferd_err err = {0};

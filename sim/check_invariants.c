@@ -386,8 +386,7 @@ static void check_eviction(yard *y, uint32_t v) {
                           (unsigned long long)min_us);
     }
     if (!pushed || yard_is_shared(y, v)) return;
-    /* With host memory apart, the host copy may have been needed; and guarantees of tenants may be
-     * larger. */
+    /* Host memory apart: the host copy may have been needed; tenants' guarantees may be larger. */
     const pool_owner *o = &y->core.pool.owners[v];
     if (s->state == MODEL_HOT && !y->fake.apart && sched_tenants_min_pages(y->core.sched) == 0 &&
         s->held <= o->min && yard_n_alive_of(y, v) == 0)

@@ -1,5 +1,4 @@
-/* check_world.c - see check_yard.h: the parts of a world that are drawn from the seed before its
- * first event. */
+/* check_world.c - see check_yard.h: the parts of a world that are drawn before its first event. */
 #include "check_yard.h"
 
 /* ---- models ---- */

@@ -10,8 +10,7 @@
 
 static const double GB = 1e9;
 enum { EVICT_PAGE_BYTES = 2 << 20 };
-/* Hyper-exponential gaps of mean 1: seven of ten have mean SHORT_MEAN, the others a correspondingly
- * larger one. */
+/* Hyper-exponential gaps of mean 1: seven of ten have mean SHORT_MEAN, the others a larger one. */
 static const double SHORT_PART = 0.7, SHORT_MEAN = 0.3;
 
 /* ---- policies ---- */
@@ -29,8 +28,7 @@ static double product_value(const evict_candidate *c) {
     return (double)worth_of(&idle);
 }
 
-/* Value of a byte kept here: the chance per second that it is needed, times the waiting time it
- * saves. */
+/* Value of a byte kept here: its chance per second to be needed, times the wait that it saves. */
 static double knowing_value(const evict_candidate *c) {
     return (double)c->weight * (double)c->reload_us * c->hazard_per_s / (double)c->bytes;
 }
@@ -171,8 +169,7 @@ static uint64_t active_bytes(const evict_model *m) {
     return m->bytes + m->run_bytes;
 }
 
-/* The first pass: which spans are served, and each model's next served span after each of its
- * spans. */
+/* The first pass: which spans are served, and the model's next served span after each. */
 static inferd_status settle(replay *r, inferd_err *err) {
     const evict_run *run = r->run;
     uint64_t active = 0;

@@ -247,8 +247,7 @@ static inferd_status look_ahead(const workload_spec *load, world_future *out, in
     return INFERD_OK;
 }
 
-/* Runs `load` in a world of its models; the caller owns *out_world afterwards, unless it is
- * NULL. */
+/* Runs `load` in a world of its models; *out_world is the caller's then, unless it is NULL. */
 static inferd_status run(const experiment *e, const workload_spec *load, run_figures *out,
                          world **out_world, inferd_err *err) {
     *out = (run_figures){0};

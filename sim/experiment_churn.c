@@ -165,8 +165,7 @@ static bool can_be_placed(fleet *f, uint32_t n_pages) {
     return find_placement(f, &plan) != PLACEMENT_NOWHERE;
 }
 
-/* The largest size in [0, high] that fits, to the resolution of a grain; assumes that smaller ones
- * fit, too. */
+/* The largest size in [0, high] that fits, to a grain; assumes that smaller ones fit, too. */
 static uint32_t largest(fleet *f, uint32_t high, bool possible) {
     uint32_t low = 0, grain = u32_max(f->device_pages / GRAIN_PARTS, 1);
     while (high - low > grain) {

@@ -34,8 +34,7 @@ static bool is_flat(double busy, double busy_doubled) {
     return busy_doubled - busy < LOAD_TOLERANCE && busy_doubled < FLAT_GROWTH * busy;
 }
 
-/* Doubles or halves the rate until the load is between two rates, then bisects; `out` is a rate
- * that was run. */
+/* Doubles or halves the rate until the load is between two, then bisects; `out` was run. */
 static inferd_status find_rate(const experiment *e, const slo_targets *t, double *out,
                                inferd_err *err) {
     double want = e->load_percent / 100, lo = 0, hi = 0, busy_lo = 0, rate = RATE_FIRST;
@@ -71,8 +70,7 @@ static inferd_status find_rate(const experiment *e, const slo_targets *t, double
 
 /* ---- use of the device ---- */
 
-/* Device seconds while requests arrived, by model or by tenant, and the entitled seconds beside
- * them. */
+/* Device seconds while requests arrived, by model or by tenant, beside the entitled seconds. */
 static inferd_status set_seconds(figures *f, const char *group, uint32_t seed_idx, world *w,
                                  double seconds, inferd_err *err) {
     uint64_t end_us = w->begin_us + (uint64_t)(seconds * 1e6);
@@ -108,8 +106,7 @@ static inferd_status set_seconds(figures *f, const char *group, uint32_t seed_id
     return st;
 }
 
-/* The daemon's own metering, as a part of what the devices computed, until all requests had
- * ended. */
+/* The daemon's own metering, as a part of what devices computed, until all requests had ended. */
 static inferd_status set_metered(figures *f, const char *group, uint32_t seed_idx, const world *w,
                                  inferd_err *err) {
     uint64_t metered_us = 0, computed_us = 0, waste_us = 0;

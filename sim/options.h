@@ -53,8 +53,7 @@ enum {
  * text names the option and what was expected. */
 inferd_status options_read(experiment *e, const char *command, uint32_t taken, int argc,
                            char **argv, inferd_err *err);
-/* Notes the command line that gives the same figures, and the numbers that it left at their
- * defaults. */
+/* Notes the command line that gives the same figures, and the numbers left at their defaults. */
 inferd_status options_note(const experiment *e, figures *f, inferd_err *err);
 
 #endif

@@ -102,8 +102,7 @@ const char *sim_preset_names(void);                  // "a, b, c"
 const sim_shape *sim_shape_find(const char *name);
 const char *sim_shape_names(void);
 sim_cost sim_cost_of(const sim_preset *p, const sim_shape *s);
-/* The model's costs and sizes on that device.  EINVAL: a block of its keys and values does not fit
- * a page. */
+/* The model's costs and sizes there.  EINVAL: a block of its keys and values exceeds a page. */
 inferd_status sim_model_of(const sim_preset *p, const sim_shape *s, sim_model *out,
                            inferd_err *err);
 uint64_t sim_step_us(const sim_cost *c, const step *st);

@@ -71,8 +71,7 @@ double stats_rate_at(const double *rates, const double *attainments, size_t n, d
 
 uint64_t stats_quantile(const uint64_t *sorted, size_t n, double q) {
     INFERD_CHECK(n > 0 && q > 0 && q <= 1);
-    /* 0.99 * 100 is a little more than 99 in floating point: an exact rank must not become the next
-     * one. */
+    /* 0.99 * 100 is a little more than 99 as a double: an exact rank must not become the next. */
     double rank = ceil(q * (double)n - 1e-9);
     return sorted[rank < 1 ? 0 : (size_t)rank - 1];
 }
@@ -87,9 +86,8 @@ static bool takes_surplus(const stats_flow *p) {
     return p->policy != SHARE_FIXED && p->weight > 0;
 }
 
-/* Divides `amount` by weight among the backlogged takers of classes [from, to); returns the rest
- * that it could not place.  Each round either places everything or fills one taker up to its
- * ceiling. */
+/* Divides `amount` by weight among the backlogged takers of classes [from, to); returns the rest.
+ * Each round either places everything or fills one taker up to its ceiling. */
 static double pour(const stats_run *run, const bool *backlogged, uint32_t from, uint32_t to,
                    double amount, double *percent) {
     const double nothing = 1e-9; // percent: rounding error of the sums

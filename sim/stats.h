@@ -43,8 +43,8 @@ typedef struct stats_attained {
     uint64_t n_output_met; // tokens of requests that met both
 } stats_attained;
 
-/* TTFT <= its target, and TPOT = (last - first) / (n_output - 1) <= its target; one token or none
- * has no TPOT. */
+/* TTFT <= target, and TPOT = (last - first) / (n_output - 1) <= target; below two tokens no
+ * TPOT. */
 bool stats_meets(const stats_request *r);
 stats_attained stats_attain(const stats_request *requests, size_t n);
 double stats_attainment(const stats_attained *a); // [0, 1]; NAN when no request was offered

@@ -66,8 +66,7 @@ static inline void text_add(buf *out, const char *p, text_format format) {
     }
 }
 
-/* The shortest of 15 to 17 digits that reads back as the same number; `missing` for NAN or
- * infinity. */
+/* The shortest of 15 to 17 digits that reads back the same; `missing` for NAN or infinity. */
 static inline void text_add_number(buf *out, double x, const char *missing) {
     char text[40];
     if (!isfinite(x)) {

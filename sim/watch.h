@@ -63,8 +63,7 @@ void watch_step(watch *w, const step *st, uint64_t begin_us, uint64_t end_us);
 /* Steps that began at from_us or later, without the newest. */
 size_t watch_steps_since(const watch *w, uint64_t from_us);
 
-/* [begin_us, end_us); the caller calls watch_figures_deinit.  EINVAL: guarantees that add up to too
- * much. */
+/* [begin_us, end_us); then watch_figures_deinit.  EINVAL: guarantees add up to too much. */
 inferd_status watch_sum(watch *w, uint64_t begin_us, uint64_t end_us, double floor_percent,
                         watch_figures *out, inferd_err *err);
 void watch_figures_deinit(watch_figures *f); // accepts a zeroed one

@@ -509,8 +509,7 @@ static uint64_t align_clocks(world *w) {
     return at_us;
 }
 
-/* Like the engine's sleep: until something can happen, or until waiting requests have to be looked
- * at again. */
+/* Like the engine's sleep: until something can happen, or waiting requests are looked at again. */
 static void wait_until(world_core *c, uint64_t next_arrival_us) {
     core *k = &c->core;
     uint64_t from_us = c->device->clock_us, until_us = core_next_us(k);

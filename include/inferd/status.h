@@ -44,8 +44,7 @@ static inline void inferd_blank_controls(char *text) {
         if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = ' ';
 }
 
-/* Records a failure and returns its status, for `return inferd_fail(err, ...)`.  `err` may be
- * NULL. */
+/* Records a failure and returns its status: `return inferd_fail(err, ...)`.  `err` may be NULL. */
 __attribute__((format(printf, 3, 4))) static inline inferd_status
 inferd_fail(inferd_err *err, inferd_status status, const char *format, ...) {
     if (err == NULL) return status;

@@ -97,8 +97,7 @@ static bool reserve(void *pointer, size_t n, size_t *max, size_t bytes_each) {
 
 /* ---- tiles ---- */
 
-/* Rows [rows_at, rows_at + n) of the list, at positions that ascend, against chunks [begin, end).
- */
+/* Rows [rows_at, rows_at + n) of the list, at ascending positions, against chunks [begin, end). */
 static bool add_tile(input *in, uint32_t rows_at, uint32_t n_rows, uint32_t begin, uint32_t end,
                      bool whole) {
     plan_work *w = in->w;
@@ -122,8 +121,7 @@ static bool list_rows(input *in, uint32_t begin, uint32_t n) {
 
 /* ---- shared prefixes ---- */
 
-/* Chunks of a sequence that other sequences may share: those that all of its rows see to the last
- * position. */
+/* Chunks of a sequence that others may share: those that all of its rows see to the end. */
 static uint32_t shareable_chunks(const input *in, const batch_seq *s) {
     if (s->n_rows == 0 || s->n_rows > SHARED_ROWS_MAX) return 0;
     if (attn_chunk_begin(in->spec, s->pos_begin + s->n_rows - 1) > 0) return 0;
@@ -290,8 +288,7 @@ static uint32_t class_of(uint64_t cost, uint64_t most) {
     return (uint32_t)((most - cost) * (COST_CLASSES - 1) / most);
 }
 
-/* The longest first; of equal class, in the order they were made, which keeps neighbours in memory
- * together. */
+/* The longest first; of equal class in the order they were made, so neighbours stay together. */
 static void sort_units(attn_plan *p) {
     const plan_work *w = p->work;
     uint64_t most = 1;

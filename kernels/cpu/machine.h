@@ -20,8 +20,7 @@
 /* CPUs this process may use at once: the affinity mask, cut by the quota rounded up; at least 1. */
 uint32_t machine_cpus_allowed(void);
 
-/* A list of CPUs like "0-3,8".  INFERD_EINVAL: it is no list, or names a CPU that this process may
- * not use. */
+/* A list of CPUs like "0-3,8".  INFERD_EINVAL: no list, or a CPU that this process may not use. */
 inferd_status machine_cpu_list(const char *text, cpu_set_t *out, inferd_err *err);
 
 /* CPUs in the affinity mask alone; at least 1. */

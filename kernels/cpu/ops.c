@@ -122,8 +122,7 @@ static bool replace(float **p, size_t n) {
     return true;
 }
 
-/* The table of this step for these frequencies, which is filled in when the step runs; NULL: no
- * memory. */
+/* This step's table for these frequencies, filled in when the step runs; NULL: no memory. */
 static float *angles(backend *be, const rope_spec *r) {
     cpu_backend *c = cpu_of(be);
     size_t freq_bytes = r->n_pairs * sizeof *r->inv_freq;

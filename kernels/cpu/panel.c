@@ -72,8 +72,7 @@ size_t panel_bytes(dtype type, uint32_t cols) {
 
 /* ---- one group of one row, taken apart ---- */
 
-/* Reading and packing are compiled once per type (panel_pack), so that parts that a type lacks cost
- * nothing. */
+/* Reading and packing are compiled per type (panel_pack): parts that it lacks cost nothing. */
 #define PER_TYPE static inline __attribute__((always_inline))
 
 typedef struct group {

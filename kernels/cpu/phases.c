@@ -426,8 +426,7 @@ static const void *head_norm_job(maker *m, const op *o) {
     return copy_job(m, &job, sizeof job);
 }
 
-/* Everything that is done row by row before attention: norms of heads, rotation, and storing keys
- * and values. */
+/* Done row by row before attention: norms of heads, rotation, storing keys and values. */
 static uint32_t make_heads(maker *m, uint32_t i) {
     const cpu_level *level = m->env->level;
     stack_job stack = {0};

@@ -57,8 +57,7 @@ size_t attention_partials_bytes(uint32_t n_decode, uint32_t n_heads, uint32_t he
 uint32_t attention_counters(uint32_t n_decode, uint32_t n_kv_heads);
 
 /* Contexts are rounded up to one of five, so that one graph serves many lengths: 512, 1024, 4096,
- * 8192 or 16384 tokens.  From there on a row has ATTENTION_SPLITS_MAX splits, however long it is.
- */
+ * 8192 or 16384 tokens.  Beyond, a row has ATTENTION_SPLITS_MAX splits, however long it is. */
 uint32_t attention_context_bucket(uint32_t context_max);
 
 /* Decode rows of each launch; the last one has fewer, by at most one row per launch. */

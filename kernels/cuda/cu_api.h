@@ -140,8 +140,7 @@ typedef struct cu_api {
     cu_result (*host_pin)(void *p, size_t n); // cudaHostRegister of page-aligned memory
     cu_result (*host_unpin)(void *p);
 
-    /* VMM.  Ranges and sizes are multiples of the granularity; a handle is mapped whole, at offset
-     * 0. */
+    /* VMM.  Ranges and sizes are multiples of the granularity; a handle is mapped whole, at 0. */
     cu_result (*vmm_granularity)(size_t *out);
     cu_result (*vmm_reserve)(size_t n, size_t align, void **out);
     cu_result (*vmm_unreserve)(void *p, size_t n); // nothing may be mapped in it

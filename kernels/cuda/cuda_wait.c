@@ -24,8 +24,7 @@ cuda_wait cuda_wait_choose(bool has_quota, uint32_t n_cpus, uint32_t n_devices) 
     return has_quota || few ? CUDA_WAIT_ASLEEP : CUDA_WAIT_BY_STEP;
 }
 
-/* Counts on one waiting engine, of this process or of another one, for each visible device of the
- * machine. */
+/* Counts of waiting engines, of this or another process, one for each visible device. */
 inferd_status cuda_wait_open(cuda_backend *c, inferd_err *err) {
     uint32_t n_devices = 1;
     c->wait = CUDA_WAIT_SPINNING;

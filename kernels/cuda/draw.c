@@ -77,8 +77,7 @@ static bool pack_banned(packer *k, const sample_row *from, draw_row *to, uint32_
     return fits;
 }
 
-/* Each token of the history once, with how often it was generated.  `n_known`: without the pending
- * token. */
+/* Each token of the history once, with its count.  `n_known`: without the pending token. */
 static bool pack_seen(packer *k, const sample_row *from, uint32_t n_known, draw_row *to,
                       uint32_t *n) {
     bool fits = true;

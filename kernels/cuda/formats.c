@@ -141,8 +141,7 @@ static void gather_bits(uint8_t *codes, const unsigned char *from, int n, uint32
     }
 }
 
-/* Eight at a time: the byte eight times, one bit kept in each, made 0 or 16 by a carry out of 7
- * bits. */
+/* Eight at a time: the byte eight times, one bit kept in each, made 0 or 16 by a carry. */
 static void fifth_bits(uint8_t *codes, uint32_t high) {
     for (int j = 0; j < 32; j += 8) {
         uint64_t eight, kept = (high >> j & 255u) * 0x0101010101010101u & 0x8040201008040201u;

@@ -190,8 +190,7 @@ static uint64_t slower_bytes(const shape *s, const gemv_plan *p, uint32_t second
     return u64_max(first, second);
 }
 
-/* Divides the blocks between two formats: about by their bytes, rounded so that the end is sooner.
- */
+/* Divides the blocks between two formats: about by bytes, rounded so that the end is sooner. */
 static void divide_blocks(const shape *s, gemv_plan *p) {
     uint32_t second_units = p->n_units - p->second_unit;
     uint32_t least = p->blocks > p->second_unit ? p->blocks - p->second_unit : 1;

@@ -379,8 +379,7 @@ static size_t round_up(size_t n) {
     return (n + LT_ALIGN - 1) / LT_ALIGN * LT_ALIGN;
 }
 
-/* One bucket of one product: time it, or run it once, if it was timed before or the budget is used
- * up. */
+/* Time one bucket of one product; or run it once, if it was timed or the budget is used up. */
 static inferd_status try_one(matmul *mm, launcher *l, const product *p, const void *const *w,
                              uint32_t n_w, uint32_t bucket_idx, bool add, uint64_t *budget_us,
                              inferd_err *err) {

@@ -350,8 +350,7 @@ static inferd_status pick_index(const cuda_module *m, uint32_t index, uint32_t n
     return look(m, index, about, err);
 }
 
-/* A whole UUID is a prefix of itself, and then the only match.  A device with an unknown UUID does
- * not match. */
+/* A whole UUID is a prefix of itself, and the only match.  An unknown UUID does not match. */
 static inferd_status pick_uuid(const cuda_module *m, const char *uuid, uint32_t n_devices,
                                uint32_t *chosen, cu_device *about, inferd_err *err) {
     uint32_t n_found = 0;

@@ -191,8 +191,7 @@ static uint32_t try_matmul_add(emitter *e, uint32_t i) {
     return 2;
 }
 
-/* As many matmuls of the same x as one launch takes, with the norm before them if it can be fused.
- */
+/* As many matmuls of the same x as one launch takes, with the norm before if it can be fused. */
 static uint32_t emit_matmuls(emitter *e, uint32_t i, const step_op *norm, const step_op *take) {
     uint32_t n = count_matmuls(e, i);
     for (uint32_t k = n; k > (norm != NULL ? n - 1 : 1); k--) { // with a norm: all or none

@@ -47,8 +47,7 @@ typedef enum op_kind {
     OP_DRAW
 } op_kind;
 
-/* The rows of an operation: all of the batch, those with logits, or a number given by the caller.
- */
+/* Rows of an operation: all of the batch, those with logits, or a number given by the caller. */
 typedef enum op_extent { ROWS_BATCH, ROWS_LOGITS, ROWS_FIXED } op_extent;
 
 /* One operation.  Written over zeros, so that equal operations have equal bytes. */

@@ -53,8 +53,7 @@ typedef struct cuda_rope_table {
 void cuda_block_for(struct cuda_backend *c, uint32_t rows);
 /* Make the area at least this large.  False: failed, it is unchanged. */
 bool cuda_room_hold(struct cuda_backend *c, const cuda_room *want);
-/* Make room for a draw plan of n bytes on the device.  False: there is none, which is no failure.
- */
+/* Make room for a draw plan of n bytes on the device.  False: there is none; no failure. */
 bool cuda_room_lists(struct cuda_backend *c, size_t n);
 /* Reduce the partials to the least possible; false: they are, and nothing changed. */
 bool cuda_room_shrink(struct cuda_backend *c);

@@ -116,8 +116,7 @@ static void launch_flat(launcher *l, const cu_kernel *const *k, uint32_t rows, u
     launch_one(l, k, rows, (n + threads - 1) / threads, threads, 0, params, params_bytes);
 }
 
-/* The number of threads with the fewest idle ones: the passes that NORM_THREADS would need, spread
- * evenly. */
+/* Threads with the fewest idle ones: the passes that NORM_THREADS would need, spread evenly. */
 static uint32_t norm_threads(uint32_t dim) {
     uint32_t n = chunks(dim), passes = (n + NORM_THREADS - 1) / NORM_THREADS;
     return up_to((n + passes - 1) / passes, 32);

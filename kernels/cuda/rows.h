@@ -145,8 +145,7 @@ typedef struct dummy_args {
 } dummy_args;
 void launch_dummy(launcher *l, const dummy_args *a);
 
-/* Look up and load the family's kernels; before anything is launched.  All devices of a process use
- * one module. */
+/* Look up and load the family's kernels before any launch.  All devices use one module. */
 inferd_status rows_init(const cuda_module *m, const cu_device *d, inferd_err *err);
 
 #endif

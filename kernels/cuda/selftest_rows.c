@@ -29,8 +29,7 @@ static void fill(double *out, uint32_t n, uint32_t salt) {
     for (uint32_t i = 0; i < n; i++) out[i] = value(i, salt);
 }
 
-/* Columns from dim to the next multiple of 8 are zeros; those behind are not written and not
- * compared. */
+/* Columns from dim to the next multiple of 8 are zeros; later ones are not written or compared. */
 static void check_rows(check *c, const char *what, cu_type type, const void *device, uint32_t rows,
                        uint32_t dim, uint32_t stride, const double *want, double relative) {
     double *got = malloc((size_t)rows * stride * sizeof *got);

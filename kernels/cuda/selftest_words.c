@@ -225,8 +225,7 @@ static void dependents(check *c) {
 
 /* ---- numbers ---- */
 
-/* Floats at the limits of rounding: between two neighbours of the 16-bit types, and at the ends of
- * their range. */
+/* Floats at the limits of rounding: between 16-bit neighbours, and at the ends of their range. */
 static float decisive(uint32_t i) {
     static const float special[] = {
         0.0f,     -0.0f,      1.0f,           65504.0f,       65519.996f,  65520.0f,   -1e30f,

@@ -11,8 +11,7 @@
 
 /* ---- the file ---- */
 
-/* Keeps the end of a long path: it says more than the beginning, and an error must have room for
- * the reason. */
+/* Keeps the end of a long path, which says more; an error must have room for the reason. */
 static void set_label(gguf *g) {
     size_t n = strlen(g->path), room = sizeof g->label - 1, at = 0;
     if (n > room) {

@@ -136,8 +136,7 @@ inferd_status gguf_bool_or(const gguf *g, const char *key, bool fallback, bool *
 inferd_status gguf_str(const gguf *g, const char *key, bytes *out, inferd_err *err);
 /* Absent: INFERD_OK and out->p == NULL. */
 inferd_status gguf_str_opt(const gguf *g, const char *key, bytes *out, inferd_err *err);
-/* An array of exactly `kind` (any integer kind when kind is GGUF_I32 or GGUF_U32).  Absent: n = 0
- * and INFERD_OK. */
+/* An array of exactly `kind` (GGUF_I32, GGUF_U32: any integer).  Absent: n = 0 and INFERD_OK. */
 inferd_status gguf_array_opt(const gguf *g, const char *key, gguf_kind kind, gguf_array_view *out,
                              inferd_err *err);
 /* Element i of a numeric array view. */

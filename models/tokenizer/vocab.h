@@ -80,8 +80,7 @@ static inline bool vocab_is_text(const tokenizer *t, tok_id id) {
 /* The symbol of one character of SentencePiece text, where ' ' and U+2581 are the same. */
 tok_id vocab_char_symbol(const tokenizer *t, const unsigned char *p, size_t n, uint32_t c);
 
-/* Fill `symbols` with the first symbols of a word, before merging; returns how many.  Room for `n`.
- */
+/* Fill `symbols` [n] with the first symbols of a word, before merging; returns how many. */
 size_t vocab_bpe_symbols(const tokenizer *t, const unsigned char *p, size_t n, tok_id *symbols);
 size_t vocab_spm_symbols(const tokenizer *t, const unsigned char *p, size_t n, tok_id *symbols);
 

@@ -89,8 +89,7 @@ INLINE vi to_bf16(vf x) {
     return (vi)vf_select((vi)(x == x), (vf)rounded, (vf)vi_set1(0x7fc0));
 }
 
-/* x * by as an integer below 2^22, to nearest even, in the low bits: adding 1.5 * 2^23 leaves it
- * there. */
+/* x * by as an integer below 2^22, to nearest even, in the low bits, by adding 1.5 * 2^23. */
 INLINE vi to_nearest(vf x, float by) {
     return (vi)vf_fma(x, vf_set1(by), vf_set1(0x1.8p23f));
 }
@@ -287,8 +286,7 @@ typedef struct stream {
     uint32_t first, n; // the first tile of the chunk that is there, and how many
 } stream;
 
-/* Queries [q0, q0 + n) and the positions that at least one of them attends to, counted in the
- * chunk. */
+/* Queries [q0, q0 + n) and the positions that any of them attends to, counted in the chunk. */
 typedef struct group {
     uint32_t q0, n;
     uint32_t tile_begin, tile_end;
@@ -379,8 +377,7 @@ static void make_groups(unit_state *u, uint32_t base) {
 
 /* ---- scores ---- */
 
-/* s[h][16 i + lane] for n_tiles tiles from `i` on; the last existing tile is used for those past
- * the end. */
+/* s[h][16 i + lane] for n_tiles tiles from `i` on; those past the end repeat the last tile. */
 INLINE void score_tiles(kv_type type, int n, int n_tiles, unit_state *u, const stream *st,
                         uint32_t q0, uint32_t i) {
     const size_t stride = KV_TILE * kv_elem_bytes(type), pair_bytes = 2 * stride;
@@ -491,8 +488,7 @@ INLINE vi lanes_between(uint32_t at, uint32_t from, uint32_t to) {
     return (vi)(pos >= (int32_t)from) & (vi)(pos < (int32_t)to);
 }
 
-/* Weights are not wider than scores: in ascending order no score is overwritten before it was read.
- */
+/* Weights are not wider than scores: in ascending order none is overwritten before it was read. */
 INLINE void store_weight(kv_type type, float *s, size_t at, vf x) {
 #if defined(CPU_LEVEL_AVX512BF16)
     if (type == KV_BF16) {

@@ -421,8 +421,7 @@ INLINE v halves_carry(dtype type, const unsigned char *unit, v signs) {
     return signs;
 }
 
-/* Both begin at lines and are whole lines.  Returns `signs`, with those of numbers that are not
- * finite. */
+/* Both begin at lines and are whole lines.  Returns `signs`, with those of non-finite numbers. */
 INLINE v send(dtype type, unsigned char *out, const unsigned char *unit, size_t n_bytes, v signs) {
     if (has_blocks(type)) signs = halves_carry(type, unit, signs);
     for (size_t i = 0; i < n_bytes; i += sizeof(v)) {

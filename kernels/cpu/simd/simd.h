@@ -183,8 +183,7 @@ INLINE vf vf_dot_bf16(vf acc, vi a, vi b) {
     return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)b);
 }
 #endif
-/* A permutation uses the lowest four bits of its index: shift and look up, no mask, no
- * conversion. */
+/* A permutation uses the low four bits of its index: shift, look up; no mask, no conversion. */
 INLINE vf vf_nibble(vi words, int j, float zero) {
     const __m512 value =
         (__m512)((vf){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} - zero);

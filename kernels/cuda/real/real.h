@@ -20,8 +20,7 @@
 /* Store the sentence for text() and return `result`. */
 __attribute__((format(printf, 2, 3))) cu_result real_fail(cu_result result, const char *format,
                                                           ...);
-/* The class of `e`; unless it is success or "not ready" also stores the sentence "call: message
- * (700)". */
+/* The class of `e`; unless it is success or "not ready" also stores "call: message (700)". */
 cu_result real_result(const char *call, cudaError_t e);
 const char *real_text(void);
 

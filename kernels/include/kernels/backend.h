@@ -129,8 +129,7 @@ typedef struct backend_stats {
     be_device_part parts[BE_DEVICE_PARTS_MAX]; // [n_parts]
 } backend_stats;
 
-/* The time of the parts of all steps so far: only with options->profile, which costs a percent or
- * two. */
+/* Times of the parts of all steps so far; only with options->profile, which costs 1 or 2 %. */
 enum { BE_PARTS_MAX = 16 };
 typedef struct be_part {
     const char *name;
@@ -258,8 +257,7 @@ unsigned char *be_kv_slot(backend *be, const kv_layout *kv, int32_t slot);
 uint32_t be_n_swap_pages(const backend *be);
 uint32_t be_swap_extent_pages(const backend *be);
 void be_swap_empty(backend *be, uint32_t first_page);
-/* Zero n bytes of a page from `begin` on: after the steps that were begun before, ahead of later
- * ones. */
+/* Zero n bytes of a page from `begin` on: after steps begun before, ahead of later ones. */
 void be_page_zero(backend *be, uint32_t page, size_t begin, size_t n_bytes);
 /* Bytes that K and V of `block_tokens` tokens of one layer take; a multiple of 64. */
 size_t be_kv_layer_bytes(const backend *be, kv_type type, uint32_t n_kv_heads, uint32_t head_dim,

@@ -161,8 +161,7 @@ inferd_status bound_load_begin(bound_model *p, const uint32_t *pages, uint32_t n
 /* LOADING -> HOT when everything has arrived, -> COLD after a failure. */
 inferd_status bound_load_step(bound_model *p, uint64_t budget_us, bound_progress *out,
                               inferd_err *err);
-/* LOADING or HOT -> WARM; waits for uploads in flight.  Its pages (except with one memory) are free
- * afterwards. */
+/* LOADING or HOT -> WARM; waits for uploads.  Its pages (except with one memory) are free then. */
 void bound_unload(bound_model *p);
 
 /* For tools: write the prepared weights into a file that later stages read instead (packed.h).
