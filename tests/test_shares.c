@@ -389,6 +389,32 @@ static void what_could_not_be_kept_is_refused_when_targets_are_the_objective(voi
     }
 }
 
+/* With another objective a target that cannot be met neither refuses a request nor keeps it out of
+ * the batch. */
+static void targets_bind_nothing_with_another_objective(void) {
+    for (int sla = 0; sla < 2; sla++) {
+        static core_rig r;
+        next_id = 0;
+        open_rig(&r, 3);
+        r.core.sched->limits.objective = sla ? OBJECTIVE_SLA : OBJECTIVE_LATENCY;
+        load l[] = {{.tenant = 1, .n_streams = 2, .prio = GEN_NORMAL}};
+        r.device.a_us = 3000;
+        run_busy(&r, l, 1, SECOND_US); // the length of steps is known
+        core_rig_finish(&r);
+        core_rig_submit(&r, 0, request(++next_id, 8, 400));
+        core_rig_run(&r, 20000);
+        gen_request *narrow = request(++next_id, 8, 4);
+        narrow->tpot_target_ms = 1;
+        core_rig_submit(&r, 0, narrow);
+        core_rig_run(&r, 40000);
+        EXPECT_EQ(r.outcomes[next_id].n_done, 1);
+        EXPECT_EQ(r.outcomes[next_id].done.done.for_targets, sla == 1);
+        EXPECT_EQ(r.outcomes[next_id].done.done.n_output, sla ? 0 : 4);
+        core_rig_finish(&r);
+        core_rig_deinit(&r);
+    }
+}
+
 /* Whoever is refused for a target is told when enough of what runs will have ended; and nothing
  * when it is too narrow anyway: a client that came again each second would do so for ever. */
 static void a_refusal_for_targets_tells_when_it_is_of_use_to_ask_again(void) {
@@ -569,6 +595,7 @@ static const test_case cases[] = {
     TEST(a_deadline_that_passes_in_a_pause_says_so),
     TEST(the_earliest_urgent_deadline_goes_first),
     TEST(what_could_not_be_kept_is_refused_when_targets_are_the_objective),
+    TEST(targets_bind_nothing_with_another_objective),
     TEST(a_refusal_for_targets_tells_when_it_is_of_use_to_ask_again),
     TEST(late_work_lets_others_go_first),
     TEST(every_microsecond_is_paid_once),

@@ -627,7 +627,8 @@ static admission in_vain(const plan *p, bool full) {
 static admission admit(plan *p, seq *q) {
     /* With `sla` no request joins a batch that would then be too slow for its targets. */
     inferd_err unused = {0};
-    if (p->n_active > 0 && sched_admit_time(p->s, q, &unused) != INFERD_OK)
+    if (p->s->limits.objective == OBJECTIVE_SLA && p->n_active > 0 &&
+        sched_admit_time(p->s, q, &unused) != INFERD_OK)
         return ADMIT_NO_BATCH_SLOT;
     if (p->n_active >= p->s->limits.running_max && pick_victim(p, q, WANTED_BATCH_SLOT) == NULL)
         return ADMIT_NO_BATCH_SLOT;

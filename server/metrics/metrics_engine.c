@@ -52,7 +52,7 @@ static void write_pages(page *p) {
                                     {",state=\"parked\"", STAT(pages_swapped), false},
                                     {",state=\"absent\"", STAT(pages_absent), false}};
     static const stat_row all[] = {{"", STAT(pages_total), false}};
-    static const stat_row ledgers[] = {{",ledger=\"device\"", STAT(pages_device), false},
+    static const stat_row budgets[] = {{",ledger=\"device\"", STAT(pages_device), false},
                                        {",ledger=\"host\"", STAT(pages_host), false}};
     static const stat_row host_free[] = {{"", STAT(pages_host_free), false}};
     static const stat_row bytes_of[] = {{"", STAT(page_bytes), true}};
@@ -60,8 +60,8 @@ static void write_pages(page *p) {
             false);
     rows_of(p, "inferd_pool_pages", "gauge", "Pages of the pool.", all, 1, false);
     rows_of(p, "inferd_pages_ledger", "gauge",
-            "Pages that count for the device budget and the host budget.", ledgers,
-            INFERD_COUNT(ledgers), false);
+            "Pages that count for the device budget and the host budget.", budgets,
+            INFERD_COUNT(budgets), false);
     rows_of(p, "inferd_pages_host_free", "gauge", "Free pages of the host budget.", host_free, 1,
             false);
     rows_of(p, "inferd_page_bytes", "gauge", "Bytes of a page.", bytes_of, 1, false);
