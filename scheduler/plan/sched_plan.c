@@ -1125,7 +1125,7 @@ bool sched_plan(sched *s, uint64_t now_us, step *st) {
         p.m->n_steps++;
         p.m->stepped_us = now_us;
         rate_work work = step_work(st);
-        sched_note_displaced(s, choice.prio, now_us);
+        sched_note_outranked(s, choice.prio, now_us);
         st->predicted_us = rate_us(&p.m->rate, &work);
         for (uint32_t i = 0; i < st->b.n_seqs; i++) st->items[i].q->last_epoch = st->epoch;
         s->blocked_since_us = 0;

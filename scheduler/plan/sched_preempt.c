@@ -41,12 +41,12 @@ void sched_note_preempted(sched *s, seq *q) {
         s->relief_since_us = s->clock_us;
     if (q->first_plan_us == 0) return; // it lost nothing
     if (q->away_since_us == 0) {       // else it was preempted before it had a row
-        q->away_since_us = q->displaced_since_us != 0 ? q->displaced_since_us : s->clock_us;
+        q->away_since_us = q->outranked_since_us != 0 ? q->outranked_since_us : s->clock_us;
         q->n_given_up = q->n_computed;
         q->n_came_back = q->n_swapped_in;
         q->away_model_out = false;
     }
-    q->displaced_since_us = 0;
+    q->outranked_since_us = 0;
 }
 
 void sched_note_model_out(seq *q) {
@@ -68,21 +68,21 @@ void sched_note_rows(sched *s, seq *q, uint64_t now_us) {
         count(s, q, preempt, q->away_since_us, now_us);
         q->n_redone += redone;
         s->counters.n_recomputed_tokens += redone;
-    } else if (q->displaced_since_us != 0) {
-        count(s, q, GEN_PREEMPT_PAUSE, q->displaced_since_us, now_us);
+    } else if (q->outranked_since_us != 0) {
+        count(s, q, GEN_PREEMPT_PAUSE, q->outranked_since_us, now_us);
     }
-    q->away_since_us = q->displaced_since_us = 0;
+    q->away_since_us = q->outranked_since_us = 0;
     if (q->first_plan_us == 0) sched_note_cached(s, q, q->n_cached);
 }
 
-void sched_note_displaced(sched *s, uint32_t prio, uint64_t now_us) {
+void sched_note_outranked(sched *s, uint32_t prio, uint64_t now_us) {
     LIST_EACH(node, &s->running) {
         seq *q = LIST_ENTRY(node, seq, link);
         if (q->planned_plan == s->plan_no || q->paused || q->n_steps > 0 || seq_n_wanted(q) == 0 ||
-            q->first_plan_us == 0 || q->displaced_since_us != 0 || q->away_since_us != 0)
+            q->first_plan_us == 0 || q->outranked_since_us != 0 || q->away_since_us != 0)
             continue;
         if (s->models[q->model_idx].hot && sched_class_now(s, q, now_us) > prio)
-            q->displaced_since_us = now_us;
+            q->outranked_since_us = now_us;
     }
 }
 

@@ -231,7 +231,7 @@ void sched_note_model_out(seq *q); // after sched_note_preempted
 void sched_note_cached(sched *s, seq *q, uint32_t n_tokens);
 void sched_note_rows(sched *s, seq *q, uint64_t now_us); // it gets rows: its preemption is over
 /* A step of this class was planned: less urgent running sequences that could compute wait. */
-void sched_note_displaced(sched *s, uint32_t prio, uint64_t now_us);
+void sched_note_outranked(sched *s, uint32_t prio, uint64_t now_us);
 /* A step ended: pages that waited for it are free. */
 void sched_note_relief(sched *s, uint64_t now_us);
 

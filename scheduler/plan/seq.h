@@ -82,7 +82,7 @@ typedef struct seq {
     uint64_t waste_us;           // to compute it again after preemptions; charged to no tenant
     uint64_t swap_in_us;         // to swap it in
     uint64_t away_since_us;      // preempted, and not planned since then; 0: no
-    uint64_t displaced_since_us; // RUNNING, but more urgent work is planned since; 0: no
+    uint64_t outranked_since_us; // RUNNING, but more urgent work is planned since; 0: no
     uint64_t away_us;            // how long both kept it from computing
     bool away_model_out;         // preempted because its model left
     uint32_t n_given_up;         // tokens that it had computed when it was preempted
