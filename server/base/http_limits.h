@@ -17,6 +17,19 @@ typedef struct http_limits {    // fields of "limits" in the configuration; defa
     uint32_t stream_hard_bytes; // unsent bytes that cut the stream; 256 KiB
     uint32_t heartbeat_ms;      // `: ping` on a quiet stream; 15,000
 } http_limits;
-extern const http_limits http_limits_default;
+/* As in the option table (test_config.c compares), for servers without a configuration. */
+static const http_limits http_limits_default = {
+    .connections_max = 10240,
+    .header_bytes_max = 16 * 1024,
+    .body_bytes_max = 4ull * 1024 * 1024,
+    .bodies_bytes_max = 256ull * 1024 * 1024,
+    .header_timeout_ms = 10000,
+    .body_timeout_ms = 30000,
+    .idle_timeout_s = 75,
+    .send_stall_ms = 30000,
+    .stream_soft_bytes = 64 * 1024,
+    .stream_hard_bytes = 256 * 1024,
+    .heartbeat_ms = 15000,
+};
 
 #endif

@@ -18,9 +18,6 @@
 
 enum { KEY_BYTES_MAX = 4096, LIVE_SLOTS_MIN = 256 };
 
-const json_limits json_limits_default = {
-    .depth_max = 64, .structural_max = 1048576, .memory_max = 128ull * 1024 * 1024};
-
 /* -- blocks of the running parse: a set of pointers, open addressing -- */
 
 typedef struct live_set {

@@ -17,7 +17,8 @@ typedef struct json_limits {
     uint32_t structural_max; // { } [ ] , : together; 1,048,576: each token id of a list costs one
     uint64_t memory_max;     // of the parsed tree; 128 MiB
 } json_limits;
-extern const json_limits json_limits_default;
+static const json_limits json_limits_default = {
+    .depth_max = 64, .structural_max = 1048576, .memory_max = 128ull * 1024 * 1024};
 
 /* Call once before threads: sets the allocator with budgets and the hash seed. */
 void json_in_init(void);

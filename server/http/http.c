@@ -51,20 +51,6 @@ enum {
         (GUARD_HEADERS_MAX + GUARD_ARGUMENTS_MAX) * RECORD_BYTES + ROUNDED_BYTES + REPLY_HEAD_BYTES
 };
 
-const http_limits http_limits_default = {
-    .connections_max = 10240,
-    .header_bytes_max = 16 * 1024,
-    .body_bytes_max = 4ull * 1024 * 1024,
-    .bodies_bytes_max = 256ull * 1024 * 1024,
-    .header_timeout_ms = 10000,
-    .body_timeout_ms = 30000,
-    .idle_timeout_s = 75,
-    .send_stall_ms = 30000,
-    .stream_soft_bytes = 64 * 1024,
-    .stream_hard_bytes = 256 * 1024,
-    .heartbeat_ms = 15000,
-};
-
 /* -- running the library -- */
 
 static void run_library(http_server *s);
