@@ -34,8 +34,7 @@ enum {
 _Static_assert((int)CHURN_DEVICES_MAX <= (int)PLACEMENT_DEVICES_MAX, "as placement knows them");
 static const double PART_MIN = 1.0 / 64, PART_MAX = 0.4; // of a device
 static const uint32_t OCCUPANCY_PERCENT[] = {70, 80, 90};
-static const char *const POLICY_NAMES[] = {"balanced", "binpack",
-                                           "spread"}; // indexed by policy_placement
+static const char *const POLICY_NAMES[] = {POLICY_PLACEMENT_NAMES};
 
 typedef struct fleet {
     const experiment *e;

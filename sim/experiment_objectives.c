@@ -8,7 +8,7 @@
 
 #include "experiment.h"
 
-static const char *const NAMES[] = {"balanced", "latency", "throughput", "sla"};
+static const char *const NAMES[] = {POLICY_OBJECTIVE_NAMES};
 static const double FACTORS[] = {0.6, 0.8, 1, 1.2}; // of the capacity of a dedicated device
 enum { MODELS = 3, STEP_TOKENS = 2048 };            // all of them fit; chunks are bounded by time
 enum { N_OBJECTIVES = INFERD_COUNT(NAMES), N_FACTORS = INFERD_COUNT(FACTORS) };

@@ -30,8 +30,8 @@ static const char *const classes[] = {"system", "high", "normal", "batch", NULL}
 static const char *const kv_types[] = {"f16", "bf16", "f32", "int8", "int16", "auto", NULL};
 static const char *const share_policies[] = {"besteffort", "burst", "fixed", NULL};
 static const char *const pins[] = {"none", "warm", "hot", NULL};
-static const char *const objectives[] = {"balanced", "latency", "throughput", "sla", NULL};
-static const char *const placements[] = {"balanced", "binpack", "spread", NULL};
+static const char *const objectives[] = {POLICY_OBJECTIVE_NAMES, NULL};
+static const char *const placements[] = {POLICY_PLACEMENT_NAMES, NULL};
 static const char *const levels[] = {"error", "info", "debug", NULL};
 
 /* One line per option: its member, its kind, {min, max, default}, and its description. */

@@ -50,11 +50,13 @@ typedef enum policy_objective {
     OBJECTIVE_SLA,
     POLICY_OBJECTIVES
 } policy_objective;
+#define POLICY_OBJECTIVE_NAMES "balanced", "latency", "throughput", "sla" // in this order
 
 typedef enum policy_placement {
     PLACEMENT_BALANCED,
     PLACEMENT_BINPACK,
     PLACEMENT_SPREAD
 } policy_placement;
+#define POLICY_PLACEMENT_NAMES "balanced", "binpack", "spread" // in this order
 
 #endif
