@@ -47,7 +47,7 @@ static inline void on_gone(http_request *rq) {
     seen.n_gone++;
     if (seen.waiting == rq) seen.waiting = NULL;
 }
-static inline void on_flow(http_request *rq, bool paused) {
+static inline void on_reader(http_request *rq, bool paused) {
     (void)rq;
     if (paused)
         seen.n_paused++;
@@ -84,7 +84,7 @@ static inline void handle_stream(void *ctx, http_request *rq) {
     (void)ctx;
     seen.n_handled++;
     rq->on_gone = on_gone;
-    rq->on_flow = on_flow;
+    rq->on_reader = on_reader;
     seen.waiting = rq;
     if (http_stream_begin(rq)) http_stream_write(rq, "data: 0\n\n", 9);
 }

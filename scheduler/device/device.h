@@ -17,9 +17,9 @@
  * and load has nothing to copy.  Elsewhere the device manages the host memory itself, and
  * host_pages says how much of the host budget it takes.
  *
- * Steps are computed in the order of launch.  launch returns at once; finish reports errors, fills
- * step.results (except for dropped draws) and returns the time the device took.
- * Thread: engine. */
+ * Steps are computed in the order of launch.  launch computes the step (the CPU) or returns at once
+ * (a GPU); finish waits for it, reports errors, fills step.results (except for dropped draws) and
+ * returns the time the device took. Thread: engine. */
 #ifndef INFERD_DEVICE_H
 #define INFERD_DEVICE_H
 

@@ -1,4 +1,5 @@
-/* sched_preempt.c - the kind of each preemption, and how long it lasted.
+/* sched_preempt.c - the kind of each preemption, and how long it lasted: counted here, chosen by
+ * pick_victim in sched_plan.c, done by sched_preempt_seq in sched.c.
  *
  *     RUNNING, a row was due     --a more urgent step-->  stands still  --rows-->  pause
  *     RUNNING, blocks given back --sched_preempt_seq-->   away          --rows-->  pause, swap,

@@ -1,4 +1,4 @@
-/* seq.h - one generation, from its submission to its last event.
+/* seq.h - one sequence, from its submission to its last event.
  *
  *     (free)  -> WAITING   sched_submit
  *     WAITING -> RUNNING   sched_plan           blocks taken, cached ones first

@@ -131,8 +131,8 @@ static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_c
 }
 
 /* The same without sparing any: for device pages, or host memory, which has no guarantees. */
-static uint32_t pick_victim(const residency *r, victim_kind kind, uint32_t root, gen_class prio,
-                            bool host, uint64_t now_us) {
+static uint32_t pick_evicted(const residency *r, victim_kind kind, uint32_t root, gen_class prio,
+                             bool host, uint64_t now_us) {
     uint32_t best = RESIDENCY_NONE;
     for (uint32_t v = 0; v < r->n_used; v++)
         if (victim(r, v, root, prio, now_us) == kind && (host || gain_of(r, v, root) > 0) &&
@@ -358,7 +358,7 @@ bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class prio,
     for (victim_kind k = VICTIM_IDLE; k <= last; k++) {
         uint32_t v;
         while (pool_n_host_free(r->pool) < n &&
-               (v = pick_victim(r, k, root, prio, true, now_us)) != RESIDENCY_NONE) {
+               (v = pick_evicted(r, k, root, prio, true, now_us)) != RESIDENCY_NONE) {
             r->slots[v].drop_next = true;
             evict(r, v, k, prio, root, RESIDENCY_NONE, now_us);
         }
@@ -386,7 +386,7 @@ bool residency_reclaim(residency *r, uint32_t idx, gen_class waiting, gen_class 
                         : may_slice            ? VICTIM_SLICE
                                                : VICTIM_LOWER;
     for (victim_kind k = VICTIM_IDLE; k <= up_to; k++) {
-        if ((v = pick_victim(r, k, root, waiting, false, now_us)) == RESIDENCY_NONE) continue;
+        if ((v = pick_evicted(r, k, root, waiting, false, now_us)) == RESIDENCY_NONE) continue;
         return evict(r, v, k, waiting, root, RESIDENCY_NONE, now_us);
     }
     if (aged >= waiting || (v = pick_for_aged(r, root, aged, now_us)) == RESIDENCY_NONE)

@@ -50,11 +50,11 @@ struct admission_ticket {
 };
 
 /* A sequence that was sent to a device. */
-typedef struct held {
+typedef struct sent {
     bool used;
     admission_grant grant;
     uint32_t choice_idx;
-} held;
+} sent;
 
 typedef struct reservation {
     uint64_t body_mark, mark, due_us;
@@ -77,7 +77,7 @@ struct admission {
     quota_file *quota; // NULL: in memory only
     int folder;        // its folder, locked; -1: none
     char *path;        // of the file
-    held *slots;       // [n_slots]
+    sent *slots;       // [n_slots]
     uint32_t n_slots;
     output_estimate **outputs; // [n_names] NULL until the model produced an output
     uint32_t n_names;
@@ -404,7 +404,7 @@ void admission_drop(admission *g, const admission_grant *grant, uint32_t n, uint
 void admission_hold(admission *g, const admission_grant *grant, uint32_t slot,
                     uint32_t choice_idx) {
     INFERD_CHECK(slot < g->n_slots && !g->slots[slot].used);
-    g->slots[slot] = (held){true, *grant, choice_idx};
+    g->slots[slot] = (sent){true, *grant, choice_idx};
 }
 
 /* Was a step with it ever planned?  If not, it waited until its end. */
@@ -417,13 +417,13 @@ static bool was_computed(const admission_ticket *t, const gen_event *ev) {
 void admission_on_done(admission *g, uint32_t slot, const gen_event *ev, uint64_t now_us,
                        int64_t unix_s) {
     INFERD_CHECK(slot < g->n_slots);
-    held h = g->slots[slot];
-    admission_ticket *t = h.grant.ticket;
-    if (!h.used) return;
-    g->slots[slot] = (held){0};
-    give_slots(g, h.grant.qslot, 1, true, now_us);
+    sent was = g->slots[slot];
+    admission_ticket *t = was.grant.ticket;
+    if (!was.used) return;
+    g->slots[slot] = (sent){0};
+    give_slots(g, was.grant.qslot, 1, true, now_us);
     if (t == NULL) return;
-    uint64_t *prompt = &t->prompts[h.choice_idx / t->n_per_prompt];
+    uint64_t *prompt = &t->prompts[was.choice_idx / t->n_per_prompt];
     if (was_computed(t, ev)) {
         t->used += *prompt + ev->done.n_output;
         *prompt = 0; // its other choices share the prompt

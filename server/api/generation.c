@@ -109,7 +109,7 @@ static http_request *let_go(generation *f) {
     http_request *rq = f->rq;
     rq->user = NULL;
     rq->on_gone = NULL;
-    rq->on_flow = NULL;
+    rq->on_reader = NULL;
     f->rq = NULL;
     return rq;
 }
@@ -120,7 +120,7 @@ static void on_gone(http_request *rq) {
     close_generation(f, OUTCOME_CANCELLED, 499);
 }
 
-static void on_flow(http_request *rq, bool paused) {
+static void on_reader(http_request *rq, bool paused) {
     generation *f = rq->user;
     for (uint32_t i = 0; i < f->n_choices; i++) {
         if (f->ids[i] == 0) continue;
@@ -268,7 +268,7 @@ static bool start(api_job *job) {
     metrics_observe(a->metrics, name_of(f), HIST_N, job->n_per_prompt);
     f->rq->user = f;
     f->rq->on_gone = on_gone;
-    f->rq->on_flow = on_flow;
+    f->rq->on_reader = on_reader;
     return true;
 }
 

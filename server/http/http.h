@@ -127,7 +127,7 @@ struct http_request {
     void (*on_gone)(http_request *rq);
     /* Unsent bytes rose above stream_soft_bytes (true), or fell below half of that (false).  `true`
      * is passed from inside http_stream_write. */
-    void (*on_flow)(http_request *rq, bool paused);
+    void (*on_reader)(http_request *rq, bool paused);
     char *headers;   // "Name: value\n" lines for its answer, or NULL; freed with the request
     bool no_timeout; // the client may read nothing for longer than send_stall_ms
 };

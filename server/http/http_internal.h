@@ -80,11 +80,11 @@ typedef struct conn {
     deadline due;    // header, body, idle or stall
     inlet in;
     int fd;
-    uint32_t slot, generation; // its key in the watch set
-    bool left;                 // the client closed its side
-    bool cut;                  // we shut the socket down
-    bool over_limit;           // above the limit: accepted only to answer 503
-    bool linger;               // refused while the client may still be sending
+    uint32_t slot, slot_use; // its key in the watch set
+    bool left;               // the client closed its side
+    bool cut;                // we shut the socket down
+    bool over_limit;         // above the limit: accepted only to answer 503
+    bool linger;             // refused while the client may still be sending
 } conn;
 
 typedef enum exchange_phase {
@@ -123,7 +123,7 @@ struct exchange {
 
     bool http_10; // no chunks: a stream ends with the connection
     bool streaming, ending, aborting;
-    bool paused; // on_flow(true) was called
+    bool paused; // on_reader(true) was called
     out_bytes out;
 
     bool admitted; // counted in s->n_open
@@ -137,7 +137,7 @@ struct exchange {
 
 typedef struct watch_slot {
     conn *c; // NULL: free
-    uint32_t generation;
+    uint32_t slot_use;
     uint32_t next_free;
 } watch_slot;
 

@@ -3,7 +3,7 @@
  *   http_stream_write -> x->out -> the library reads it -> socket
  *
  *   0 ........ soft/2 ........ soft ........................ hard
- *              ^ on_flow(false)  ^ on_flow(true)             ^ cut
+ *              ^ on_reader(false)  ^ on_reader(true)             ^ cut
  *
  * While there is nothing to send the connection is suspended; a reader that returns 0 without
  * suspending would be called again at once, for ever.  The stall deadline runs while bytes are
@@ -70,7 +70,7 @@ static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t n_max) {
     if (!x->rq.no_timeout) watch_conn(x->c, DEADLINE_STALL);
     if (x->paused && out_fill(&x->out) <= s->limits.stream_soft_bytes / 2) {
         x->paused = false;
-        if (!x->answered && x->rq.on_flow != NULL) x->rq.on_flow(&x->rq, false);
+        if (!x->answered && x->rq.on_reader != NULL) x->rq.on_reader(&x->rq, false);
     }
     return (ssize_t)n;
 }
@@ -120,7 +120,7 @@ bool http_stream_write(http_request *rq, const void *p, size_t n) {
     exchange_resume(x);
     if (!x->paused && out_fill(&x->out) > x->s->limits.stream_soft_bytes) {
         x->paused = true;
-        if (rq->on_flow != NULL) rq->on_flow(rq, true);
+        if (rq->on_reader != NULL) rq->on_reader(rq, true);
     }
     return true;
 }

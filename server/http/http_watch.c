@@ -3,9 +3,10 @@
  *
  * One epoll set holds every connection with EPOLLRDHUP | EPOLLONESHOT: the end of a client's stream
  * is final, so one report per connection is enough and nothing is ever re-armed.  An event names
- * its connection by slot and generation, never by pointer: the slot may have a new owner by then.
+ * its connection by slot and its count of uses, never by pointer: the slot may have a new owner by
+ * then.
  *
- *   event.data.u64   [63] lingering  [62..32] generation  [31..0] slot
+ *   event.data.u64   [63] lingering  [62..32] slot_use  [31..0] slot
  *
  * A half-closed client counts as gone once its exchange has to wait: on TCP it looks the same as a
  * client that left, and the device should work for clients that stay.  It gets an answer that says
@@ -25,8 +26,8 @@ enum {
 };
 #define WATCH_LINGER (1ull << 63)
 
-static uint64_t watch_name(uint32_t slot, uint32_t generation) {
-    return (uint64_t)(generation & 0x7fffffff) << 32 | slot;
+static uint64_t watch_name(uint32_t slot, uint32_t slot_use) {
+    return (uint64_t)(slot_use & 0x7fffffff) << 32 | slot;
 }
 
 bool watch_add(conn *c) {
@@ -34,10 +35,10 @@ bool watch_add(conn *c) {
     INFERD_CHECK(s->first_free < s->n_slots); // listen_some accepts no more than there are slots
     c->slot = s->first_free;
     s->first_free = s->slots[c->slot].next_free;
-    c->generation = ++s->slots[c->slot].generation;
+    c->slot_use = ++s->slots[c->slot].slot_use;
     s->slots[c->slot].c = c;
     struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT,
-                                .data.u64 = watch_name(c->slot, c->generation)};
+                                .data.u64 = watch_name(c->slot, c->slot_use)};
     return epoll_ctl(s->fd_watch, EPOLL_CTL_ADD, c->fd, &event) == 0;
 }
 
@@ -153,7 +154,7 @@ void watch_events(http_server *s) {
             continue;
         }
         conn *c = slot < s->n_slots ? s->slots[slot].c : NULL;
-        if (c != NULL && watch_name(slot, c->generation) == name) on_left(c);
+        if (c != NULL && watch_name(slot, c->slot_use) == name) on_left(c);
     }
 }
 

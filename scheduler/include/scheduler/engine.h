@@ -4,9 +4,9 @@
  *     front  --submit, cancel, pause, resume, models, audit-->  inbox   engine
  *     front  <--events, one wake per step------------------   outbox  engine
  *
- * One iteration (core_iterate in core.c):
- *   engine_read_inbox > residency_decide > sched_plan > model_forward > sample_batch > sched_commit
- *   > outbox_publish
+ * One iteration (engine_step in engine.c):
+ *   engine_read_inbox > core_iterate: residency_decide > sched_plan > launch > finish >
+ * sched_commit > outbox_publish
  *
  * Models live in slots, numbered by the front: a model has the same number everywhere, for as long
  * as it is served and anything of it is left.  A file that was replaced is another model in another
