@@ -259,9 +259,13 @@ static bool start(api_job *job) {
         return api_fail(&job->error, API_INTERNAL, NULL, "the server is short of memory");
     }
     if (!submit_all(f, job, &grant)) {
+        bool nowhere = fleet_model_devices(a->fleet, (uint32_t)job->model_idx) == 0;
         f->rq = NULL;
         close_generation(f, OUTCOME_REFUSED, 503);
         job->model_idx = -1; // it was counted and logged
+        if (nowhere)         // it left after admission
+            return api_fail(&job->error, API_UNLOADED, "model",
+                            "no device has the model at the moment; ask again");
         return api_fail(&job->error, API_OVERLOADED, NULL, "the queue is full");
     }
     set_keep_alive(job);
