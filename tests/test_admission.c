@@ -496,7 +496,7 @@ static void headers_are_lines(void) {
     admission_write_headers(g, 0, clock_now_us(), lines);
     EXPECT_STR(lines, "x-ratelimit-limit-requests: 6\nx-ratelimit-remaining-requests: 6\n"
                       "x-ratelimit-reset-requests: 0s\n");
-    admission_write_headers(g, 99, clock_now_us(), lines); // nobody
+    admission_write_headers(g, 99, clock_now_us(), lines); // no such tenant
     EXPECT_STR(lines, "");
     admission_destroy(g);
     g = open_with(

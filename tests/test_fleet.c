@@ -1136,7 +1136,7 @@ static void models_without_room_get_time_slices(void) {
     EXPECT(fleet_model_add(r.f, 1, &m) && fleet_model_add(r.f, 2, &m));
     EXPECT(all_hot(&r, 1) && all_hot(&r, 2));
     EXPECT(fleet_model_add(r.f, 0, &huge) && fleet_model_add(r.f, 3, &big));
-    EXPECT_EQ(fleet_model_devices(r.f, 0), 4); // it is in nobody's way there
+    EXPECT_EQ(fleet_model_devices(r.f, 0), 4); // it blocks no other model there
     for (uint32_t slot = 0; slot <= 3; slot += 3)
         EXPECT(comes_to(&r, slot, (uint32_t)__builtin_ctzll(fleet_model_devices(r.f, slot)),
                         MODEL_FAILED));
@@ -1214,7 +1214,7 @@ static void tenants_get_even_parts_where_their_models_are(void) {
     end(&r, 3);
 }
 
-enum { ROTATION_US = 5000000 }; // of who is first
+enum { ROTATION_US = 5000000 }; // of the device that is first
 
 static const fleet_tenant_at *told(const rig *r, uint32_t tenant, uint32_t d) {
     return &r->f->tenants[tenant].at[d];

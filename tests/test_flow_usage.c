@@ -1,4 +1,4 @@
-/* test_flow_usage.c - each microsecond and each token is somebody's: principals, preemptions,
+/* test_flow_usage.c - each microsecond and each token belongs to a flow: flows, preemptions,
  * loads.
  */
 #include "core_rig.h"
@@ -291,7 +291,7 @@ static void a_more_urgent_step_is_a_pause(void) {
     core_rig_finish(&r);
     EXPECT(preempts_of(&r, 1)[GEN_PREEMPT_PAUSE] >= 1);
     EXPECT_EQ(preempts_of(&r, 1)[GEN_PREEMPT_RECOMPUTE], 0);
-    EXPECT_EQ(preempts_of(&r, 2)[GEN_PREEMPT_PAUSE], 0); // nobody was more urgent
+    EXPECT_EQ(preempts_of(&r, 2)[GEN_PREEMPT_PAUSE], 0); // no sequence was more urgent
     EXPECT(r.outcomes[1].done.done.away_us >= 1000);
     EXPECT_EQ(r.outcomes[1].done.done.n_preempted, 0);
     EXPECT_EQ(r.outcomes[1].done.done.waste_us, 0);

@@ -723,7 +723,7 @@ static void the_longest_prefix_in_time_wins(void) {
     EXPECT_EQ(placement_route(r, 3, 210000), 2); // 210 ms is in time
     EXPECT_EQ(placement_route(r, 3, 209999), 1);
     EXPECT_EQ(placement_route(r, 3, 129999), 0);
-    EXPECT_EQ(placement_route(r, 3, 1000), 0); // nobody is in time: the least TTFT
+    EXPECT_EQ(placement_route(r, 3, 1000), 0); // no replica is in time: the least TTFT
     EXPECT_EQ(placement_route(r, 3, 0), 0);    // no target
     r[0].queue_us = 200000;
     EXPECT_EQ(placement_route(r, 3, 1000), 1);
@@ -736,7 +736,7 @@ static void the_fullest_is_filled_first(void) {
     EXPECT_EQ(placement_route(r, 3, 200000), 1); // the third is over half
     EXPECT_EQ(placement_route(r, 3, 210000), 2); // 105 ms of 210
     EXPECT_EQ(placement_route(r, 3, 40000), 0);
-    EXPECT_EQ(placement_route(r, 3, 38000), 0); // nobody below half: the least
+    EXPECT_EQ(placement_route(r, 3, 38000), 0); // no replica is below half: the least
     r[1].passes_admission = false;
     EXPECT_EQ(placement_route(r, 3, 200000), 0);
     r[1].passes_admission = true, r[1].draining = true;

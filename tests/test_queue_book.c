@@ -120,7 +120,7 @@ static void each_gets_a_later_time(void) {
     }
     EXPECT_EQ(b.n_reservations,
               50);         // k * 1.1 + 5 is up to a minute; the others were promised nothing,
-    EXPECT_EQ(last_s, 62); // and stand in nobody's way
+    EXPECT_EQ(last_s, 62); // and delay no other client
 }
 
 static void a_new_pace_is_followed_and_a_pause_drops_reservations(void) {

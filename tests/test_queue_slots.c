@@ -78,7 +78,7 @@ static void all_choices_of_a_request_use_one_kind_of_slot(void) {
     queue_slots_deinit(&p);
 }
 
-/* Half of the queue may be kept, and one share may be more than everybody's part. */
+/* Half of the queue may be kept, and one share may be more than the open slots. */
 static void a_whole_share_is_a_quarter(void) {
     queue_slots p;
     EXPECT(begin(&p));

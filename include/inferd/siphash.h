@@ -1,5 +1,5 @@
-/* siphash.h - SipHash-2-4 (Aumasson, Bernstein 2012): a hash whose collisions cannot be chosen
- * without the key.
+/* siphash.h - SipHash-2-4 (Aumasson, Bernstein 2012), a keyed hash: without the key a client cannot
+ * choose texts that collide.
  *
  *   sip s = sip_begin(key, false);  sip_word(&s, ...) ...;  sip_end64(&s, last word)
  *
