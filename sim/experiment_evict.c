@@ -154,8 +154,8 @@ inferd_status experiment_evict(const experiment *e, inferd_err *err) {
     experiment_print_constants(e);
     printf("with MIX-...: the daemon's residency, %g s; \"sizes\": models of 3b, 8b, 14b and 1b in "
            "rotation.  \"clairvoyant\" evicts the model with the latest next request, \"knows the "
-           "rates\" the model with the lowest rate; both spare a model whose memory the others do "
-           "not need\n",
+           "rates\" the model with the lowest rate; neither evicts a model if the others do not "
+           "need its memory\n",
            e->seconds);
     printf("with numbers of models: activations; ON %.0f s, OFF medians 120, 300 and 600 s (sigma "
            "%.2f), models of %.0f to %.0f GB on %.0f GB, reloads at %.0f GB/s, keys and values "
