@@ -204,21 +204,25 @@ static bool is_drained(const fleet *f, uint32_t slot) {
     return true;
 }
 
-static bool is_reached(const fleet *f, const wait *w, const engine_model_info *i) {
+/* What `now` says is never older than the decision: it is answered with it. */
+static bool is_reached(const fleet *f, const wait *w, engine_model_info *now) {
+    bool left = (w->goal == GOAL_AWAY || w->goal == GOAL_COLD) && has_left(f, w);
+    bool drained = w->goal == GOAL_DRAINED && is_drained(f, w->slot);
+    fleet_model_get(f, w->slot, now);
     switch (w->goal) {
     case GOAL_NONE:
         break;
     case GOAL_SERVING:
-        return i->state == MODEL_HOT && !i->held;
+        return now->state == MODEL_HOT && !now->held;
     case GOAL_HOT:
-        return i->state == MODEL_HOT;
+        return now->state == MODEL_HOT;
     case GOAL_WARM:
-        return i->state == MODEL_WARM || i->state == MODEL_LOADING || i->state == MODEL_HOT;
+        return now->state == MODEL_WARM || now->state == MODEL_LOADING || now->state == MODEL_HOT;
     case GOAL_AWAY:
     case GOAL_COLD:
-        return has_left(f, w);
+        return left;
     case GOAL_DRAINED:
-        return is_drained(f, w->slot);
+        return drained;
     }
     return true;
 }
@@ -258,12 +262,12 @@ static void fail_wait(wait *w, const engine_model_info *i) {
 static void look_at(const app *a, wait *w, uint64_t now_us) {
     engine_model_info info;
     const registry_slot *slot = app_model(a, w->slot);
-    fleet_model_get(a->fleet, w->slot, &info);
+    bool reached = is_reached(a->fleet, w, &info);
     if (slot->m != w->m || slot->leaving) {
         admin_refuse(w->rq, 409, "model_gone", "model",
                      "the configuration was changed meanwhile: the model was removed or replaced");
         free_wait(w);
-    } else if (is_reached(a->fleet, w, &info)) {
+    } else if (reached) {
         answer_state(w->rq, 200, w->name, info.state);
         free_wait(w);
     } else if (is_hopeless(w->goal, &info, w->n_failed)) {
