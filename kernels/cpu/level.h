@@ -98,6 +98,13 @@ const cpu_level *level_choose(const char *wanted, inferd_err *err); // NULL: fai
         rope_##level, silu_mul_##level, gelu_mul_##level, add_##level, kv_store_##level,           \
         attend_##level, attend_merge_##level
 
+/* One unit of the plan (attn_plan.h), for a type of keys and values. */
+struct attn_unit;
+typedef void attend_unit_fn(const attn_job *j, const struct attn_unit *unit);
+#define CPU_LEVEL_ATTEND(level)                                                                    \
+    attend_unit_fn attend_F16_##level, attend_F32_##level, attend_BF16_##level, attend_I8_##level, \
+        attend_I16_##level
+
 CPU_LEVEL_FUNCTIONS(define);
 CPU_LEVEL_FUNCTIONS(base);
 CPU_LEVEL_FUNCTIONS(avx2);
@@ -106,5 +113,9 @@ CPU_LEVEL_FUNCTIONS(avx512);
 CPU_LEVEL_FUNCTIONS(avx512vnni);
 CPU_LEVEL_FUNCTIONS(avx512bf16);
 CPU_LEVEL_FUNCTIONS(avx512amx);
+CPU_LEVEL_ATTEND(base);
+CPU_LEVEL_ATTEND(avx2);
+CPU_LEVEL_ATTEND(avx512);
+CPU_LEVEL_ATTEND(avx512bf16);
 
 #endif

@@ -355,26 +355,6 @@ static void make_groups(unit_state *u, uint32_t base) {
     }
 }
 
-/* f(type, n, ...) with n, the queries of a group, as a constant */
-#define WITH_QUERIES(f, n, ...)                                                                    \
-    switch (n) {                                                                                   \
-    case 1:                                                                                        \
-        f(type, 1, __VA_ARGS__);                                                                   \
-        break;                                                                                     \
-    case 2:                                                                                        \
-        f(type, 2, __VA_ARGS__);                                                                   \
-        break;                                                                                     \
-    case 3:                                                                                        \
-        f(type, 3, __VA_ARGS__);                                                                   \
-        break;                                                                                     \
-    case 4:                                                                                        \
-        if (QUERIES >= 4) f(type, 4, __VA_ARGS__);                                                 \
-        break;                                                                                     \
-    case 6:                                                                                        \
-        if (QUERIES >= 6) f(type, 6, __VA_ARGS__);                                                 \
-        break;                                                                                     \
-    }
-
 /* ---- scores ---- */
 
 /* s[h][16 i + lane] for n_tiles tiles from `i` on; those past the end repeat the last tile. */
@@ -658,6 +638,35 @@ INLINE void sum_values(kv_type type, int n, const unit_state *u, const stream *s
         sum_features(type, n, few, u, st, g, f + (size_t)(v * VW));
 }
 
+/* ---- for each number of queries ---- */
+
+/* Functions of their own: the compiler takes far longer for one that has all of them inside. */
+typedef void score_fn(unit_state *u, const stream *st, const group *g, uint32_t i);
+typedef void values_fn(const unit_state *u, const stream *st, const group *g, size_t f, int n_vecs);
+
+#define GROUP_OF(type, n)                                                                          \
+    static void score_##type##_##n(unit_state *u, const stream *st, const group *g, uint32_t i) {  \
+        score(KV_##type, n, u, st, g, i);                                                          \
+    }                                                                                              \
+    static void values_##type##_##n(const unit_state *u, const stream *st, const group *g,         \
+                                    size_t f, int n_vecs) {                                        \
+        sum_values(KV_##type, n, u, st, g, f, n_vecs);                                             \
+    }
+#if defined(CPU_LEVEL_AVX2) || defined(CPU_LEVEL_AVX512)
+#define GROUPS_OF(type)                                                                            \
+    GROUP_OF(type, 1)                                                                              \
+    GROUP_OF(type, 2) GROUP_OF(type, 3) GROUP_OF(type, 4) GROUP_OF(type, 6)
+#define FUNCTIONS_OF(f, type)                                                                      \
+    {                                                                                              \
+        [1] = f##_##type##_1, [2] = f##_##type##_2, [3] = f##_##type##_3, [4] = f##_##type##_4,    \
+        [6] = f##_##type##_6                                                                       \
+    }
+#else
+#define GROUPS_OF(type) GROUP_OF(type, 1) GROUP_OF(type, 2) GROUP_OF(type, 3)
+#define FUNCTIONS_OF(f, type)                                                                      \
+    { [1] = f##_##type##_1, [2] = f##_##type##_2, [3] = f##_##type##_3 }
+#endif
+
 /* ---- units ---- */
 
 /* A sum of zero may be -0 or 0, depending on the other queries: + 0 makes it 0. */
@@ -668,11 +677,12 @@ static void write_out(const attn_job *j, uint32_t row, uint32_t head, const floa
 }
 
 /* The chunk that begins at position `base`, for all queries. */
-INLINE void attend_chunk(kv_type type, unit_state *u, const stream *st, uint32_t base) {
+INLINE void attend_chunk(kv_type type, score_fn *const *scores, values_fn *const *values,
+                         unit_state *u, const stream *st, uint32_t base) {
     make_groups(u, base);
     for (uint32_t i = 0; i < st->n; i += SCORE_TILES)
         for (const group *g = u->groups; g < u->groups + u->n_groups; g++)
-            WITH_QUERIES(score, g->n, u, st, g, i)
+            scores[g->n](u, st, g, i);
     for (uint32_t i = 0; i < u->n_queries; i++) u->part_max[i] = -INFINITY, u->part_sum[i] = 0;
     for (const group *g = u->groups; g < u->groups + u->n_groups; g++)
         for (uint32_t i = g->q0; i < g->q0 + g->n; i++) weigh(type, u, st, g, base, i);
@@ -681,7 +691,7 @@ INLINE void attend_chunk(kv_type type, unit_state *u, const stream *st, uint32_t
     for (size_t f = 0; f < u->width; f += OUT_VECS * VW) {
         int n_vecs = (int)size_min((u->width - f) / VW, OUT_VECS);
         for (const group *g = u->groups; g < u->groups + u->n_groups; g++)
-            WITH_QUERIES(sum_values, g->n, u, st, g, f, n_vecs)
+            values[g->n](u, st, g, f, n_vecs);
     }
 }
 
@@ -748,7 +758,8 @@ static uint32_t find_tiles(const unit_state *u, const batch_seq *s, uint32_t kv_
     return n;
 }
 
-INLINE void attend_unit(kv_type type, const attn_job *j, const attn_unit *unit) {
+INLINE void attend_unit(kv_type type, score_fn *const *scores, values_fn *const *values,
+                        const attn_job *j, const attn_unit *unit) {
     const attn_spec *spec = j->spec;
     const uint32_t *rows = j->plan->rows + unit->rows_at;
     const batch_seq *s = &j->b->seqs[j->b->row_seq[rows[0]]];
@@ -773,7 +784,7 @@ INLINE void attend_unit(kv_type type, const attn_job *j, const attn_unit *unit) 
             n_next = find_tiles(&u, s, kv_head, (chunk + 1) * ATTN_CHUNK, &next_first, next);
         memcpy(st.at + 2 * st.n, next, n_next * sizeof *next);
         for (uint32_t i = 2 * st.n + n_next; i < STREAM_MAX; i++) st.at[i] = st.at[i - 1];
-        attend_chunk(type, &u, &st, chunk * ATTN_CHUNK);
+        attend_chunk(type, scores, values, &u, &st, chunk * ATTN_CHUNK);
         end_chunk(&u, unit, chunk);
     }
     if (!unit->whole) return;
@@ -782,30 +793,35 @@ INLINE void attend_unit(kv_type type, const attn_job *j, const attn_unit *unit) 
                   u.sum[i]);
 }
 
+#define ATTEND(type)                                                                               \
+    GROUPS_OF(type)                                                                                \
+    void LEVEL(attend_##type)(const attn_job *j, const attn_unit *unit) {                          \
+        static score_fn *const scores[] = FUNCTIONS_OF(score, type);                               \
+        static values_fn *const values[] = FUNCTIONS_OF(values, type);                             \
+        attend_unit(KV_##type, scores, values, j, unit);                                           \
+    }
+
+/* Level avx512bf16 multiplies floats as avx512 does, and has the same functions. */
+#if defined(CPU_LEVEL_AVX512BF16)
+#define ATTEND_FLOATS(type) attend_##type##_avx512
+#else
+#define ATTEND_FLOATS(type) LEVEL(attend_##type)
+ATTEND(F16)
+ATTEND(F32)
+#endif
+ATTEND(BF16)
+ATTEND(I8)
+ATTEND(I16)
+
 void LEVEL(attend)(const void *job, uint32_t begin, uint32_t end) {
     const attn_job *j = job;
-    for (uint32_t i = begin; i < end; i++) {
-        const attn_unit *unit = &j->plan->units[i];
-        switch (j->kv->type) {
-        case KV_F16:
-            attend_unit(KV_F16, j, unit);
-            break;
-        case KV_BF16:
-            attend_unit(KV_BF16, j, unit);
-            break;
-        case KV_F32:
-            attend_unit(KV_F32, j, unit);
-            break;
-        case KV_I8:
-            attend_unit(KV_I8, j, unit);
-            break;
-        case KV_I16:
-            attend_unit(KV_I16, j, unit);
-            break;
-        case KV_AUTO:
-            INFERD_CHECK(false); // never in a layout
-        }
-    }
+    static attend_unit_fn *const attend[] = {[KV_F16] = ATTEND_FLOATS(F16),
+                                             [KV_F32] = ATTEND_FLOATS(F32),
+                                             [KV_BF16] = LEVEL(attend_BF16),
+                                             [KV_I8] = LEVEL(attend_I8),
+                                             [KV_I16] = LEVEL(attend_I16)};
+    INFERD_CHECK(j->kv->type < INFERD_COUNT(attend)); // KV_AUTO is never in a layout
+    for (uint32_t i = begin; i < end; i++) attend[j->kv->type](j, &j->plan->units[i]);
 }
 
 /* The chunks of one query, in ascending order; one lane is used. */

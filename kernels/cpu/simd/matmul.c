@@ -266,35 +266,34 @@ static __attribute__((noinline)) void tiles(const float *slab, uint32_t n_lanes,
 
 /* ---- one type ---- */
 
+/* n_rows rows times n_vecs vectors of lanes; a function of its own for each, because the compiler
+ * takes far longer for one that has all of them inside. */
+typedef void direct_fn(const unsigned char *panel, uint32_t lane, const float *x, uint32_t cols,
+                       target to);
+
 /* One range of lanes against n rows, in passes of 4, 2 and 1 rows; the panel stays in cache. */
-INLINE void passes(dtype type, int n_vecs, const unsigned char *panel, uint32_t lane,
+static void passes(direct_fn *const *by_rows, const unsigned char *panel, uint32_t lane,
                    const float *x, uint32_t n, uint32_t cols, target to) {
-    for (uint32_t row = 0; row < n;) {
-        const float *rows = x + (size_t)row * cols;
-        target part = {to.out + row * to.stride, to.stride, to.n_lanes};
-        uint32_t left = n - row, n_rows = left >= 4 ? 4 : left >= 2 ? 2 : 1;
-        if (n_rows == 4)
-            direct(type, 4, n_vecs, panel, lane, rows, cols, part);
-        else if (n_rows == 2)
-            direct(type, 2, n_vecs, panel, lane, rows, cols, part);
-        else
-            direct(type, 1, n_vecs, panel, lane, rows, cols, part);
-        row += n_rows;
+    for (uint32_t row = 0, n_rows; row < n; row += n_rows) {
+        uint32_t left = n - row;
+        n_rows = left >= 4 ? 4 : left >= 2 ? 2 : 1;
+        by_rows[n_rows](panel, lane, x + (size_t)row * cols, cols,
+                        (target){to.out + row * to.stride, to.stride, to.n_lanes});
     }
 }
 
-/* Features [lane, lane + n_lanes) of a panel, a multiple of MATMUL_UNIT, for n rows of x. */
-INLINE void few_rows(dtype type, const unsigned char *panel, uint32_t lane, uint32_t n_lanes,
-                     const float *x, uint32_t n, uint32_t cols, target to) {
+/* Features [lane, lane + n_lanes) of a panel, a multiple of MATMUL_UNIT, for n rows of x; `two`:
+ * for half a panel, where four vectors are more than that. */
+static void few_rows(direct_fn *const *four, direct_fn *const *two, const unsigned char *panel,
+                     uint32_t lane, uint32_t n_lanes, const float *x, uint32_t n, uint32_t cols,
+                     target to) {
     uint32_t l = 0;
     for (; l + 4 * VW <= n_lanes && to.n_lanes > (int)l; l += 4 * VW)
-        passes(type, 4, panel, lane + l, x, n, cols,
+        passes(four, panel, lane + l, x, n, cols,
                (target){to.out + l, to.stride, to.n_lanes - (int)l});
-#if defined(CPU_LEVEL_AVX512) // elsewhere four vectors are half a panel already
-    if (l < n_lanes && to.n_lanes > (int)l)
-        passes(type, 2, panel, lane + l, x, n, cols,
+    if (two != NULL && l < n_lanes && to.n_lanes > (int)l)
+        passes(two, panel, lane + l, x, n, cols,
                (target){to.out + l, to.stride, to.n_lanes - (int)l});
-#endif
 }
 
 INLINE void many_rows(dtype type, const unsigned char *panel, uint32_t lane, uint32_t n_lanes,
@@ -307,10 +306,32 @@ INLINE void many_rows(dtype type, const unsigned char *panel, uint32_t lane, uin
     }
 }
 
+#define DIRECT(type, n_rows, n_vecs)                                                               \
+    static void direct_##type##_##n_rows##_##n_vecs(const unsigned char *panel, uint32_t lane,     \
+                                                    const float *x, uint32_t cols, target to) {    \
+        direct(DTYPE_##type, n_rows, n_vecs, panel, lane, x, cols, to);                            \
+    }
+#define DIRECT_OF(type, n_vecs)                                                                    \
+    DIRECT(type, 1, n_vecs)                                                                        \
+    DIRECT(type, 2, n_vecs)                                                                        \
+    DIRECT(type, 4, n_vecs)                                                                        \
+    static direct_fn *const direct_##type##_##n_vecs[DIRECT_ROWS + 1] = {                          \
+        [1] = direct_##type##_1_##n_vecs,                                                          \
+        [2] = direct_##type##_2_##n_vecs,                                                          \
+        [4] = direct_##type##_4_##n_vecs};
+#if defined(CPU_LEVEL_AVX512) // elsewhere four vectors are half a panel already
+#define HALF_A_PANEL(type)    DIRECT_OF(type, 2)
+#define HALF_A_PANEL_OF(type) direct_##type##_2
+#else
+#define HALF_A_PANEL(type)
+#define HALF_A_PANEL_OF(type) NULL
+#endif
 #define TYPE_FUNCTIONS(type)                                                                       \
+    DIRECT_OF(type, 4)                                                                             \
+    HALF_A_PANEL(type)                                                                             \
     static void few_##type(const unsigned char *panel, uint32_t lane, uint32_t n_lanes,            \
                            const float *x, uint32_t n, uint32_t cols, target to) {                 \
-        few_rows(DTYPE_##type, panel, lane, n_lanes, x, n, cols, to);                              \
+        few_rows(direct_##type##_4, HALF_A_PANEL_OF(type), panel, lane, n_lanes, x, n, cols, to);  \
     }                                                                                              \
     static void many_##type(const unsigned char *panel, uint32_t lane, uint32_t n_lanes,           \
                             const float *x, uint32_t n, uint32_t cols, target to) {                \

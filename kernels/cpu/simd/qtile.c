@@ -1,0 +1,213 @@
+/* qtile.c - a tile of rows times a part of a panel (qmatmul.c).  Compiled per level.
+ *
+ * Lanes are output features (panel.h).  A word of weights becomes pairs of 16-bit factors by a
+ * shift and a mask, 32 bits of activations are broadcast, and one instruction multiplies and adds
+ * both.  A tile holds n_rows x n_vecs dots in registers and their totals, needed once in a group,
+ * in L1; there is one for each number of rows, none is padded.
+ *
+ * Few rows are bound by the bytes of the weights, which are prefetched.  Many rows are bound by the
+ * multiplying units; then the next panel is prefetched while the first tile reads this one.
+ *
+ * Thread: any. */
+#include "cpu/level.h"
+#include "cpu/simd/qtile.h"
+
+/* Columns k and k + 4 of the word, less the offset. */
+INLINE vi pair(dtype type, const word *w, int k) {
+    if (type == DTYPE_Q8_0) {
+        vs four = (vs)w->low[k / 2];
+        return (vi)((k % 2 == 0 ? four << 8 : four) >> 8);
+    }
+    vi q = k == 3 ? (vi)((vus)w->low[0] >> 12) : (vi)((vu)w->low[0] >> (4 * k)) & 0x000f000f;
+    if (type == DTYPE_Q6_K) {
+        vi high = k < 2 ? w->high << (4 - 2 * k) : (vi)((vu)w->high >> (2 * k - 4));
+        q |= high & 0x00300030;
+    }
+    if (type == DTYPE_Q5_0 || type == DTYPE_Q5_1 || type == DTYPE_Q5_K)
+        q |= w->high << (4 - k) & 0x00100010;
+    return (vi)((vs)q - offset_of(type));
+}
+
+/* ---- tiles ---- */
+
+/* Prefetch the lines of [at, at + n_bytes), `ahead` bytes further on: into L1 data that is read
+ * soon, into L2 the data of the next panel. */
+INLINE void fetch(const void *at, size_t n_bytes, size_t ahead, bool soon) {
+    UNROLL
+    for (size_t i = 0; i < n_bytes; i += 64) {
+        if (soon)
+            __builtin_prefetch((const unsigned char *)at + ahead + i, 0, 3);
+        else
+            __builtin_prefetch((const unsigned char *)at + ahead + i, 0, 2);
+    }
+}
+
+/* The parts of a group that a tile reads besides its words. */
+INLINE void fetch_scales(const panel_group *p, uint32_t lane, size_t n_lanes, size_t ahead,
+                         bool soon) {
+    if (p->d != NULL) fetch(p->d + lane, n_lanes * 2, ahead, soon);
+    if (p->m != NULL) fetch(p->m + lane, n_lanes * 2, ahead, soon);
+    if (p->scale_u8 != NULL) fetch(p->scale_u8 + lane, n_lanes, ahead, soon);
+    if (p->min_u8 != NULL) fetch(p->min_u8 + lane, n_lanes, ahead, soon);
+    if (p->scale_i8 != NULL) fetch(p->scale_i8 + lane, n_lanes, ahead, soon);
+    if (p->high != NULL) fetch(p->high + lane, n_lanes * 4, ahead, soon);
+}
+
+/* n words of 8 columns.  A stream prefetches them one by one, between its products: it waits for
+ * the memory, and evenly spread fetches keep the memory busy best. */
+INLINE void fetch_words(dtype type, const unsigned char *q, uint32_t n, uint32_t lane,
+                        size_t n_lanes, size_t ahead, bool soon) {
+    UNROLL
+    for (uint32_t i = 0; i < n * words_of(type); i++)
+        fetch(q + ((size_t)i * PANEL_ROWS + lane) * 4, n_lanes * 4, ahead, soon);
+}
+
+INLINE void tile_i16(dtype type, int n_rows, int n_vecs, source w, uint32_t lane, x_tile x,
+                     float *sums) {
+    const uint32_t in_group = group_cols(type);
+    const size_t n_lanes = (size_t)n_vecs * VW;
+    const bool stream = streams(type, n_rows), soon = stream || words_of(type) > 1;
+    UNROLL
+    for (int r = 0; r < n_rows; r++) UNROLL
+    for (int v = 0; v < n_vecs; v++) vf_store(sums + r * PANEL_ROWS + v * VW, vf_set1(0));
+    for (uint32_t g = 0; g < w.cols / in_group; g++, x.sum += has_base(type) ? n_rows : 0) {
+        panel_group p = panel_group_at(type, w.panel, g);
+        const bool fetches = (uintptr_t)p.q + w.ahead < (uintptr_t)w.end;
+        if (fetches) {
+            fetch_scales(&p, lane, n_lanes, w.ahead, soon);
+            if (!stream)
+                fetch_words(type, p.q, in_group / PANEL_WORD, lane, n_lanes, w.ahead, soon);
+        }
+        vi dot[QACT_ROWS][4], high[4];
+        UNROLL
+        for (int v = 0; v < n_vecs; v++)
+            high[v] = p.high != NULL ? vi_load(p.high + lane + v * VW) : vi_set1(0);
+        UNROLL
+        for (int r = 0; r < n_rows; r++) UNROLL
+        for (int v = 0; v < n_vecs; v++) dot[r][v] = vi_set1(0);
+        ROLLED
+        for (uint32_t i = 0; i < in_group / PANEL_WORD; i++) {
+            const unsigned char *at = p.q + (size_t)i * words_of(type) * PANEL_ROWS * 4;
+            word words[4];
+            if (stream && fetches) fetch_words(type, at, 1, lane, n_lanes, w.ahead, soon);
+            UNROLL
+            for (int v = 0; v < n_vecs; v++)
+                words[v] = word_at(type, at, &high[v], lane + (uint32_t)(v * VW));
+            UNROLL
+            for (int k = 0; k < 4; k++, x.q += n_rows) {
+                vi pairs[4];
+                UNROLL
+                for (int v = 0; v < n_vecs; v++) pairs[v] = pair(type, &words[v], k);
+                UNROLL
+                for (int r = 0; r < n_rows; r++) {
+                    vi a = vi_set1((int32_t)x.q[r]);
+                    UNROLL
+                    for (int v = 0; v < n_vecs; v++) dot[r][v] = vi_dot(dot[r][v], pairs[v], a);
+                }
+            }
+        }
+        COMPILER_FENCE; // before it, the dots need the registers
+        UNROLL
+        for (int v = 0; v < n_vecs; v++) {
+            vf scale, base;
+            group_scale(type, &p, lane + (uint32_t)(v * VW), &scale, &base);
+            UNROLL
+            for (int r = 0; r < n_rows; r++) {
+                float *at = sums + r * PANEL_ROWS + v * VW;
+                vf total = vf_fma(scale, vf_of_vi(dot[r][v]), vf_load(at));
+                if (has_base(type)) total = vf_fma(base, vf_of_vi(vi_set1(x.sum[r])), total);
+                vf_store(at, total);
+            }
+        }
+    }
+}
+
+#if defined(CPU_LEVEL_AVX512BF16)
+INLINE void tile_bf16(int n_rows, int n_vecs, source w, uint32_t lane, x_tile x, float *sums) {
+    const uint32_t *rest = x.q + (size_t)w.cols / 2 * (size_t)n_rows; // second terms
+    vf total[QACT_ROWS][4];
+    UNROLL
+    for (int r = 0; r < n_rows; r++) UNROLL
+    for (int v = 0; v < n_vecs; v++) total[r][v] = vf_set1(0);
+    for (uint32_t g = 0; g < w.cols / PANEL_WORD; g++) {
+        panel_group p = panel_group_at(DTYPE_BF16, w.panel, g);
+        if ((uintptr_t)p.q + w.ahead < (uintptr_t)w.end)
+            fetch_words(DTYPE_BF16, p.q, 1, lane, (size_t)n_vecs * VW, w.ahead, true);
+        UNROLL
+        for (int k = 0; k < 4; k++, x.q += n_rows, rest += n_rows) {
+            vi pairs[4];
+            UNROLL
+            for (int v = 0; v < n_vecs; v++)
+                pairs[v] = vi_load(p.q + ((size_t)(k * PANEL_ROWS + v * VW) + lane) * 4);
+            UNROLL
+            for (int r = 0; r < n_rows; r++) {
+                vi a = vi_set1((int32_t)x.q[r]);
+                UNROLL
+                for (int v = 0; v < n_vecs; v++)
+                    total[r][v] = vf_dot_bf16(total[r][v], pairs[v], a);
+            }
+            UNROLL
+            for (int r = 0; r < n_rows; r++) {
+                vi a = vi_set1((int32_t)rest[r]);
+                UNROLL
+                for (int v = 0; v < n_vecs; v++)
+                    total[r][v] = vf_dot_bf16(total[r][v], pairs[v], a);
+            }
+        }
+    }
+    UNROLL
+    for (int r = 0; r < n_rows; r++) UNROLL
+    for (int v = 0; v < n_vecs; v++) vf_store(sums + r * PANEL_ROWS + v * VW, total[r][v]);
+}
+#endif
+
+INLINE void tile(dtype type, int n_rows, int n_vecs, const source *w, uint32_t lane,
+                 const x_tile *x, float *sums) {
+#if defined(CPU_LEVEL_AVX512BF16)
+    if (type == DTYPE_BF16) {
+        tile_bf16(n_rows, n_vecs, *w, lane, *x, sums);
+        return;
+    }
+#endif
+    tile_i16(type, n_rows, n_vecs, *w, lane, *x, sums);
+}
+
+INLINE void lanes(dtype type, int n_rows, const source *w, uint32_t lane, uint32_t n_lanes,
+                  const x_tile *x, float *sums) {
+    const int n_vecs = vecs_of(type, n_rows);
+    uint32_t l = 0;
+    for (; l + (uint32_t)(n_vecs * VW) <= n_lanes; l += (uint32_t)(n_vecs * VW))
+        tile(type, n_rows, n_vecs, w, lane + l, x, sums + l);
+    if (n_vecs * VW > MATMUL_UNIT && l < n_lanes)
+        tile(type, n_rows, n_vecs / 2, w, lane + l, x, sums + l);
+}
+
+#define TILE(type, n)                                                                              \
+    static void tile_##type##_##n(const source *w, uint32_t lane, uint32_t n_lanes,                \
+                                  const x_tile *x, float *sums) {                                  \
+        lanes(DTYPE_##type, n, w, lane, n_lanes, x, sums);                                         \
+    }
+#define TILES(type)                                                                                \
+    TILE(type, 1)                                                                                  \
+    TILE(type, 2)                                                                                  \
+    TILE(type, 3)                                                                                  \
+    TILE(type, 4) TILE(type, 5) TILE(type, 6) TILE(type, 7) TILE(type, 8)
+#define TILES_OF(type)                                                                             \
+    [DTYPE_##type] = {tile_##type##_1, tile_##type##_2, tile_##type##_3, tile_##type##_4,          \
+                      tile_##type##_5, tile_##type##_6, tile_##type##_7, tile_##type##_8}
+
+#if defined(CPU_LEVEL_AVX512BF16)
+TILES(BF16)
+qtile_table LEVEL(qtiles) = {TILES_OF(BF16)};
+#else
+TILES(Q4_0)
+TILES(Q4_1)
+TILES(Q5_0)
+TILES(Q5_1)
+TILES(Q8_0)
+TILES(Q4_K)
+TILES(Q5_K)
+TILES(Q6_K)
+qtile_table LEVEL(qtiles) = {TILES_OF(Q4_0), TILES_OF(Q4_1), TILES_OF(Q5_0), TILES_OF(Q5_1),
+                             TILES_OF(Q8_0), TILES_OF(Q4_K), TILES_OF(Q5_K), TILES_OF(Q6_K)};
+#endif
