@@ -158,8 +158,10 @@ static void row_to_f32(lt_type type, const uint16_t *row, uint32_t k, float *out
 enum { ROWS_AT_ONCE = 4, LANES = 8 };
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float))));
 
-static inline __attribute__((always_inline)) float sum_of(lanes a, const float *x, const float *w,
-                                                          uint32_t from, uint32_t k) {
+/* By address: as an argument such a vector has another form without AVX. */
+static inline __attribute__((always_inline)) float
+sum_of(const lanes *sums, const float *x, const float *w, uint32_t from, uint32_t k) {
+    lanes a = *sums;
     for (uint32_t i = from; i < k; i++) a[0] += x[i] * w[i];
     return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]));
 }
@@ -176,10 +178,10 @@ static inline __attribute__((always_inline)) void products_of(const float *x, co
         c += *(const lanes *)(x2 + i) * wi;
         d += *(const lanes *)(x3 + i) * wi;
     }
-    out[0] = sum_of(a, x, w, i, k);
-    out[1] = sum_of(b, x1, w, i, k);
-    out[2] = sum_of(c, x2, w, i, k);
-    out[3] = sum_of(d, x3, w, i, k);
+    out[0] = sum_of(&a, x, w, i, k);
+    out[1] = sum_of(&b, x1, w, i, k);
+    out[2] = sum_of(&c, x2, w, i, k);
+    out[3] = sum_of(&d, x3, w, i, k);
 }
 
 /* The same sums with and without AVX2: most of the time of the emulated device goes here. */
