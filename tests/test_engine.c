@@ -260,7 +260,7 @@ static void a_ceiling_below_the_weights_is_told_as_one(void) {
     engine_model_do(f.e, 0, ENGINE_LOAD); // by hand, as at the start
     for (int i = 0; i < 5000 && engine_model_state(f.e, 0) != MODEL_FAILED; i++) nap();
     EXPECT_EQ(engine_admit(f.e, 0, 30, 5, NULL, &err), INFERD_EQUOTA);
-    EXPECT(strstr(err.text, "need 3 pages") != NULL && strstr(err.text, "2 (max)") != NULL);
+    EXPECT(strstr(err.text, "the model's max is 4 MiB and must be 8 MiB or more") != NULL);
     EXPECT(engine_submit(f.e, request(2, 30, 5)));
     EXPECT(front_wait(&f, 2));
     EXPECT_EQ(f.outcomes[2].done.done.status, INFERD_EQUOTA);
@@ -519,7 +519,7 @@ static void what_never_fits_is_known_before_it_is_submitted(void) {
 static void a_model_that_fails_to_load_says_why_and_gives_its_pages_back(void) {
     for (int which = 0; which < 3; which++) {
         static const char *const words[] = {"the file is wrong", "opening the device: no such",
-                                            "the weights need 3 pages"};
+                                            "6 MiB for the weights"};
         front f;
         engine_limits limits = {0};
         inferd_err err = {0};

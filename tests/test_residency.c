@@ -193,8 +193,8 @@ static void a_pinned_model_stays_and_others_report_no_room(void) {
     core_rig_finish(&r);
     EXPECT_EQ(r.outcomes[1].done.done.status, INFERD_EMODEL);
     EXPECT_STR(r.outcomes[1].done.done.text,
-               "the weights need 12 pages and keys and values at least one; the device has 20, of "
-               "which 12 are guaranteed to other models or pinned");
+               "the device's memory is 40 MiB and must be 50 MiB or more: 24 MiB for the weights, "
+               "2 MiB for keys and values, 24 MiB guaranteed to others or pinned");
     EXPECT_EQ(state_of(&r, 0), MODEL_HOT);
     EXPECT_EQ(core_rig_model(&r, 0)->n_loads, 1);
     core_rig_run(&r, 1100000);
@@ -398,12 +398,12 @@ static void what_never_fits_fails_with_the_numbers(void) {
     core_rig_run(&r, 10000);
     EXPECT_EQ(state_of(&r, 0), MODEL_FAILED);
     EXPECT_STR(core_rig_model(&r, 0)->why.text,
-               "the weights need 20 pages and keys and values at least one; the device has 20, of "
-               "which 0 are guaranteed to other models or pinned");
+               "the device's memory is 40 MiB and must be 42 MiB or more: 40 MiB for the weights, "
+               "2 MiB for keys and values");
     EXPECT_EQ(state_of(&r, 1), MODEL_FAILED);
     EXPECT_STR(core_rig_model(&r, 1)->why.text,
-               "the weights need 8 pages and keys and values at least one; the model may have 8 "
-               "(max)");
+               "the model's max is 16 MiB and must be 18 MiB or more: 16 MiB for the weights, "
+               "2 MiB for keys and values");
     core_rig_deinit(&r);
 }
 

@@ -1,9 +1,8 @@
 /* residency_bring_up.c - bring-up: in which order models come, and onto which pages. */
 #include "residency_parts.h"
+#include "scheduler/feasible.h"
 
 enum { EAGER_LEAVES_QUARTERS = 1 }; // quarters of the device's pages that eager models leave free
-
-typedef unsigned long long ull; // for printing
 
 /* Weights larger than the host budget can never become WARM; wanting that would block others. */
 static bool fits_host(const residency *r, uint32_t root) {
@@ -104,29 +103,38 @@ static bool make_room_to_begin(residency *r, uint32_t root, const residency_want
                                now_us);
 }
 
+/* The numbers that matter come first: a client's copy of the sentence may be cut off. */
+static void say_size(inferd_err *err, inferd_status status, const char *what, uint64_t has,
+                     uint64_t weights, uint64_t kv, uint64_t kept) {
+    inferd_fail(err, status, "%s is %s and must be %s or more: %s for the weights", what,
+                feasible_mib(has).text, feasible_mib(weights + kv + kept).text,
+                feasible_mib(weights).text);
+    size_t n = strlen(err->text);
+    if (kv > 0)
+        n += (size_t)snprintf(err->text + n, sizeof err->text - n, ", %s for keys and values",
+                              feasible_mib(kv).text);
+    if (kept > 0)
+        snprintf(err->text + n, sizeof err->text - n, ", %s guaranteed to others or pinned",
+                 feasible_mib(kept).text);
+}
+
 /* False: it can never fit, and is FAILED now with the numbers. */
 static bool check_size(residency *r, uint32_t root, uint64_t now_us) {
     const resident *m = &r->slots[root];
     const pool *p = r->pool;
+    const uint64_t page = r->page_bytes, n = m->about.weight_pages, n_host = m->about.host_pages;
     inferd_err err = {0};
-    uint32_t n = m->about.weight_pages;
     uint64_t kept = residency_kept_by_others(r, root, false),
              host_kept = residency_kept_by_others(r, root, true);
     if (n + 1 + kept > p->n_device)
-        inferd_fail(&err, INFERD_EMODEL,
-                    "the weights need %u pages and keys and values at least one; the device has "
-                    "%u, of which %llu are guaranteed to other models or pinned",
-                    n, p->n_device, (ull)kept);
+        say_size(&err, INFERD_EMODEL, "the device's memory", p->n_device * page, n * page, page,
+                 kept * page);
     else if (n >= p->owners[root].max)
-        inferd_fail(&err, INFERD_EQUOTA,
-                    "the weights need %u pages and keys and values at least one; the model may "
-                    "have %u (max)",
-                    n, p->owners[root].max);
-    else if (!r->one_memory && m->about.host_pages + host_kept > p->n_host)
-        inferd_fail(&err, INFERD_EMODEL,
-                    "the weights need %u pages of host memory; host_arena has %u, of which %llu "
-                    "are pinned",
-                    m->about.host_pages, p->n_host, (ull)host_kept);
+        say_size(&err, INFERD_EQUOTA, "the model's max", p->owners[root].max * page, n * page, page,
+                 0);
+    else if (!r->one_memory && n_host + host_kept > p->n_host)
+        say_size(&err, INFERD_EMODEL, "host_arena", p->n_host * page, n_host * page, 0,
+                 host_kept * page);
     else
         return true;
     if (m->state == MODEL_WARM) r->dev->ops->unstage(r->dev->self, root);
