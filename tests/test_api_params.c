@@ -285,7 +285,7 @@ static void null_is_the_same_as_absent(void) {
     }
     api_params p;
     api_error e;
-    EXPECT(!read_body(API_CHAT, "{\"model\":null,\"messages\":[]}", &p, &e));
+    EXPECT(!read_body(API_CHAT, "{\"model\":\"m\",\"messages\":null}", &p, &e));
     EXPECT_STR(e.code, "missing_required_parameter");
     api_params_deinit(&p);
 }
@@ -778,7 +778,7 @@ static void prompts_have_four_forms(void) {
     BODY(API_COMPLETION, "{\"model\":\"m\",\"prompt\":[1,2147483648]}", "invalid_value",
          "prompt[1]");
     BODY(API_COMPLETION, "{\"model\":\"m\",\"prompt\":[[1],[2]],\"n\":65}", "invalid_value", "n");
-    BODY(API_COMPLETION, "{\"prompt\":\"a\"}", "missing_required_parameter", "model");
+    BODY(API_COMPLETION, "{\"prompt\":\"a\"}", NULL, ""); // if one model is served
     BODY(API_COMPLETION, "{\"model\":\"m\"}", "missing_required_parameter", "prompt");
     BODY(API_TOKENIZE, "{\"prompt\":\"a\"}", NULL, "");
     BODY(API_TOKENIZE, "{\"prompt\":[\"a\"]}", "invalid_value", "prompt");

@@ -372,7 +372,8 @@ static void rules_of_the_whole_are_checked(void) {
     problem_is("{\n\"models\":[]}",
                ":2: models: must not be empty: at least one model is required");
     problem_is("{" MODELS ",\n\"listen\":\"0.0.0.0:80\"}",
-               ":2: listen: 0.0.0.0:80: reachable from other machines, which needs keys");
+               ":2: listen: 0.0.0.0:80: reachable from other machines, which needs keys: "
+               "--api-key-file FILE, or tenants in the configuration");
     problem_is("{" MODELS ",\n\"tenants\":[{\"name\":\"t\"}]}",
                ":2: tenants[0]: has no key: give keys, key_file or key_env");
     problem_is(

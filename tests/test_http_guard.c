@@ -198,8 +198,8 @@ static const row routes[] = {
     {"wrong method", BYTES("POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"), 405,
      true, 0, "method_not_allowed"},
     {"unknown path", BYTES("GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n"), 404, false, 0,
-     "{\"error\":{\"message\":\"There is nothing at this "
-     "path.\",\"type\":\"invalid_request_error\","
+     "{\"error\":{\"message\":\"There is nothing at "
+     "/nothing.\",\"type\":\"invalid_request_error\","
      "\"param\":null,\"code\":\"unknown_url\"}}"},
     {"unknown path before the key", BYTES("POST /nothing HTTP/1.1\r\nHost: x\r\n\r\n"), 404, false,
      0},

@@ -52,7 +52,7 @@ void api_refuse(api_job *job, bool rq_gone);
 /* -- api_prepare.c -- */
 void api_prepare(void *ctx);
 /* The model a request names.  False: job->error is set. */
-bool api_pick_model(api_job *job, const api_params *p, const config_model **about);
+bool api_pick_model(api_job *job, api_params *p, const config_model **about);
 /* Renders a conversation and tokenizes it. */
 bool api_encode_chat(api_job *job, const api_params *p, const config_model *about, tok_ids *out);
 bool api_encode_text(api_job *job, const api_params *p, bytes text, const char *param,
@@ -69,6 +69,7 @@ void api_health(void *ctx, http_request *rq);
 void api_ready(void *ctx, http_request *rq);
 void api_metrics(void *ctx, http_request *rq);
 void api_version(void *ctx, http_request *rq);
+void api_root(void *ctx, http_request *rq);
 void api_audit(void *ctx, http_request *rq);
 
 #endif

@@ -40,9 +40,10 @@ void api_models_one(void *ctx, http_request *rq) {
     int idx = app_find_model(a->config, app_tenant(a->config, rq->tenant), name, n, NULL);
     if (idx < 0) {
         api_error e = {0};
-        char quoted[API_QUOTE_BYTES];
-        api_fail(&e, API_NO_MODEL, "model", "the model \"%s\" does not exist",
-                 api_quote(quoted, name, n));
+        char quoted[API_QUOTE_BYTES], names[API_NAMES_BYTES];
+        app_list_models(a->config, app_tenant(a->config, rq->tenant), names, sizeof names);
+        api_fail(&e, API_NO_MODEL, "model", "the model \"%s\" does not exist (served: %s)",
+                 api_quote(quoted, name, n), names);
         api_answer_error(rq, &e);
         return;
     }

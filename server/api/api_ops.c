@@ -2,6 +2,7 @@
 #include "api.h"
 #include "app_usage.h"
 #include "admission.h"
+#include "json_out.h"
 
 /* Alive: the loop runs, and a device is left.  Independent of models: a slow load is not killed. */
 void api_health(void *ctx, http_request *rq) {
@@ -16,24 +17,47 @@ void api_health(void *ctx, http_request *rq) {
     api_answer_json(rq, 200, &out);
 }
 
+/* How many models are in each state, and which, where their names are no secret: this route needs
+ * no key, and tenants see only the models they may use. */
+static void add_states(const app_config *c, const uint8_t *states, buf *out) {
+    uint32_t counts[MODEL_STATES] = {0};
+    for (uint32_t i = 0; i < c->c->n_models; i++) counts[states[i]]++;
+    buf_add_str(out, ",\"states\":{");
+    bool first = true;
+    for (uint32_t s = 0; s < MODEL_STATES; s++) {
+        if (counts[s] == 0) continue;
+        buf_add_format(out, "%s\"%s\":%u", first ? "" : ",", model_state_name(s), counts[s]);
+        first = false;
+    }
+    buf_add_char(out, '}');
+    if (c->c->n_tenants > 0) return;
+    buf_add_str(out, ",\"models\":{");
+    for (uint32_t i = 0; i < c->c->n_models; i++) {
+        if (i > 0) buf_add_char(out, ',');
+        json_add_string(out, c->c->models[i].name, strlen(c->c->models[i].name));
+        buf_add_format(out, ":\"%s\"", model_state_name(states[i]));
+    }
+    buf_add_char(out, '}');
+}
+
 /* Ready for work: the device is open, models that load at the start are loaded (others load at a
  * request), at least one can be served, and the daemon does not drain. */
 void api_ready(void *ctx, http_request *rq) {
     app *a = ctx;
     uint32_t n_failed = 0;
+    uint8_t states[CONFIG_MODELS_MAX];
     const app_config *c = a->config;
-    buf models = {0}, out = {0};
+    buf out = {0};
     for (uint32_t i = 0; i < c->c->n_models; i++) {
-        model_state s = fleet_model_state(a->fleet, (uint32_t)c->slots[i]);
-        n_failed += s == MODEL_FAILED;
-        buf_add_format(&models, "%s\"%s\"", i == 0 ? "" : ",", model_state_name(s));
+        states[i] = (uint8_t)fleet_model_state(a->fleet, (uint32_t)c->slots[i]);
+        n_failed += states[i] == MODEL_FAILED;
     }
     bool failed = n_failed == c->c->n_models, settled = fleet_is_settled(a->fleet);
     bool ready = !a->draining && settled && !failed;
     const char *status = ready ? "ready" : a->draining ? "draining" : failed ? "failed" : "loading";
-    /* No names: this route needs no key, and names of models are for tenants only. */
-    buf_add_format(&out, "{\"status\":\"%s\",\"models\":[%s]}", status, buf_cstr(&models));
-    buf_deinit(&models);
+    buf_add_format(&out, "{\"status\":\"%s\"", status);
+    add_states(c, states, &out);
+    buf_add_char(&out, '}');
     http_answer(rq, ready ? 200 : 503, "application/json", &out, ready ? NULL : "Retry-After: 2\n");
 }
 
@@ -42,6 +66,22 @@ void api_version(void *ctx, http_request *rq) {
     buf out = {0};
     buf_add_str(&out, "{\"version\":\"" INFERD_VERSION "\"}");
     api_answer_json(rq, 200, &out);
+}
+
+void api_root(void *ctx, http_request *rq) {
+    static const char text[] =
+        "inferd " INFERD_VERSION ": language models over an OpenAI-compatible API\n"
+        "\n"
+        "base_url for clients: this address with /v1\n"
+        "GET  /v1/models              the models\n"
+        "POST /v1/chat/completions    a conversation\n"
+        "POST /v1/completions         text as it is\n"
+        "GET  /ready                  what is loaded\n"
+        "GET  /metrics                figures for Prometheus\n";
+    (void)ctx;
+    buf out = {0};
+    buf_add_str(&out, text);
+    http_answer(rq, 200, "text/plain; charset=utf-8", &out, NULL);
 }
 
 void api_metrics(void *ctx, http_request *rq) {

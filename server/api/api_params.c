@@ -143,9 +143,9 @@ static bool require(const api_params *p, const char *name, api_error *err) {
 static bool require_input(const api_params *p, api_error *err) {
     switch (p->route) {
     case API_CHAT:
-        return require(p, "model", err) && require(p, "messages", err);
+        return require(p, "messages", err);
     case API_COMPLETION:
-        return require(p, "model", err) && require(p, "prompt", err);
+        return require(p, "prompt", err);
     case API_DETOKENIZE:
         return require(p, "tokens", err);
     case API_TOKENIZE:

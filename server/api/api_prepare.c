@@ -33,21 +33,24 @@ static bool no_memory(api_job *job) {
     return api_fail(&job->error, API_INTERNAL, NULL, "the server is short of memory");
 }
 
-bool api_pick_model(api_job *job, const api_params *p, const config_model **about) {
+bool api_pick_model(api_job *job, api_params *p, const config_model **about) {
     const inferd_config *c = job->config->c;
-    const char *name = p->model;
-    if (name[0] == 0 && (p->route == API_TOKENIZE || p->route == API_DETOKENIZE)) {
-        if (c->n_models != 1)
-            return api_fail(&job->error, API_MISSING, "model",
-                            "\"model\" is required: several models are served");
-        name = c->models[0].name;
+    char names[API_NAMES_BYTES];
+    if (p->model[0] == 0) {
+        const char *only = app_list_models(job->config, job->tenant, names, sizeof names);
+        if (only == NULL)
+            return api_fail(&job->error, API_MISSING, "model", "\"model\" is required (served: %s)",
+                            names);
+        p->model = only;
     }
     uint32_t config_idx = 0;
-    int idx = app_find_model(job->config, job->tenant, name, strlen(name), &config_idx);
+    int idx = app_find_model(job->config, job->tenant, p->model, strlen(p->model), &config_idx);
     if (idx < 0) {
         char quoted[API_QUOTE_BYTES];
-        return api_fail(&job->error, API_NO_MODEL, "model", "the model \"%s\" does not exist",
-                        api_quote(quoted, name, strlen(name)));
+        app_list_models(job->config, job->tenant, names, sizeof names);
+        return api_fail(&job->error, API_NO_MODEL, "model",
+                        "the model \"%s\" does not exist (served: %s)",
+                        api_quote(quoted, p->model, strlen(p->model)), names);
     }
     job->model_idx = idx;
     *about = &c->models[config_idx];

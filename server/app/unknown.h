@@ -18,7 +18,7 @@ enum {
     UNKNOWN_LINE_BYTES = 256,  // of the header with its name
     UNKNOWN_TOLD_MAX = 256     // logged names
 };
-#define UNKNOWN_HEADER "x-inferd-ignored-fields"
+#define UNKNOWN_HEADER "x-inferd-ignored"
 
 typedef struct unknown_field {
     char name[API_QUOTE_BYTES]; // its first 64 bytes
@@ -32,7 +32,7 @@ typedef struct unknown_fields {
 
 /* NULL: this name is only counted. */
 unknown_field *unknown_add(unknown_fields *u, const char *name);
-/* "x-inferd-ignored-fields: temprature, foo, +3\n", or "" if there are none. */
+/* "x-inferd-ignored: temprature, foo, +3\n", or "" if there are none. */
 void unknown_line(const unknown_fields *u, char out[UNKNOWN_LINE_BYTES]);
 
 typedef enum unknown_news { UNKNOWN_NEW, UNKNOWN_TOLD, UNKNOWN_FULL } unknown_news;

@@ -36,7 +36,7 @@ typedef enum api_fault {
     API_FAULTS
 } api_fault;
 
-enum { API_PARAM_BYTES = 96, API_MESSAGE_BYTES = 480, API_QUOTE_BYTES = 72 };
+enum { API_PARAM_BYTES = 96, API_MESSAGE_BYTES = 480, API_QUOTE_BYTES = 72, API_NAMES_BYTES = 320 };
 
 typedef struct api_error {
     api_fault fault;             // API_OK until something fails

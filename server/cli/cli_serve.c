@@ -44,12 +44,15 @@
 #include "watchdog.h"
 
 static const char usage[] =
-    "usage: inferd serve [--config FILE.json | --model FILE.gguf] [options]\n"
+    "usage: inferd serve FILE.gguf | FILE.json [options]\n"
     "\n"
-    "  --config FILE     everything from one JSON file (docs/configuration.md)\n"
-    "  --model FILE      serve one model with defaults\n"
-    "  --name NAME       the model's name in the API (with --model; default: the file's name)\n"
-    "  --listen ADDRESS  HOST:PORT or unix:PATH (default 127.0.0.1:8080)\n"
+    "  FILE.gguf         serve one model with defaults (or --model FILE)\n"
+    "  FILE.json         everything from one JSON file, docs/configuration.md (or --config FILE)\n"
+    "  --name NAME       the model's name in the API (default: the file's name)\n"
+    "  --listen ADDRESS  PORT, ADDRESS:PORT or unix:PATH (default 127.0.0.1:8080)\n"
+    "  --api-key-file F  clients need one of its keys, one per line; required to listen on other\n"
+    "                    addresses than those of this machine\n"
+    "  --api-key-env V   the same with one key, in the environment variable V\n"
     "  --device DEVICE   cpu, cuda, cuda:INDEX, a GPU's UUID, or auto (default: auto)\n"
     "  --memory SIZE     of the device's page pool (default: 2GiB on the CPU, what is free on a "
     "GPU)\n"
@@ -70,6 +73,7 @@ enum {
 
 typedef struct serve_options {
     const char *config, *model, *name, *listen, *memory, *threads, *device;
+    const char *key_file, *key_env;
     bool allow_dummy;
 } serve_options;
 
@@ -132,6 +136,16 @@ static bool replace_text(char **slot, const char *text) {
     return true;
 }
 
+static bool add_keys(const serve_options *o, inferd_config *c) {
+    if (o->key_file == NULL && o->key_env == NULL) return true;
+    buf problems;
+    buf_init(&problems, 1 << 16);
+    bool fine = config_add_keys(c, o->key_file, o->key_env, &problems);
+    if (!fine) fputs(buf_cstr(&problems), stderr);
+    buf_deinit(&problems);
+    return fine;
+}
+
 /* Options of the command line override the file. */
 static bool apply_options(const serve_options *o, inferd_config *c) {
     double threads;
@@ -144,7 +158,7 @@ static bool apply_options(const serve_options *o, inferd_config *c) {
         if (!cli_number("--threads", o->threads, 1, 1024, &threads)) return false;
         c->devices[0].threads = (uint32_t)threads;
     }
-    return true;
+    return add_keys(o, c);
 }
 
 /* NULL: `problems` has the reason. */
@@ -825,7 +839,8 @@ static int find_devices(server_life *s) {
         return cli_device_status(&err);
     }
     if (s->found.note.text[0] != 0)
-        log_text(LOG_LEVEL_INFO, "serving_on_cpu", "reason", s->found.note.text);
+        log_text(devices_may_have_gpu() ? LOG_LEVEL_INFO : LOG_LEVEL_DEBUG, "serving_on_cpu",
+                 "reason", s->found.note.text);
     return 0;
 }
 
@@ -870,8 +885,34 @@ static void close_all(server_life *s) {
     }
 }
 
+static bool refuse_options(const char *sentence) {
+    fprintf(stderr, "inferd: %s (inferd serve --help)\n", sentence);
+    return false;
+}
+
+/* What is served: one file, by an option or by itself. */
+static bool pick_source(serve_options *o, char **files, int n_files) {
+    static const char json[] = ".json";
+    const char *file = n_files > 0 ? files[0] : NULL;
+    size_t n = file == NULL ? 0 : strlen(file);
+    if (n_files + (o->config != NULL) + (o->model != NULL) > 1)
+        return refuse_options("serve takes one file, of a model or of a configuration, which may "
+                              "have many models");
+    if (n >= sizeof json && strcmp(file + n - (sizeof json - 1), json) == 0)
+        o->config = file;
+    else if (file != NULL)
+        o->model = file;
+    if (o->config == NULL && o->model == NULL)
+        return refuse_options("serve needs a model or a configuration: inferd serve FILE.gguf, or "
+                              "inferd serve FILE.json");
+    if (o->name != NULL && o->model == NULL)
+        return refuse_options(
+            "--name goes with a model; a configuration has the names of its models");
+    return true;
+}
+
 static int read_options(int argc, char **argv, serve_options *o) {
-    enum { NAME = 1, LISTEN, MEMORY, THREADS, DEVICE, ALLOW_DUMMY };
+    enum { NAME = 1, LISTEN, MEMORY, THREADS, DEVICE, ALLOW_DUMMY, KEY_FILE, KEY_ENV };
     static const struct option longs[] = {{"config", required_argument, NULL, 'c'},
                                           {"model", required_argument, NULL, 'm'},
                                           {"name", required_argument, NULL, NAME},
@@ -880,6 +921,8 @@ static int read_options(int argc, char **argv, serve_options *o) {
                                           {"device", required_argument, NULL, DEVICE},
                                           {"threads", required_argument, NULL, THREADS},
                                           {"allow-dummy", no_argument, NULL, ALLOW_DUMMY},
+                                          {"api-key-file", required_argument, NULL, KEY_FILE},
+                                          {"api-key-env", required_argument, NULL, KEY_ENV},
                                           {"help", no_argument, NULL, 'h'},
                                           {0}};
     int c;
@@ -913,17 +956,18 @@ static int read_options(int argc, char **argv, serve_options *o) {
         case ALLOW_DUMMY:
             o->allow_dummy = true;
             break;
+        case KEY_FILE:
+            o->key_file = optarg;
+            break;
+        case KEY_ENV:
+            o->key_env = optarg;
+            break;
         default:
             fputs(usage, stderr);
             return EXIT_USAGE;
         }
     }
-    bool one_source = (o->config == NULL) != (o->model == NULL);
-    if (!one_source || optind != argc || (o->name != NULL && o->model == NULL)) {
-        fputs(usage, stderr);
-        return EXIT_USAGE;
-    }
-    return -1;
+    return pick_source(o, argv + optind, argc - optind) ? -1 : EXIT_USAGE;
 }
 
 /* The compute threads keep all CPUs busy, and a thread that wakes beside them waits for the rest of

@@ -153,6 +153,9 @@ inferd_status config_load_text(const char *source_path, const char *text, size_t
                                inferd_config **out, buf *problems, inferd_err *err);
 /* The configuration of `serve --model F`: one model named after the file, defaults for the rest. */
 inferd_status config_for_model(const char *model_path, inferd_config **out, inferd_err *err);
+/* Adds one tenant, "default", which may do what users without keys may, with the keys of a file and
+ * of an environment variable; NULL: none.  False: `problems` has the reasons. */
+bool config_add_keys(inferd_config *c, const char *key_file, const char *key_env, buf *problems);
 /* Rules for the whole: without keys loopback only, unique names and keys, consistent limits,
  * guarantees that the devices can keep. */
 bool config_check(const inferd_config *c, buf *problems);

@@ -563,3 +563,28 @@ inferd_status config_for_model(const char *model_path, inferd_config **out, infe
     *out = c;
     return INFERD_OK;
 }
+
+bool config_add_keys(inferd_config *c, const char *key_file, const char *key_env, buf *problems) {
+    config_report r = {.problems = problems};
+    config_location file = {.name = "--api-key-file"}, env = {.name = "--api-key-env"};
+    if (c->n_tenants > 0) {
+        config_problem(&r, key_file != NULL ? &file : &env,
+                       "the configuration has tenants, each with keys of its own");
+        return false;
+    }
+    free(c->tenants);
+    config_tenant *t = c->tenants = calloc(1, sizeof *t);
+    if (t != NULL) config_defaults(config_option(&config_table, "tenants")->table, t);
+    if (t == NULL || (t->name = strdup("default")) == NULL) {
+        config_problem(&r, NULL, "no memory for a tenant");
+        return false;
+    }
+    c->n_tenants = 1;
+    t->max_class = t->policy.max_class = GEN_HIGH;
+    key_list keys = {&t->keys, &t->n_keys};
+    if (key_file != NULL) keys_add_file(keys, key_file, &r, &file);
+    if (key_env != NULL) keys_add_env(keys, key_env, &r, &env);
+    keys_index(c, &r);
+    if (c->index == NULL) config_problem(&r, NULL, "no memory for keys");
+    return r.n == 0;
+}

@@ -354,7 +354,7 @@ static const option_table admin_table = {"admin", of_admin, INFERD_COUNT(of_admi
 #define C inferd_config
 static const option of_config[] = {
     {"listen", OPTION_TEXT, AT(C, listen), .min = 1, .max = 200,
-     .about = "`ADDRESS:PORT`, `[IPV6]:PORT` or `unix:PATH`; `127.0.0.1:8080` when absent"},
+     .about = "`ADDRESS:PORT`, `PORT` on 127.0.0.1, `[IPV6]:PORT` or `unix:PATH`; absent: `127.0.0.1:8080`"},
     {"devices", OPTION_LIST, AT(C, devices), COUNT(C, n_devices), .max = CONFIG_DEVICES_MAX,
      .table = &device_table, .about = "compute devices; absent: one of kind `auto`"},
     {"host_arena", OPTION_BYTES64, AT(C, host_arena_bytes),

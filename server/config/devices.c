@@ -1,9 +1,12 @@
 /* devices.c - see devices.h. */
 #include "devices.h"
 
+#include <glob.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 static bool is_kind(const config_device *d, const char *kind) {
     return strcmp(d->kind != NULL ? d->kind : "auto", kind) == 0;
@@ -201,6 +204,22 @@ static bool replace_text(char **slot, const char *text) {
     free(*slot);
     *slot = copy;
     return true;
+}
+
+/* PCI devices of the vendor, or the one of Windows' subsystem for Linux. */
+bool devices_may_have_gpu(void) {
+    glob_t found;
+    bool any = access("/dev/dxg", F_OK) == 0 || access("/proc/driver/nvidia", F_OK) == 0;
+    if (any || glob("/sys/bus/pci/devices/*/vendor", 0, NULL, &found) != 0) return any;
+    for (size_t i = 0; i < found.gl_pathc && !any; i++) {
+        char vendor[16] = "";
+        FILE *f = fopen(found.gl_pathv[i], "r");
+        any = f != NULL && fgets(vendor, sizeof vendor, f) != NULL &&
+              strncmp(vendor, "0x10de", 6) == 0;
+        if (f != NULL) fclose(f);
+    }
+    globfree(&found);
+    return any;
 }
 
 bool devices_parse(const char *text, config_device *d) {

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "nearest.h"
+
 static bool refuse(guard_refusal *why, int status, const char *code, const char *message) {
     *why = (guard_refusal){.status = status,
                            .type = status == 403 ? "permission_error" : "invalid_request_error",
@@ -228,13 +230,16 @@ bool guard_host(const guard *g, bool keyless, guard_refusal *why) {
         if (!split_host(trim(g->host.value), &name))
             return guard_refuse_framing(why, 400, "Host is not a name or address with a port.");
         if (keyless && !is_loopback_name(name))
-            return refuse(why, 403, "host_not_allowed",
-                          "Without keys, Host must be a loopback name of this machine.");
+            return refuse(
+                why, 403, "host_not_allowed",
+                "Without keys, Host must be a name of this machine, such as localhost: give "
+                "the server keys to be reached by other names.");
     }
     if (keyless && g->origin.n > 0 &&
         (g->origin.n > 1 || !is_loopback_origin(trim(g->origin.value))))
-        return refuse(why, 403, "origin_not_allowed",
-                      "Without keys, requests of other origins are refused.");
+        return refuse(
+            why, 403, "origin_not_allowed",
+            "Without keys, web pages of other machines are refused: give the server keys.");
     return true;
 }
 
@@ -288,6 +293,21 @@ static http_method read_method(const char *method) {
     return 0;
 }
 
+/* Always false.  Routes of administrators are not hinted at. */
+static bool refuse_path(const guard *g, const http_route *routes, size_t n, guard_refusal *why) {
+    nearest meant = {0};
+    refuse(why, 404, "unknown_url", "There is nothing at this path.");
+    for (size_t i = 0; i < n; i++)
+        if (routes[i].access != HTTP_ADMIN && strchr(routes[i].path, '*') == NULL)
+            nearest_try(&meant, g->target, routes[i].path);
+    why->nearest = nearest_word(&meant);
+    for (size_t i = 0; g->target[i] != 0 && i + 1 < sizeof why->path; i++) {
+        char c = g->target[i];
+        why->path[i] = c > 0x20 && c < 0x7f && c != '"' && c != '\\' ? c : '?';
+    }
+    return false;
+}
+
 bool guard_route(guard *g, const http_route *routes, size_t n_routes, guard_refusal *why) {
     unsigned allow = 0;
     g->http_method = read_method(g->method);
@@ -309,7 +329,7 @@ bool guard_route(guard *g, const http_route *routes, size_t n_routes, guard_refu
         allow |= methods;
     }
     g->tail[0] = 0;
-    if (allow == 0) return refuse(why, 404, "unknown_url", "There is nothing at this path.");
+    if (allow == 0) return refuse_path(g, routes, n_routes, why);
     refuse(why, 405, "method_not_allowed", "This path does not have that method.");
     why->allow = allow;
     return false;
@@ -344,10 +364,12 @@ bool guard_content(const guard *g, uint64_t body_bytes_max, guard_refusal *why) 
     bool carries = g->http_method & (HTTP_POST | HTTP_PUT | HTTP_PATCH);
     if (g->content_encoding.n > 1 ||
         (g->content_encoding.n == 1 && !equals_nocase(g->content_encoding.value, "identity")))
-        return refuse(why, 415, unsupported, "Bodies with a Content-Encoding are not accepted.");
+        return refuse(why, 415, unsupported,
+                      "Bodies with a Content-Encoding are not accepted: send them uncompressed.");
     if (carries && g->route->json_body && g->content_type.n == 1 &&
         !is_json_type(g->content_type.value))
-        return refuse(why, 415, unsupported, "The body must be application/json in UTF-8.");
+        return refuse(why, 415, unsupported,
+                      "The body must be JSON in UTF-8: send Content-Type: application/json.");
     uint64_t bytes_max =
         carries && g->route->json_body ? body_bytes_max : (uint64_t)GUARD_UNREAD_BYTES_MAX;
     if (g->body_bytes > bytes_max)

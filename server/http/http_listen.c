@@ -1,7 +1,7 @@
 /* http_listen.c - addresses, listening sockets, accepting.
  *
- * "127.0.0.1:8080", "[::1]:0", "localhost:8080", "unix:/run/inferd.sock".  Names are not resolved:
- * a lookup could block, and the configuration should name the exact address.
+ * "127.0.0.1:8080", "[::1]:0", "localhost:8080", "8080", "unix:/run/inferd.sock".  Names are not
+ * resolved: a lookup could block, and the configuration should name the exact address.
  *
  * When descriptors run out, accept() fails and the connection stays in the queue, which keeps the
  * socket readable: a loop that only retries would spin.  So one descriptor is kept in reserve: it
@@ -61,11 +61,11 @@ static bool parse_ip(const char *listen, address *out) {
     char host[64];
     in_port_t port;
     const char *colon = strrchr(listen, ':');
-    if (colon == NULL || (size_t)(colon - listen) >= sizeof host || !parse_port(colon + 1, &port))
-        return false;
-    size_t n = (size_t)(colon - listen);
+    size_t n = colon == NULL ? 0 : (size_t)(colon - listen);
+    if (n >= sizeof host || !parse_port(colon == NULL ? listen : colon + 1, &port)) return false;
     memcpy(host, listen, n);
     host[n] = 0;
+    if (n == 0) strcpy(host, "localhost"); // "8080" and ":8080" as well: others must be named
     if (n > 2 && host[0] == '[' && host[n - 1] == ']') {
         host[n - 1] = 0;
         out->v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = port};
@@ -83,7 +83,7 @@ static inferd_status parse_address(const char *listen, address *out, inferd_err 
     if (strncmp(listen, "unix:", 5) == 0) return parse_unix(listen + 5, out, err);
     if (parse_ip(listen, out)) return INFERD_OK;
     return inferd_fail(err, INFERD_EINVAL,
-                       "\"%.100s\": expected ADDRESS:PORT with a numeric address or "
+                       "\"%.100s\": expected PORT, ADDRESS:PORT with a numeric address or "
                        "localhost, [IPV6]:PORT, or unix:PATH",
                        listen);
 }
@@ -100,8 +100,11 @@ inferd_status http_check_listen(const char *listen, bool keyless, inferd_err *er
     address a;
     inferd_status status = parse_address(listen, &a, err);
     if (status != INFERD_OK || !keyless || http_is_loopback(listen)) return status;
-    return inferd_fail(err, INFERD_EINVAL, "%s: reachable from other machines, which needs keys",
-                       listen);
+    return inferd_fail(
+        err, INFERD_EINVAL,
+        "%s: reachable from other machines, which needs keys: --api-key-file FILE, or "
+        "tenants in the configuration",
+        listen);
 }
 
 /* Removes a socket file without a listener: its process did not end cleanly. */

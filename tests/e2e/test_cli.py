@@ -176,7 +176,7 @@ def test_an_address_is_named_once(tmp_path, tiny_model):
     """`listen: listen 0.0.0.0:8111: ...`"""
     config = tmp_path / "c.json"
     for listen, words in (("0.0.0.0:8111", "0.0.0.0:8111: reachable from other machines, which needs keys"),
-                          ("no-port", '"no-port": expected ADDRESS:PORT'), ("unix:", "unix: needs a path"),
+                          ("no-port", '"no-port": expected PORT, ADDRESS:PORT'), ("unix:", "unix: needs a path"),
                           ("unix:" + "x" * 120, "the socket path has 120 bytes")):
         config.write_text(json.dumps({"listen": listen, "models": [{"name": "m", "path": tiny_model}]}))
         for command in ("serve", "check"):

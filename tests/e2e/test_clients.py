@@ -238,7 +238,7 @@ def test_a_request_for_more_than_the_memory_is_a_full_context(launch, real_model
 
 # ---- fields that nobody knows ----
 
-IGNORED = "x-inferd-ignored-fields"
+IGNORED = "x-inferd-ignored"
 
 
 def test_a_misspelt_field_is_told(launch, tiny_model):

@@ -1,0 +1,171 @@
+"""What people type in the first minutes, and what they are told."""
+
+import contextlib
+import os
+import re
+import subprocess
+
+import httpx
+import pytest
+
+from conftest import BUILD, SLOW, model_config
+
+KEY = "key-of-a-newcomer-1"
+
+
+def inferd(*args, env=None):
+    return subprocess.run([BUILD / "inferd", *map(str, args)], capture_output=True, text=True, timeout=60 * SLOW,
+                          env={**os.environ, **(env or {})})
+
+
+@contextlib.contextmanager
+def serving(*args, env=None):
+    """The address of `inferd serve` with these words."""
+    p = subprocess.Popen([BUILD / "inferd", "serve", *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                         text=True, env={**os.environ, **(env or {})})
+    try:
+        line = p.stdout.readline()
+        found = re.search(r"base_url=\"http://(\S+):(\d+)/v1\"", line)
+        assert found, (line, p.communicate(timeout=60 * SLOW)[1])
+        yield f"http://127.0.0.1:{found.group(2)}", found.group(1)
+    finally:
+        p.terminate()
+        _, text = p.communicate(timeout=60 * SLOW)
+        assert p.returncode == 0, text
+
+
+# -- the command line --------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("listen", [":0", "0", "localhost:0", "127.0.0.1:0"])
+def test_a_file_is_enough(tiny_model, listen):
+    with serving(tiny_model, "--memory", "64MiB", "--listen", listen) as (url, host):
+        assert host == "127.0.0.1"
+        assert httpx.get(url + "/v1/models").json()["data"][0]["id"] == "tiny"
+
+
+def test_a_configuration_is_a_file_too(tiny_model, tmp_path):
+    (tmp_path / "c.json").write_text('{"listen": "0", "models": [{"name": "mine", "path": "%s"}]}' % tiny_model)
+    with serving(tmp_path / "c.json") as (url, _):
+        assert httpx.get(url + "/v1/models").json()["data"][0]["id"] == "mine"
+
+
+@pytest.mark.parametrize("words,sentence", [
+    ([], "serve needs a model or a configuration: inferd serve FILE.gguf, or inferd serve FILE.json"),
+    (["a.gguf", "b.gguf"], "serve takes one file"),
+    (["a.gguf", "--config", "c.json"], "serve takes one file"),
+    (["--model", "a.gguf", "--config", "c.json"], "serve takes one file"),
+    (["c.json", "--name", "x"], "--name goes with a model"),
+])
+def test_a_wrong_command_is_told_in_a_sentence(words, sentence):
+    r = inferd("serve", *words)
+    assert r.returncode == 2 and r.stderr.startswith("inferd: " + sentence) and r.stderr.count("\n") == 1, r.stderr
+
+
+# -- keys without a configuration --------------------------------------------------------------------
+
+@pytest.mark.parametrize("way", ["file", "env"])
+def test_other_machines_need_a_key_and_no_configuration(tiny_model, tmp_path, way):
+    r = inferd("serve", tiny_model, "--listen", "0.0.0.0:0")
+    assert r.returncode == 2 and "reachable from other machines, which needs keys: --api-key-file" in r.stderr
+    keys = tmp_path / "keys"
+    keys.write_text(f"# mine\n{KEY}\nkey-of-a-newcomer-2\n")
+    keys.chmod(0o600)
+    words = ["--api-key-file", keys] if way == "file" else ["--api-key-env", "MY_KEY"]
+    with serving(tiny_model, "--memory", "64MiB", "--listen", "0.0.0.0:0", *words, env={"MY_KEY": KEY}) as (url, _):
+        body = {"prompt": "x", "max_tokens": 2, "priority": "high"}
+        assert httpx.post(url + "/v1/completions", json=body).status_code == 401
+        r = httpx.post(url + "/v1/completions", json=body, headers={"Authorization": f"Bearer {KEY}"})
+        assert r.status_code == 200, r.text
+        assert "models" not in httpx.get(url + "/ready").json()  # names are for those with a key
+
+
+@pytest.mark.parametrize("words,sentence", [
+    (["--api-key-file", "/nonexistent/keys"], "--api-key-file: /nonexistent/keys: No such file or directory"),
+    (["--api-key-env", "NO_SUCH_KEY"], "--api-key-env: the environment variable NO_SUCH_KEY is not set"),
+    (["--api-key-env", "SHORT"], "--api-key-env: a key must have 8 to 512 bytes"),
+])
+def test_a_key_that_cannot_be_read_is_named(tiny_model, words, sentence):
+    r = inferd("serve", tiny_model, *words, env={"SHORT": "abc"})
+    assert r.returncode == 2 and sentence in r.stderr, r.stderr
+
+
+def test_keys_of_the_command_line_and_tenants_exclude_each_other(tiny_model, tmp_path):
+    (tmp_path / "c.json").write_text('{"models": [{"name": "m", "path": "%s"}], "tenants": [{"name": "t", "keys": '
+                                     '["0123456789"]}]}' % tiny_model)
+    r = inferd("serve", tmp_path / "c.json", "--api-key-env", "K", env={"K": KEY})
+    assert r.returncode == 2 and "--api-key-env: the configuration has tenants" in r.stderr, r.stderr
+
+
+# -- requests ----------------------------------------------------------------------------------------
+
+def test_one_model_needs_no_name(tiny):
+    for path, body in (("chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+                       ("completions", {"prompt": "x"})):
+        for more in ({}, {"model": None}, {"model": ""}):
+            r = tiny.http.post("/v1/" + path, json={**body, **more, "max_tokens": 2})
+            assert r.status_code == 200 and r.json()["model"] == "tiny", r.text
+
+
+def test_several_models_are_named(launch, tiny_model):
+    c = model_config(tiny_model, "one")
+    c["models"] = [{"name": n, "path": str(tiny_model)} for n in ("one", "two", *(f"m{i}" for i in range(8)))]
+    c["tenants"] = [{"name": "all", "keys": ["key-of-all-models"]},
+                    {"name": "few", "keys": ["key-of-one-model"], "models": ["two"]}]
+    d = launch(c, wait=None)
+    line = d.process.stdout.readline().decode()
+    url = "http://127.0.0.1:" + re.search(r":(\d+)/v1", line).group(1)
+
+    def ask(key, **more):
+        r = httpx.post(url + "/v1/completions", json={"prompt": "x", "max_tokens": 2, **more}, timeout=60 * SLOW,
+                       headers={"Authorization": f"Bearer {key}"})
+        return r.status_code, r.json()["error"]["message"] if r.status_code != 200 else r.json()["model"]
+
+    many = "(served: one, two, m0, m1, m2, m3 and 4 more)"
+    assert ask("key-of-all-models") == (400, f'"model" is required {many}')
+    assert ask("key-of-all-models", model="three") == (404, f'the model "three" does not exist {many}')
+    assert ask("key-of-one-model") == (200, "two")  # the only one that it may use
+    assert ask("key-of-one-model", model="one") == (404, 'the model "one" does not exist (served: two)')
+    r = httpx.get(url + "/v1/models/nope", headers={"Authorization": "Bearer key-of-one-model"})
+    assert r.json()["error"]["message"] == 'the model "nope" does not exist (served: two)'
+    ready = httpx.get(url + "/ready").json()
+    assert "models" not in ready and sum(ready["states"].values()) == 10
+    assert d.stop() == 0
+
+
+def test_ready_names_the_models(tiny):
+    assert tiny.http.get("/ready").json() == {"status": "ready", "states": {"hot": 1}, "models": {"tiny": "hot"}}
+
+
+@pytest.mark.parametrize("path,hint", [
+    ("/chat/completions", "/v1/chat/completions"), ("/v1/chat/completion", "/v1/chat/completions"),
+    ("/v1/v1/models", "/v1/models"), ("/model", None), ("/v2/things", None), ("/admin/stat", None), ("/x%22%0a\"", None),
+])
+def test_a_wrong_path_is_named_with_the_nearest(tiny, path, hint):
+    r = tiny.http.get(path)
+    message = r.json()["error"]["message"]
+    assert r.status_code == 404 and r.json()["error"]["code"] == "unknown_url"
+    shown = path.replace('"', "?") if '"' not in path else message[len("There is nothing at "):-1]
+    assert message == f"There is nothing at {shown}" + (f"; did you mean {hint}." if hint else "."), message
+
+
+def test_a_long_path_is_cut_off(tiny):
+    r = tiny.http.get("/" + "x" * 500)
+    assert r.status_code == 404 and r.json()["error"]["message"] == f"There is nothing at /{'x' * 62}."
+
+
+def test_the_root_says_what_this_is(tiny):
+    r = tiny.http.get("/")
+    assert r.status_code == 200 and r.headers["content-type"] == "text/plain; charset=utf-8"
+    assert r.text.startswith("inferd ") and "/v1/chat/completions" in r.text and "/v1/models" in r.text
+    assert tiny.http.head("/").status_code == 200 and tiny.http.post("/").status_code == 405
+
+
+def test_refusals_say_what_to_change(tiny):
+    body = b'{"model": "tiny", "prompt": "x", "max_tokens": 2}'
+    for headers, status, words in (
+            ({"content-type": "text/plain"}, 415, "send Content-Type: application/json"),
+            ({"content-type": "application/json", "content-encoding": "gzip"}, 415, "send them uncompressed"),
+            ({"host": "example.com"}, 403, "give the server keys"),
+            ({"origin": "https://example.com"}, 403, "give the server keys")):
+        r = tiny.http.post("/v1/completions", content=body, headers=headers)
+        assert r.status_code == status and words in r.json()["error"]["message"], r.text
