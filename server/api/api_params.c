@@ -113,7 +113,6 @@ static bool read_field(const api_reader *r, const api_field *f, json_t *v) {
 
 static void set_defaults(api_params *p, api_route route) {
     *p = (api_params){.route = route,
-                      .model = "",
                       .temperature = 1,
                       .top_p = 1,
                       .repetition_penalty = 1,

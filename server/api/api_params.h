@@ -42,7 +42,7 @@ typedef struct api_params {
     json_t *root; // owned; the json_t below are borrowed from it
     unknown_fields unknown;
 
-    const char *model; // "" = not given (allowed for tokenize and detokenize)
+    const char *model; // NULL: not given, allowed where the key may use one model only
     json_t *messages;  // array, checked
     json_t *prompt;    // string or array, checked
     json_t *tokens;    // array of ids, checked

@@ -36,7 +36,7 @@ static bool no_memory(api_job *job) {
 bool api_pick_model(api_job *job, api_params *p, const config_model **about) {
     const inferd_config *c = job->config->c;
     char names[API_NAMES_BYTES];
-    if (p->model[0] == 0) {
+    if (p->model == NULL) {
         const char *only = app_list_models(job->config, job->tenant, names, sizeof names);
         if (only == NULL)
             return api_fail(&job->error, API_MISSING, "model", "\"model\" is required (served: %s)",

@@ -557,7 +557,7 @@ def test_a_load_that_can_never_be_fails_with_its_reason(launch, tmp_path):
     assert s.do("a", "load").status_code == 200
     r = s.do("b", "load", timeout_ms=5000 * SLOW)
     assert r.status_code == 503 and r.json()["error"]["code"] == "model_unavailable", r.text
-    assert "pages" in r.json()["error"]["message"]
+    assert "is 6 MiB and must be 10 MiB or more" in r.json()["error"]["message"]
     m = s.model("b")
     assert m["state"] == "failed" and m["error"] == r.json()["error"]["message"] and m["failures"] >= 1
     plan = s.admin.post("/admin/plan", json={"load": "b"}).json()

@@ -550,7 +550,7 @@ P_BAD = [
     ("min_tokens", 5), ("cache_salt", 5), ("cache_salt", ""), ("priority", "urgent"), ("echo", "yes"),
     ("prompt", []), ("prompt", ""), ("prompt", [[]]), ("prompt", [1, "a"]), ("prompt", ["a", 1]), ("prompt", [-1]),
     ("prompt", [10 ** 6]), ("prompt", [2 ** 31]), ("prompt", [1.5]), ("prompt", {"a": 1}), ("prompt", None),
-    ("prompt", [["a"]]), ("prompt", ["x"] * 10000), ("model", None), ("model", ""), ("model", 5), ("model", "../x"),
+    ("prompt", [["a"]]), ("prompt", ["x"] * 10000), ("model", ""), ("model", 5), ("model", "../x"),
     ("model", "m" * 100000), ("service_tier", "gold"),
 ]
 

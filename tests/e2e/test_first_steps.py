@@ -101,7 +101,7 @@ def test_keys_of_the_command_line_and_tenants_exclude_each_other(tiny_model, tmp
 def test_one_model_needs_no_name(tiny):
     for path, body in (("chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
                        ("completions", {"prompt": "x"})):
-        for more in ({}, {"model": None}, {"model": ""}):
+        for more in ({}, {"model": None}):
             r = tiny.http.post("/v1/" + path, json={**body, **more, "max_tokens": 2})
             assert r.status_code == 200 and r.json()["model"] == "tiny", r.text
 
