@@ -4,6 +4,7 @@
  * checked that the names are tokens and that the values have no control characters. */
 #include "http_guard.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -293,18 +294,21 @@ static http_method read_method(const char *method) {
     return 0;
 }
 
-/* Always false.  Routes of administrators are not hinted at. */
+/* Always false.  Names the path, as far as it is short and printable, and the nearest route; routes
+ * of administrators are not hinted at. */
 static bool refuse_path(const guard *g, const http_route *routes, size_t n, guard_refusal *why) {
     nearest meant = {0};
-    refuse(why, 404, "unknown_url", "There is nothing at this path.");
+    char path[GUARD_PATH_BYTES];
+    snprintf(path, sizeof path, "%s", g->target);
+    for (char *c = path; *c != 0; c++)
+        if (*c <= 0x20 || *c >= 0x7f) *c = '?';
     for (size_t i = 0; i < n; i++)
         if (routes[i].access != HTTP_ADMIN && strchr(routes[i].path, '*') == NULL)
             nearest_try(&meant, g->target, routes[i].path);
-    why->nearest = nearest_word(&meant);
-    for (size_t i = 0; g->target[i] != 0 && i + 1 < sizeof why->path; i++) {
-        char c = g->target[i];
-        why->path[i] = c > 0x20 && c < 0x7f && c != '"' && c != '\\' ? c : '?';
-    }
+    const char *route = nearest_word(&meant);
+    refuse(why, 404, "unknown_url", "There is nothing at this path.");
+    snprintf(why->text, sizeof why->text, "There is nothing at %s%s%s.", path,
+             route != NULL ? "; did you mean " : "", route != NULL ? route : "");
     return false;
 }
 

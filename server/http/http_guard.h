@@ -24,7 +24,7 @@ enum {
     GUARD_UNREAD_BYTES_MAX = 64 * 1024 // an unexpected body is read and dropped up to this size
 };
 
-enum { GUARD_PATH_BYTES = 64 };
+enum { GUARD_PATH_BYTES = 64, GUARD_TEXT_BYTES = 160 }; // of a path that is repeated; of `text`
 
 /* The reason of a refusal.  Strings are static; status 0 = not refused. */
 typedef struct guard_refusal {
@@ -33,8 +33,7 @@ typedef struct guard_refusal {
     unsigned retry_after_s;
     unsigned allow;              // of http_method, for 405
     bool close;                  // the end of the message is in doubt: nothing more is read
-    char path[GUARD_PATH_BYTES]; // 404: what was asked for, printable, perhaps cut off; else empty
-    const char *nearest;         // 404: the route that was probably meant; NULL: none
+    char text[GUARD_TEXT_BYTES]; // instead of message, where it names what was sent; else empty
 } guard_refusal;
 
 /* A header that may appear only once. */

@@ -65,7 +65,9 @@ static bool parse_ip(const char *listen, address *out) {
     if (n >= sizeof host || !parse_port(colon == NULL ? listen : colon + 1, &port)) return false;
     memcpy(host, listen, n);
     host[n] = 0;
-    if (n == 0) strcpy(host, "localhost"); // "8080" and ":8080" as well: others must be named
+    if (n == 0)
+        strcpy(host,
+               "localhost"); // a port alone: other machines only reach addresses that are named
     if (n > 2 && host[0] == '[' && host[n - 1] == ']') {
         host[n - 1] = 0;
         out->v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = port};

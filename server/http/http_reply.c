@@ -235,12 +235,8 @@ void http_answer_error(http_request *rq, int status, const char *type, const cha
 void reply_refusal(exchange *x) {
     const guard_refusal *why = &x->refusal;
     if (x->answered) return; // made before its body was dropped
-    char message[256];
-    const char *hint = why->nearest != NULL ? "; did you mean " : "";
-    snprintf(message, sizeof message, "There is nothing at %s%s%s.", why->path, hint,
-             why->nearest != NULL ? why->nearest : "");
     prepare_error(x, why->status, why->type, why->code, NULL,
-                  why->path[0] != 0 ? message : why->message, why->retry_after_s, why->allow);
+                  why->text[0] != 0 ? why->text : why->message, why->retry_after_s, why->allow);
 }
 
 enum MHD_Result reply_queue(exchange *x, struct MHD_Connection *mhd) {
