@@ -36,12 +36,11 @@ static bool no_memory(api_job *job) {
 bool api_pick_model(api_job *job, api_params *p, const config_model **about) {
     const inferd_config *c = job->config->c;
     char names[API_NAMES_BYTES];
+    if (p->model == NULL) p->model = app_only_model(job->config, job->tenant);
     if (p->model == NULL) {
-        const char *only = app_list_models(job->config, job->tenant, names, sizeof names);
-        if (only == NULL)
-            return api_fail(&job->error, API_MISSING, "model", "\"model\" is required (served: %s)",
-                            names);
-        p->model = only;
+        app_list_models(job->config, job->tenant, names, sizeof names);
+        return api_fail(&job->error, API_MISSING, "model", "\"model\" is required (served: %s)",
+                        names);
     }
     uint32_t config_idx = 0;
     int idx = app_find_model(job->config, job->tenant, p->model, strlen(p->model), &config_idx);

@@ -350,23 +350,29 @@ int app_find_model(const app_config *config, int tenant, const char *name, size_
     return config->slots[found];
 }
 
-const char *app_list_models(const app_config *config, int tenant, char *text, size_t text_bytes) {
+const char *app_only_model(const app_config *config, int tenant) {
+    const char *only = NULL;
+    for (uint32_t i = 0; i < config->c->n_models; i++) {
+        if (!app_may_use(config, tenant, i)) continue;
+        if (only != NULL) return NULL;
+        only = config->c->models[i].name;
+    }
+    return only;
+}
+
+void app_list_models(const app_config *config, int tenant, char *text, size_t text_bytes) {
     enum { SHOWN = 6 };
     const inferd_config *c = config->c;
-    const char *only = NULL;
     uint32_t n = 0;
     size_t used = 0;
     for (uint32_t i = 0; i < c->n_models; i++) {
-        if (!app_may_use(config, tenant, i)) continue;
-        only = n == 0 ? c->models[i].name : NULL;
-        if (++n > SHOWN || used >= text_bytes) continue;
+        if (!app_may_use(config, tenant, i) || ++n > SHOWN || used >= text_bytes) continue;
         used += (size_t)snprintf(text + used, text_bytes - used, "%s%.60s", n > 1 ? ", " : "",
                                  c->models[i].name);
     }
     if (n > SHOWN && used < text_bytes)
         snprintf(text + used, text_bytes - used, " and %u more", n - SHOWN);
     if (n == 0) snprintf(text, text_bytes, "none for this key");
-    return only;
 }
 
 /* ---- parts ---- */

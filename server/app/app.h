@@ -155,9 +155,11 @@ int app_find_model(const app_config *config, int tenant, const char *name, size_
                    uint32_t *config_idx);
 /* May this tenant (of app_tenant) use the model at this index?  Any thread, likewise. */
 bool app_may_use(const app_config *config, int tenant, uint32_t config_idx);
-/* "a, b and 3 more": the models that a tenant may use, for an error, in the order of the
- * configuration; cut off at text_bytes.  Returns the name if there is exactly one, else NULL. */
-const char *app_list_models(const app_config *config, int tenant, char *text, size_t text_bytes);
+/* The name of the only model that a tenant may use; NULL: there are several, or none. */
+const char *app_only_model(const app_config *config, int tenant);
+/* "a, b and 3 more": the models that a tenant may use, for people, in the order of the
+ * configuration; cut off at text_bytes. */
+void app_list_models(const app_config *config, int tenant, char *text, size_t text_bytes);
 static inline const registry_slot *app_model(const app *a, uint32_t slot) {
     return &a->models.slots[slot];
 }

@@ -173,7 +173,7 @@ static inferd_config *config_of(job *j, const buf *text) {
     inferd_config *c = NULL;
     inferd_err err = {0};
     if (config_load_text(o->path, text->p, text->n, &c, &j->problems, &err) == INFERD_OK &&
-        o->adjust(o->ctx, c) && config_check(c, &j->problems))
+        o->adjust(o->ctx, c, &j->problems) && config_check(c, &j->problems))
         return c;
     if (j->problems.n == 0) buf_add_format(&j->problems, "inferd: %s\n", err.text);
     config_destroy(c);

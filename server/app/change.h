@@ -32,8 +32,9 @@ typedef struct changer_options {
     void *loop;       // a uv_loop_t
     const char *path; // of the configuration's file, borrowed; NULL: no file
     bool allow_dummy;
-    /* Applies the command line's options, which override the file.  Any thread; false: reported. */
-    bool (*adjust)(void *ctx, inferd_config *c);
+    /* Applies the command line's options, which override the file.  Any thread; false: `problems`
+     * has the reasons. */
+    bool (*adjust)(void *ctx, inferd_config *c, buf *problems);
     void *ctx;
 } changer_options;
 

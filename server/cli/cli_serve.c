@@ -136,18 +136,8 @@ static bool replace_text(char **slot, const char *text) {
     return true;
 }
 
-static bool add_keys(const serve_options *o, inferd_config *c) {
-    if (o->key_file == NULL && o->key_env == NULL) return true;
-    buf problems;
-    buf_init(&problems, 1 << 16);
-    bool fine = config_add_keys(c, o->key_file, o->key_env, &problems);
-    if (!fine) fputs(buf_cstr(&problems), stderr);
-    buf_deinit(&problems);
-    return fine;
-}
-
 /* Options of the command line override the file. */
-static bool apply_options(const serve_options *o, inferd_config *c) {
+static bool apply_options(const serve_options *o, inferd_config *c, buf *problems) {
     double threads;
     if (o->listen != NULL && !replace_text(&c->listen, o->listen)) return false;
     if (o->name != NULL && !replace_text(&c->models[0].name, o->name)) return false;
@@ -158,7 +148,8 @@ static bool apply_options(const serve_options *o, inferd_config *c) {
         if (!cli_number("--threads", o->threads, 1, 1024, &threads)) return false;
         c->devices[0].threads = (uint32_t)threads;
     }
-    return add_keys(o, c);
+    return (o->key_file == NULL && o->key_env == NULL) ||
+           config_add_keys(c, o->key_file, o->key_env, problems);
 }
 
 /* NULL: `problems` has the reason. */
@@ -167,7 +158,7 @@ static inferd_config *read_config(const serve_options *o, buf *problems) {
     inferd_err err = {0};
     inferd_status st = o->config != NULL ? config_load(o->config, &c, problems, &err)
                                          : config_for_model(o->model, &c, &err);
-    if (st == INFERD_OK && apply_options(o, c) && config_check(c, problems)) return c;
+    if (st == INFERD_OK && apply_options(o, c, problems) && config_check(c, problems)) return c;
     if (problems->n == 0 && st != INFERD_OK) buf_add_format(problems, "inferd: %s\n", err.text);
     config_destroy(c);
     return NULL;
@@ -184,8 +175,8 @@ static bool open_models(server_life *s, buf *problems) {
 
 /* -- reloading -- */
 
-static bool adjust(void *ctx, inferd_config *c) {
-    return apply_options(ctx, c);
+static bool adjust(void *ctx, inferd_config *c, buf *problems) {
+    return apply_options(ctx, c, problems);
 }
 
 static void reload(server_life *s) {
@@ -297,19 +288,6 @@ static void watch_models(server_life *s) {
     }
 }
 
-/* The names of the served models, for people: at most a few. */
-static void list_names(const app *a, char *text, size_t text_bytes) {
-    enum { SHOWN = 4 };
-    const inferd_config *c = a->config->c;
-    size_t used = 0;
-    text[0] = 0;
-    for (uint32_t i = 0; i < c->n_models && i < SHOWN && used < text_bytes; i++)
-        used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", i > 0 ? ", " : "",
-                                 c->models[i].name);
-    if (c->n_models > SHOWN && used < text_bytes)
-        snprintf(text + used, text_bytes - used, " and %u more", c->n_models - SHOWN);
-}
-
 /* No model can be served: err has the reason of the first one. */
 static bool all_failed(const app *a, inferd_err *err) {
     const app_config *c = a->config;
@@ -393,7 +371,7 @@ static void announce(server_life *s) {
     log_warnings(s->fleet);
     tell_parts(s);
     char names[512], devices[512];
-    list_names(s->app, names, sizeof names);
+    app_list_models(s->app->config, APP_NO_TENANT, names, sizeof names);
     list_devices(s->fleet, devices, sizeof devices);
     const char *address = http_address(s->http);
     bool local = strncmp(address, "unix:", 5) == 0;
