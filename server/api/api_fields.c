@@ -377,7 +377,7 @@ static const char *const response_format_members[] = {
 /* clang-format off */
 static const api_field fields[] = {
     /* input */
-    CUSTOM("model", GEN | TK | DT, read_model, "string", "a served name or alias; may be left out when one model is served"),
+    CUSTOM("model", GEN | TK | DT, read_model, "string", "a served name or alias; may be left out when the key may use only one"),
     CUSTOM("messages", CH | TK, read_messages, "array, not empty", "the conversation; text only; `developer` is rendered as `system`"),
     CUSTOM("prompt", CO | TK, read_prompt, "string, [string], [int], [[int]]", "the text; one choice per prompt times `n`; /tokenize takes a string"),
     CUSTOM("tokens", DT, read_tokens, "[int]", "the ids to turn into text"),

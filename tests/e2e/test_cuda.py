@@ -318,7 +318,7 @@ def test_keys_of_32_bits_are_refused(tmp_path, tiny_model):
 
 def test_auto_takes_the_cpu_and_says_so(launch, tiny_model):
     config = cuda_config(tiny_model, kind="auto")
-    config["log"] = {"level": "debug"}  # on a machine without a GPU nobody misses it
+    config["log"] = {"level": "debug"}  # at info only where the machine has a GPU
     d = launch(config, env=environment(INFERD_FAKE_NO_DRIVER=1))
     assert "(cpu " in d.ready_line
     assert "serving_on_cpu" in d.stderr() and "no NVIDIA driver" in d.stderr()

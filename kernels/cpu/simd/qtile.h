@@ -42,7 +42,7 @@ typedef void tile_fn(const source *w, uint32_t lane, uint32_t n_lanes, const x_t
                      float *sums);
 
 /* For each type that has them, by the number of rows less one.  Level avx512bf16 has tiles of BF16
- * only: its tiles of integers would be those of avx512vnni, instruction for instruction. */
+ * only: its instructions change nothing in the tiles of integers of avx512vnni, which it uses. */
 typedef tile_fn *const qtile_table[DTYPE_LIMIT][QACT_ROWS];
 extern qtile_table qtiles_base, qtiles_avx2, qtiles_avxvnni, qtiles_avx512, qtiles_avx512vnni,
     qtiles_avx512bf16;
