@@ -33,8 +33,8 @@ typedef struct devices_found {
 inferd_status devices_resolve_all(const inferd_config *c, const struct cuda_module *module,
                                   devices_found *out, inferd_err *err);
 
-/* Has this machine an NVIDIA GPU, with a driver or without one?  Only then a missing module or driver
- * is news. */
+/* Has this machine an NVIDIA GPU, with a driver or without one?  Only then a missing module or
+ * driver is news. */
 bool devices_may_have_gpu(void);
 
 /* "cpu", "cuda", "cuda:1", "auto", or a prefix of a UUID; false: the reason is on stderr. */

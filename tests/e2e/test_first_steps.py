@@ -169,3 +169,27 @@ def test_refusals_say_what_to_change(tiny):
             ({"origin": "https://example.com"}, 403, "give the server keys")):
         r = tiny.http.post("/v1/completions", content=body, headers=headers)
         assert r.status_code == status and words in r.json()["error"]["message"], r.text
+
+
+def test_a_reload_reads_the_keys_of_the_command_line_again(launch, tiny_model, tmp_path):
+    """A configuration with tenants beside them was refused with an empty sentence."""
+    keys, socket = tmp_path / "keys", tmp_path / "admin.sock"
+    keys.write_text("the-first-key\n")
+    keys.chmod(0o600)
+    c = {**model_config(tiny_model, "m", memory="64MiB"), "admin": {"listen": f"unix:{socket}"}}
+    d = launch(c, args=["--api-key-file", str(keys)])
+
+    def status(key):
+        return httpx.get(d.url + "/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code
+
+    assert (status("the-first-key"), status("the-second-key")) == (200, 401)
+    keys.write_text("the-second-key\n")
+    admin = httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://localhost", timeout=60 * SLOW)
+    same = {"listen": "127.0.0.1:0", **c}
+    assert admin.put("/admin/config", json=same).status_code == 200
+    assert (status("the-first-key"), status("the-second-key")) == (401, 200)
+    r = admin.put("/admin/config", json={**same, "tenants": [{"name": "t", "keys": ["the-third-key"]}]})
+    assert r.status_code == 409 and r.json()["error"]["problems"] == [
+        "--api-key-file: the configuration has tenants, each with keys of its own"], r.text
+    assert status("the-second-key") == 200
+    assert d.stop() == 0

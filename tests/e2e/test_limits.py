@@ -587,7 +587,7 @@ def test_a_quota_that_lasts_is_not_tried_again(serve, tmp_path):
     assert d.stop() == 0
 
 
-@pytest.mark.real  # 8 s of waiting each at full speed, minutes with a sanitizer
+@pytest.mark.real  # 10 s of waiting each at full speed, minutes with a sanitizer
 @pytest.mark.parametrize("limits,same", [({"requests_per_min": 600}, False), ({"requests_per_min": 600}, True),
                                          ({"tokens_per_min": 16000}, False)], ids=str)
 def test_thirty_clients_succeed_at_their_first_retry(serve, limits, same):
