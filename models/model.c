@@ -27,9 +27,8 @@ static inferd_status check_is_model(const gguf *g, inferd_err *err) {
                        gguf_path(g), (int)size_min(kind.n, 32), kind.p);
 }
 
-/* A whole small regular file. */
-static inferd_status read_file(const char *path, size_t bytes_max, char **out, size_t *n,
-                               inferd_err *err) {
+inferd_status model_read_file(const char *path, size_t bytes_max, char **out, size_t *n,
+                              inferd_err *err) {
     struct stat info;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return inferd_fail(err, INFERD_EIO, "%s: %m", path);
@@ -55,6 +54,7 @@ static inferd_status read_file(const char *path, size_t bytes_max, char **out, s
         else
             *n += (size_t)got;
     }
+    if (*out != NULL) (*out)[*n] = 0;
     close(fd);
     if (st != INFERD_OK) {
         free(*out);
@@ -68,8 +68,8 @@ static inferd_status open_template(model *m, const model_options *options, infer
     char *text = NULL;
     inferd_status st;
     if (options->template_path != NULL) {
-        st = read_file(options->template_path, chat_limits_default.source_bytes_max, &text,
-                       &source.n, err);
+        st = model_read_file(options->template_path, chat_limits_default.source_bytes_max, &text,
+                             &source.n, err);
         source.p = text;
     } else {
         st = gguf_str_opt(m->file, "tokenizer.chat_template", &source, err);
@@ -165,7 +165,7 @@ inferd_status model_open(const model_options *options, model **out, inferd_err *
         (st = decoder_spec_read(m->file, &m->spec, err)) ||
         (st = tok_open(m->file, &m->tok, err)) || (st = read_vocabulary_size(m, err)) ||
         (st = weights_check(m->file, &m->spec, err)) || (st = open_template(m, options, err)) ||
-        (st = set_context(m, options->context_max, err)) ||
+        (st = set_context(m, options->context_max, err)) || (st = model_read_sampling(m, err)) ||
         (st = gguf_str_opt(m->file, "general.name", &name, err)) ||
         (st = copy_bytes(name, &m->name, err)) || (st = content_read(m, err))) {
         model_close(m);

@@ -23,6 +23,11 @@ struct model {
     atomic_bool held;    // use the open file, whatever its path names
 };
 
+/* A whole small regular file; *out is malloc'd, with a NUL behind its n bytes. */
+inferd_status model_read_file(const char *path, size_t bytes_max, char **out, size_t *n,
+                              inferd_err *err);
+/* Sets m->info.sampling; see models/sampling.h. */
+inferd_status model_read_sampling(model *m, inferd_err *err);
 /* Sets m->content once the file is open: reads some of its weights. */
 inferd_status content_read(model *m, inferd_err *err);
 

@@ -1,4 +1,6 @@
 /* test_api_params.c - bodies to checked fields: every row of the table, every kind of value. */
+#include <math.h>
+
 #include "test.h"
 
 #include "api_params.h"
@@ -348,8 +350,8 @@ static void fields_arrive(void) {
                   "\"stream_options\":{\"include_usage\":true},\"cache_prompt\":false,"
                   "\"x\":1,\"y\":{}",
                   &p, &e));
-    EXPECT_NEAR(p.temperature, 0.5, 0);
-    EXPECT_EQ(p.top_k, 0);
+    EXPECT_NEAR(p.sampling[SAMPLING_TEMPERATURE], 0.5, 0);
+    EXPECT_NEAR(p.sampling[SAMPLING_TOP_K], -1, 0);
     EXPECT(p.has_seed && p.seed == -3);
     EXPECT_EQ(p.n, 4);
     EXPECT_EQ(p.max_tokens, 9);
@@ -371,7 +373,7 @@ static void defaults_are_the_documented_ones(void) {
     EXPECT_EQ(p.max_tokens, 16);
     EXPECT_EQ(p.n_logprobs, -1);
     EXPECT(p.add_special && p.skip_specials && !p.stream && !p.has_seed);
-    EXPECT_NEAR(p.temperature, 1, 0);
+    EXPECT(isnan(p.sampling[SAMPLING_TEMPERATURE])); // the model's
     api_params_deinit(&p);
     EXPECT(read_with(API_CHAT, "", &p, &e));
     EXPECT(p.max_tokens == API_UNSET);

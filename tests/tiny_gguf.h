@@ -409,6 +409,7 @@ typedef struct tiny_model_options {
     uint32_t ffn_dim;    // [128] a multiple of 32
     uint32_t n_ctx;      // [2048]
     const char *name;    // ["tiny"] general.name
+    void (*add_keys)(tiny_gguf *g); // [none] adds further keys
 } tiny_model_options;
 
 /* A random [rows, columns] matrix; columns is contiguous and comes first in a GGUF. */
@@ -478,6 +479,7 @@ static inline void tiny_hparams_add(tiny_gguf *g, const tiny_model_options *o) {
     tiny_kv_f32(g, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
     tiny_kv_u32(g, "llama.rope.dimension_count", o->dim / o->n_heads);
     tiny_kv_f32(g, "llama.rope.freq_base", 10000.0f);
+    if (o->add_keys != NULL) o->add_keys(g);
 }
 
 /* A whole model into `g`, so that a test can still spoil a part of it. */

@@ -175,7 +175,7 @@ static bool read_top_k(const api_reader *r, json_t *v) {
         return api_fail(r->err, API_BAD_VALUE, "top_k",
                         "\"top_k\" must be an integer from -1 to %d; -1 and 0 turn it off",
                         INT32_MAX);
-    r->p->top_k = k < 0 ? 0 : k;
+    r->p->sampling[SAMPLING_TOP_K] = (double)k;
     return true;
 }
 
@@ -389,13 +389,17 @@ static const api_field fields[] = {
     CUSTOM("reasoning_effort", CH, read_effort, "none, minimal, low, medium, high, xhigh, max", "given to the chat template as `reasoning_effort`"),
     CUSTOM("verbosity", CH, read_verbosity, "low, medium, high", "given to the chat template as `verbosity`"),
     /* sampling */
-    REAL("temperature", GEN, 0, 2, temperature, "default 1; below 0.00001 is greedy"),
-    REAL_ABOVE("top_p", GEN, 0, 1, top_p, "default 1"),
-    CUSTOM("top_k", GEN, read_top_k, "integer, -1 and up", "-1 and 0 turn it off; default off"),
-    REAL("min_p", GEN, 0, 1, min_p, "default 0"),
-    REAL("presence_penalty", GEN, -2, 2, presence_penalty, "default 0"),
-    REAL("frequency_penalty", GEN, -2, 2, frequency_penalty, "default 0"),
-    REAL("repetition_penalty", GEN, 0.01, 100, repetition_penalty, "default 1; prompt and output"),
+    REAL("temperature", GEN, 0, 2, sampling[SAMPLING_TEMPERATURE],
+         "below 0.00001 is greedy; default: of the model (sampling), else 1"),
+    REAL_ABOVE("top_p", GEN, 0, 1, sampling[SAMPLING_TOP_P], "default: of the model, else 1"),
+    CUSTOM("top_k", GEN, read_top_k, "integer, -1 and up", "-1 and 0 turn it off; default: of the model, else off"),
+    REAL("min_p", GEN, 0, 1, sampling[SAMPLING_MIN_P], "default: of the model, else 0"),
+    REAL("presence_penalty", GEN, -2, 2, sampling[SAMPLING_PRESENCE_PENALTY],
+         "default: of the model, else 0"),
+    REAL("frequency_penalty", GEN, -2, 2, sampling[SAMPLING_FREQUENCY_PENALTY],
+         "default: of the model, else 0"),
+    REAL("repetition_penalty", GEN, 0.01, 100, sampling[SAMPLING_REPETITION_PENALTY],
+         "prompt and output; default: of the model, else 1"),
     CUSTOM("logit_bias", GEN, read_bias, "object: token id to number, -100 to 100", "added to the logits; ids are checked against the model's vocabulary"),
     CUSTOM("seed", GEN, read_seed, "64-bit integer", "the same seed, request and model draw the same tokens; random when absent"),
     /* amount of output */

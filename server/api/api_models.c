@@ -1,18 +1,32 @@
 /* api_models.c - GET /v1/models and /v1/models/{id}: the models that a tenant may use.
  *
- * A model comes first, then its aliases with the model as "root". */
+ * A model comes first, then its aliases with the model as "root".  "sampling" has what a request
+ * gets that gives no sampling parameters, and where each value comes from. */
 #include "api.h"
 #include "json_out.h"
 
-static void add_model(buf *out, const app *a, uint32_t idx, const char *id) {
+static void add_sampling(buf *out, const sampling_defaults *d) {
+    buf_add_str(out, ",\"sampling\":{");
+    for (sampling_param p = 0; p < SAMPLING_PARAMS; p++) {
+        buf_add_format(out, "%s\"%s\":{\"value\":", p > 0 ? "," : "", sampling_about(p)->name);
+        json_add_real(out, d->values[p]);
+        buf_add_format(out, ",\"from\":\"%s\"}", sampling_source_name(d->from[p]));
+    }
+    buf_add_char(out, '}');
+}
+
+static void add_model(buf *out, const app *a, const config_model *m, uint32_t idx, const char *id) {
     const model_info *info = model_about(app_model(a, idx)->m);
+    sampling_defaults sampling = config_sampling(m, &info->sampling);
     if (out->n > 0 && out->p[out->n - 1] == '}') buf_add_char(out, ',');
     buf_add_str(out, "{\"id\":");
     json_add_string(out, id, strlen(id));
     buf_add_format(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"inferd\",\"root\":",
                    (long long)a->started_unix_s);
     json_add_string(out, app_model(a, idx)->name, strlen(app_model(a, idx)->name));
-    buf_add_format(out, ",\"parent\":null,\"max_model_len\":%u}", info->context);
+    buf_add_format(out, ",\"parent\":null,\"max_model_len\":%u", info->context);
+    add_sampling(out, &sampling);
+    buf_add_char(out, '}');
 }
 
 void api_models_list(void *ctx, http_request *rq) {
@@ -25,9 +39,9 @@ void api_models_list(void *ctx, http_request *rq) {
         const config_model *m = &c->models[i];
         int idx = app_find_model(a->config, tenant, m->name, strlen(m->name), NULL);
         if (idx < 0) continue;
-        add_model(&out, a, (uint32_t)idx, m->name);
+        add_model(&out, a, m, (uint32_t)idx, m->name);
         for (uint32_t k = 0; k < m->n_aliases; k++)
-            add_model(&out, a, (uint32_t)idx, m->aliases[k]);
+            add_model(&out, a, m, (uint32_t)idx, m->aliases[k]);
     }
     buf_add_str(&out, "]}");
     api_answer_json(rq, 200, &out);
@@ -37,7 +51,8 @@ void api_models_one(void *ctx, http_request *rq) {
     app *a = ctx;
     const char *name = rq->tail; // decoded, including slashes in a name
     size_t n = strlen(name);
-    int idx = app_find_model(a->config, app_tenant(a->config, rq->tenant), name, n, NULL);
+    uint32_t at = 0;
+    int idx = app_find_model(a->config, app_tenant(a->config, rq->tenant), name, n, &at);
     if (idx < 0) {
         api_error e = {0};
         char quoted[API_QUOTE_BYTES], names[API_NAMES_BYTES];
@@ -48,6 +63,6 @@ void api_models_one(void *ctx, http_request *rq) {
         return;
     }
     buf out = {0};
-    add_model(&out, a, (uint32_t)idx, name);
+    add_model(&out, a, &a->config->c->models[at], (uint32_t)idx, name);
     api_answer_json(rq, 200, &out);
 }

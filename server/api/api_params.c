@@ -113,9 +113,6 @@ static bool read_field(const api_reader *r, const api_field *f, json_t *v) {
 
 static void set_defaults(api_params *p, api_route route) {
     *p = (api_params){.route = route,
-                      .temperature = 1,
-                      .top_p = 1,
-                      .repetition_penalty = 1,
                       .n = 1,
                       .best_of = API_UNSET,
                       .tier_class = -1,
@@ -127,6 +124,7 @@ static void set_defaults(api_params *p, api_route route) {
                       .skip_specials = true,
                       .use_cache = true,
                       .add_generation_prompt = true};
+    for (int i = 0; i < SAMPLING_PARAMS; i++) p->sampling[i] = NAN;
 }
 
 static json_t *given(const api_params *p, const char *name) {

@@ -49,9 +49,7 @@ typedef struct api_params {
     json_t *kwargs;    // chat_template_kwargs: object or NULL
     const char *reasoning_effort, *verbosity; // NULL = not given
 
-    double temperature, top_p, min_p;
-    double repetition_penalty, presence_penalty, frequency_penalty;
-    int64_t top_k; // 0 = off
+    double sampling[SAMPLING_PARAMS]; // NaN: not given, the model's default holds
     int64_t n, best_of;
     int64_t max_tokens;            // API_UNSET; both spellings are merged
     int64_t max_completion_tokens; // as given

@@ -7,7 +7,6 @@
  *
  * All of it runs on a worker and never touches the front's state: models, names and the secret
  * never change, the configuration is referenced, the fleet's functions here are for any thread. */
-#include <float.h>
 #include <sys/random.h>
 #include <time.h>
 
@@ -310,17 +309,11 @@ static bool set_sampling(const request_draft *d, sample_params *s, uint32_t choi
                          uint64_t seed) {
     const api_params *p = &d->p;
     size_t n_bias = 0;
-    *s = (sample_params){
-        .temperature = p->temperature < 1e-5 ? 0 : (float)p->temperature,
-        .top_p = (float)p->top_p > 0 ? (float)p->top_p : FLT_MIN,
-        .min_p = (float)p->min_p,
-        .top_k = (uint32_t)p->top_k,
-        .repetition_penalty = (float)p->repetition_penalty,
-        .presence_penalty = (float)p->presence_penalty,
-        .frequency_penalty = (float)p->frequency_penalty,
-        .seed = seed,
-        .choice_idx = choice_idx,
-    };
+    sampling_defaults chosen = config_sampling(d->about, &d->info->sampling);
+    for (sampling_param i = 0; i < SAMPLING_PARAMS; i++)
+        sampling_set(&chosen, i, p->sampling[i], SAMPLING_REQUEST);
+    *s = (sample_params){.seed = seed, .choice_idx = choice_idx};
+    sampling_fill(&chosen, s);
     if (json_object_size(p->bias) == 0) return true;
     s->bias = api_take_bias(p, &n_bias);
     s->n_bias = (uint32_t)n_bias;

@@ -5,6 +5,7 @@
  * The engine's wake-up is a condition variable here; everything else is as in the daemon. */
 #include <getopt.h>
 #include <jansson.h>
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -26,9 +27,9 @@ static const char usage[] =
     "\n"
     "  --system TEXT        first message of the conversation\n"
     "  --max-tokens N       longest answer (default: the rest of the context)\n"
-    "  --temperature X      0 = greedy (default 0.7)\n"
-    "  --top-p X            (default 0.95)\n"
-    "  --top-k N            (default 0 = off)\n"
+    "  --temperature X      0 = greedy (default: what the model's files say, else 0.7)\n"
+    "  --top-p X            (the same, else 0.95)\n"
+    "  --top-k N            0 = off (the same, else off)\n"
     "  --seed N             (default random)\n"
     "  --raw                complete the prompt as it is, without the chat template\n"
     "  --context N          positions (default: what the model was trained for)\n"
@@ -44,7 +45,7 @@ typedef struct run_options {
     config_device device;
     uint64_t seed;
     bool raw, seeded, allow_dummy;
-    sample_params sampling;
+    double sampling[SAMPLING_PARAMS]; // NaN: not given
 } run_options;
 
 typedef struct session {
@@ -132,6 +133,17 @@ static inferd_status encode_prompt(session *s, const run_options *o, const char 
     return st;
 }
 
+/* What the model's authors recommend; where they say nothing, what suits a chat with a small model.
+ */
+static void set_sampling(const model *m, const run_options *o, sample_params *out) {
+    sampling_defaults d = model_about(m)->sampling;
+    if (d.from[SAMPLING_TEMPERATURE] == SAMPLING_NEUTRAL) d.values[SAMPLING_TEMPERATURE] = 0.7;
+    if (d.from[SAMPLING_TOP_P] == SAMPLING_NEUTRAL) d.values[SAMPLING_TOP_P] = 0.95;
+    for (sampling_param i = 0; i < SAMPLING_PARAMS; i++)
+        sampling_set(&d, i, o->sampling[i], SAMPLING_REQUEST);
+    sampling_fill(&d, out);
+}
+
 static inferd_status submit(session *s, const run_options *o, tok_ids *ids, uint64_t *id,
                             inferd_err *err) {
     inferd_status st = engine_admit(s->e, 0, (uint32_t)ids->n, o->max_tokens, NULL, err);
@@ -144,11 +156,11 @@ static inferd_status submit(session *s, const run_options *o, tok_ids *ids, uint
                        .prompt = ids->ids,
                        .n_prompt = (uint32_t)ids->n,
                        .max_tokens = o->max_tokens,
-                       .sampling = o->sampling,
                        .n_logprobs = -1,
                        .n_prompt_logprobs = -1,
                        .arrival_us = clock_now_us()};
     *ids = (tok_ids){0};
+    set_sampling(s->m, o, &r->sampling);
     r->sampling.seed = o->seed;
     if (!o->seeded && getrandom(&r->sampling.seed, sizeof r->sampling.seed, 0) < 0)
         r->sampling.seed = r->arrival_us;
@@ -277,7 +289,7 @@ static int read_options(int argc, char **argv, run_options *o) {
                                           {"help", no_argument, NULL, 'h'},
                                           {0}};
     *o = (run_options){.max_tokens = GEN_NO_MAX};
-    o->sampling = (sample_params){.temperature = 0.7f, .top_p = 0.95f, .repetition_penalty = 1.0f};
+    for (int i = 0; i < SAMPLING_PARAMS; i++) o->sampling[i] = NAN;
     double x = 0;
     int c, fine = 1;
     while (fine && (c = getopt_long(argc, argv, "h", longs, NULL)) != -1) {
@@ -294,15 +306,15 @@ static int read_options(int argc, char **argv, run_options *o) {
             break;
         case TEMPERATURE:
             fine = cli_number("--temperature", optarg, 0, 2, &x);
-            o->sampling.temperature = (float)x;
+            o->sampling[SAMPLING_TEMPERATURE] = x;
             break;
         case TOP_P:
             fine = cli_number("--top-p", optarg, 1e-6, 1, &x);
-            o->sampling.top_p = (float)x;
+            o->sampling[SAMPLING_TOP_P] = x;
             break;
         case TOP_K:
             fine = cli_number("--top-k", optarg, 0, 1e9, &x);
-            o->sampling.top_k = (uint32_t)x;
+            o->sampling[SAMPLING_TOP_K] = x;
             break;
         case SEED:
             fine = cli_number("--seed", optarg, 0, 9e15, &x);

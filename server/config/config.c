@@ -1,4 +1,5 @@
 /* config.c - functions that only walk the option tables, and look-ups.  See config_options.h. */
+#include <math.h>
 #include <string.h>
 
 #include "config_options.h"
@@ -28,6 +29,9 @@ void config_defaults(const option_table *table, void *base) {
             break;
         case OPTION_MICROS:
             *(uint64_t *)at = o->normal * CONFIG_MICROS;
+            break;
+        case OPTION_REAL:
+            *(double *)at = NAN;
             break;
         case OPTION_BOOL:
             *(bool *)at = o->normal != 0;
@@ -87,6 +91,13 @@ engine_limits config_engine_limits(const inferd_config *c) {
     l.background_copies = c->policy.background_copies;
     l.zero_on_tenant_change = c->policy.zero_on_tenant_change;
     return l;
+}
+
+sampling_defaults config_sampling(const config_model *c, const sampling_defaults *of_files) {
+    sampling_defaults d = *of_files;
+    for (sampling_param p = 0; p < SAMPLING_PARAMS; p++)
+        sampling_set(&d, p, c->sampling[p], SAMPLING_CONFIG);
+    return d;
 }
 
 /* -- differences -- */
@@ -163,6 +174,9 @@ static bool compare_tables(const option_table *table, const void *a, const void 
         case OPTION_MICROS:
             differ = *(uint64_t *)at_a != *(uint64_t *)at_b;
             break;
+        case OPTION_REAL: // bits: an absent one is NaN
+            differ = memcmp(at_a, at_b, sizeof(double)) != 0;
+            break;
         case OPTION_OBJECT: {
             char inner[PREFIX_BYTES];
             snprintf(inner, sizeof inner, "%s%s.", prefix, o->name);
@@ -233,6 +247,10 @@ static void describe_values(buf *out, const option *o) {
     case OPTION_MICROS:
         buf_add_format(out, "%llu to %llu, with up to 6 decimals", (unsigned long long)o->min,
                        (unsigned long long)o->max);
+        break;
+    case OPTION_REAL:
+        buf_add_format(out, "%s%.10g to %.10g", o->above_min ? "above " : "", o->real_min,
+                       o->real_max);
         break;
     case OPTION_CORES:
         buf_add_str(out, "a list of CPUs, `\"0-3,8\"`");

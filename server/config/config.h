@@ -16,6 +16,7 @@
 #include "inferd/buf.h"
 #include "inferd/status.h"
 #include "json_in.h"
+#include "models/sampling.h"
 #include "scheduler/engine.h"
 #include "scheduler/policy.h"
 
@@ -49,9 +50,10 @@ typedef struct config_model {
     char *path;     // absolute or relative to the working directory, resolved
     char **aliases; // [n_aliases]
     uint32_t n_aliases;
-    uint32_t max_context;        // 0 = the file's
-    char *chat_template;         // a file, or NULL
-    bool special_tokens_in_text; // text of requests may contain special tokens; default false
+    uint32_t max_context;             // 0 = the file's
+    char *chat_template;              // a file, or NULL
+    bool special_tokens_in_text;      // text of requests may contain special tokens; default false
+    double sampling[SAMPLING_PARAMS]; // of requests that give none; NaN: as the model's files say
     model_policy policy;
 } config_model;
 
@@ -162,6 +164,8 @@ bool config_check(const inferd_config *c, buf *problems);
 /* Notes, a line each, on valid values that are used differently: ceilings above what exists. */
 void config_write_notes(const inferd_config *c, buf *notes);
 void config_destroy(inferd_config *c); // accepts NULL; wipes key digests
+/* What requests to this model get that give no sampling parameters: over those of its files. */
+sampling_defaults config_sampling(const config_model *c, const sampling_defaults *of_files);
 /* limits.engine, completed from `policy`. */
 engine_limits config_engine_limits(const inferd_config *c);
 /* Appends the names of the settings that differ and need a restart; true if any. */

@@ -35,8 +35,9 @@ json_t *edit_find(const json_t *root, edit_section section, const char *name) {
 
 /* -- patches -- */
 
-static const char *const model_members[] = {"class", "weight", "min",        "max",      "share",
-                                            "slo",   "pin",    "keep_alive", "replicas", NULL};
+static const char *const model_members[] = {"class",    "weight",   "min", "max",
+                                            "share",    "slo",      "pin", "keep_alive",
+                                            "replicas", "sampling", NULL};
 static const char *const tenant_members[] = {"max_class", "weight", "min", "max",
                                              "share",     "limits", NULL};
 

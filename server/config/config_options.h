@@ -23,6 +23,7 @@ typedef enum option_kind {
     OPTION_BYTES64,  // uint64_t, a size with a unit
     OPTION_DURATION, // uint64_t, microseconds or POLICY_NEVER
     OPTION_MICROS,   // uint64_t, millionths; range and default in units
+    OPTION_REAL,     // double, NaN if absent; range: real_min..real_max
     OPTION_BOOL,     // bool
     OPTION_CHOICE,   // an enum of int's size: index in choices
     OPTION_THREADS,  // uint32_t, or "auto" for 0
@@ -41,6 +42,9 @@ typedef struct option {
     option_kind kind;
     size_t offset, count_offset;
     uint64_t min, max, normal;  // range and default
+    double real_min, real_max;  // of OPTION_REAL
+    bool above_min;             // likewise: real_min itself is not allowed
+    bool whole;                 // likewise: without a fraction
     const char *const *choices; // NULL-terminated
     const option_table *table;
     bool required;

@@ -4,6 +4,7 @@
  * fixed at once.  Invalid values are left as if absent; an object without problems is settled,
  * which fills in what depends on other members and checks them against each other.
  * The text holds keys, so JSON trees are zeroed when freed. */
+#include <math.h>
 #include <string.h>
 
 #include "config_options.h"
@@ -155,6 +156,20 @@ static bool read_number(reader *r, const config_location *p, const option *o, co
     if (*out >= o->min && *out <= o->max) return true;
     out_of_range(r, p, o);
     return false;
+}
+
+static void read_real(reader *r, const config_location *p, const option *o, const json_t *v,
+                      double *out) {
+    double d = json_number_value(v);
+    if (!json_is_number(v))
+        wrong_kind(r, p, "a number", v);
+    else if (!(d >= o->real_min && d <= o->real_max) || (o->above_min && d == o->real_min))
+        config_problem(r->report, p, "must be between %.10g and %.10g%s", o->real_min, o->real_max,
+                       o->above_min ? ", the first excluded" : "");
+    else if (o->whole && d != floor(d))
+        config_problem(r->report, p, "must be a whole number");
+    else
+        *out = d;
 }
 
 static const char *read_text(reader *r, const config_location *p, const option *o,
@@ -347,6 +362,9 @@ static void read_option(reader *r, const config_location *p, const option *o, co
                            "is not a list of CPUs: ascending numbers and ranges below %d, such as "
                            "\"0-3,8\"",
                            CONFIG_CORES_MAX);
+        return;
+    case OPTION_REAL:
+        read_real(r, p, o, v, at);
         return;
     case OPTION_BOOL:
         if (json_is_boolean(v))

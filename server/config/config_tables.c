@@ -114,6 +114,20 @@ static const option_table replicas_table = {
     "models[].replicas", of_replicas, INFERD_COUNT(of_replicas), sizeof(P), config_settle_replicas};
 
 #define M config_model
+#define SAMPLING(param, low, high, text)                                                           \
+    OPTION_REAL, AT(M, sampling[SAMPLING_##param]), .real_min = low, .real_max = high, .about = text
+static const option of_sampling[] = {
+    {"temperature", SAMPLING(TEMPERATURE, 0, 2, "0: the likeliest token")},
+    {"top_p", SAMPLING(TOP_P, 0, 1, "1: off"), .above_min = true},
+    {"top_k", SAMPLING(TOP_K, -1, SAMPLING_TOP_K_MAX, "whole; 0 and -1: off"), .whole = true},
+    {"min_p", SAMPLING(MIN_P, 0, 1, "0: off")},
+    {"repetition_penalty", SAMPLING(REPETITION_PENALTY, 0.01, 100, "of prompt and answer; 1: off")},
+    {"presence_penalty", SAMPLING(PRESENCE_PENALTY, -2, 2, "of the answer; 0: off")},
+    {"frequency_penalty", SAMPLING(FREQUENCY_PENALTY, -2, 2, "of the answer; 0: off")},
+};
+static const option_table sampling_table = {"models[].sampling", of_sampling,
+                                            INFERD_COUNT(of_sampling), sizeof(M)};
+
 static const option of_model[] = {
     {"name", OPTION_TEXT, AT(M, name), .min = 1, .max = 200, .required = true,
      .about = "its name in requests"},
@@ -127,6 +141,9 @@ static const option of_model[] = {
      .about = "a Jinja file instead of the model's own template"},
     {"special_tokens_in_text", OPTION_BOOL, AT(M, special_tokens_in_text),
      .about = "text of requests may contain special tokens"},
+    {"sampling", OPTION_OBJECT, 0, .table = &sampling_table,
+     .about = "for requests that give none ([api.md](api.md#sampling)); each absent one: as the "
+              "model's files say"},
     {"min", OPTION_BYTES64, AT(M, policy.min_bytes), RANGE(0, MEMORY_MAX, 0),
      .about = "memory guaranteed to its weights, keys and values"},
     {"max", OPTION_BYTES64, AT(M, policy.max_bytes), RANGE(0, MEMORY_MAX, 0),

@@ -1,9 +1,12 @@
 """What people type in the first minutes, and what they are told."""
 
+import concurrent.futures
 import contextlib
+import json
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import httpx
 import pytest
@@ -193,3 +196,83 @@ def test_a_reload_reads_the_keys_of_the_command_line_again(launch, tiny_model, t
         "--api-key-file: the configuration has tenants, each with keys of its own"], r.text
     assert status("the-second-key") == 200
     assert d.stop() == 0
+
+
+# -- sampling that the model's authors recommend -----------------------------------------------------
+
+def sampling_of(url):
+    return {k: (v["value"], v["from"]) for k, v in httpx.get(url + "/v1/models").json()["data"][0]["sampling"].items()}
+
+
+def texts(url, n=6, **fields):
+    """What n requests without a seed answer."""
+    return {httpx.post(url + "/v1/completions", json={"prompt": "a", "max_tokens": 12, **fields}).json()
+            ["choices"][0]["text"] for _ in range(n)}
+
+
+def test_a_file_beside_the_model_recommends_sampling(tiny_model, tmp_path):
+    model = tmp_path / "m.gguf"
+    model.symlink_to(tiny_model)
+    with serving(model, "--memory", "64MiB", "--listen", "0") as (url, _):
+        assert set(sampling_of(url).values()) == {(1, "default"), (0, "default")}
+        assert len(texts(url)) > 1
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.00000001, "top_k": 20}')
+    with serving(model, "--memory", "64MiB", "--listen", "0") as (url, _):
+        found = sampling_of(url)
+        assert found["temperature"][1] == "generation_config.json"
+        assert found["top_k"] == (20, "generation_config.json") and found["top_p"] == (1, "default")
+        assert len(texts(url)) == 1  # greedy
+        assert len(texts(url, temperature=1)) > 1  # a request's own field wins
+
+
+def test_the_configuration_wins_over_the_file_and_changes_live(tiny_model, tmp_path):
+    model = tmp_path / "m.gguf"
+    model.symlink_to(tiny_model)
+    (tmp_path / "m.generation_config.json").write_text('{"temperature": 2, "top_p": 0.5}')
+    config = {"listen": "127.0.0.1:0", "devices": [{"kind": "cpu", "memory": "64MiB"}],
+              "models": [{"name": "m", "path": str(model), "sampling": {"temperature": 0}}],
+              "admin": {"listen": f"unix:{tmp_path}/admin.sock"}}
+    (tmp_path / "c.json").write_text(json.dumps(config))
+    with serving(tmp_path / "c.json") as (url, _):
+        found = sampling_of(url)
+        assert found["temperature"] == (0, "configuration") and found["top_p"] == (0.5, "generation_config.json")
+        assert len(texts(url)) == 1
+        r = inferd("ctl", "--socket", f"{tmp_path}/admin.sock", "set", "model", "m", "sampling.temperature=1.5",
+                   "sampling.top_p=1")
+        assert r.returncode == 0, r.stderr
+        assert sampling_of(url)["temperature"] == (1.5, "configuration")
+        assert len(texts(url)) > 1
+
+
+def test_run_uses_the_recommendation_too(tiny_model, tmp_path):
+    model = tmp_path / "m.gguf"
+    model.symlink_to(tiny_model)
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0}')
+
+    def answers(*words):
+        return {inferd("run", model, "--memory", "64MiB", "--max-tokens", 12, *words, "hello").stdout for _ in range(4)}
+    assert len(answers()) == 1 and len(answers("--temperature", "2")) > 1
+
+
+def test_a_wrong_recommendation_is_told(tiny_model, tmp_path):
+    model = tmp_path / "m.gguf"
+    model.symlink_to(tiny_model)
+    (tmp_path / "generation_config.json").write_text('{"temperature": 3}')
+    r = inferd("serve", model, "--memory", "64MiB", "--listen", "0")
+    assert r.returncode == 2 and "generation_config.json: temperature is 3; expected a number from 0 to 2" in r.stderr
+
+
+def test_the_default_models_first_answer_is_right(real_model, tmp_path):
+    """What the README asks first, with the sampling that scripts/fetch-model writes."""
+    assert Path(real_model.replace(".gguf", ".generation_config.json")).is_file()
+    with serving(real_model, "--name", "smollm2", "--listen", "0") as (url, _):
+        assert sampling_of(url)["temperature"] == (0.2, "generation_config.json")
+
+        def ask(seed):
+            body = {"model": "smollm2", "seed": seed, "max_tokens": 60,
+                    "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+            r = httpx.post(url + "/v1/chat/completions", json=body, timeout=120 * SLOW)
+            return r.json()["choices"][0]["message"]["content"]
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            named = sum("Paris" in text for text in pool.map(ask, range(1, 51)))
+        assert named >= 30, named

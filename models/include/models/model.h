@@ -22,6 +22,7 @@
 #include "inferd/status.h"
 #include "kernels/backend.h"
 #include "models/chat.h"
+#include "models/sampling.h"
 #include "models/tokenizer.h"
 
 typedef struct model model;
@@ -47,6 +48,7 @@ typedef struct model_info {
     uint32_t n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim;
     uint64_t n_params;
     uint64_t file_bytes;
+    sampling_defaults sampling; // of its files
 } model_info;
 
 inferd_status model_open(const model_options *options, model **out, inferd_err *err);
