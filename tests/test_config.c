@@ -842,7 +842,7 @@ static void each_new_value_has_its_range(void) {
         {"kv_disk", "\"path\":[]", "path: expected text, found a list"},
         {"admin", "\"listen\":\"unix:/run/a\"", NULL},
         {"admin", "\"listen\":\"127.0.0.1:1\"",
-         "listen: must be unix:PATH: the permissions of that file control access"},
+         "listen: must be unix:PATH or none: the permissions of that file control access"},
         {"admin", "\"listen\":\"unix:\"", "listen: unix: needs a path"},
         {"admin", "\"listen\":7", "listen: expected text, found a whole number"},
         {"admin", "\"keys\":\"sk-admin-0001\"", "keys: expected a list of keys, found text"},

@@ -1,4 +1,4 @@
-/* cli_check.c - `inferd check --config F`: reports every problem of a configuration before use. */
+/* cli_check.c - `inferd check FILE.json`: reports every problem of a configuration before use. */
 #include <getopt.h>
 #include <stdio.h>
 
@@ -6,7 +6,7 @@
 #include "config.h"
 
 static const char usage[] =
-    "usage: inferd check --config FILE.json [--allow-dummy]\n"
+    "usage: inferd check FILE.json [--allow-dummy]     (or --config FILE.json)\n"
     "       inferd check --describe\n"
     "\n"
     "Reads the configuration and the headers of the models it names and prints one line per\n"
@@ -61,6 +61,7 @@ int cli_check(int argc, char **argv) {
         else
             path = optarg;
     }
+    if (path == NULL && optind < argc) path = argv[optind++];
     if (path == NULL || optind != argc) return fputs(usage, stderr), 2;
 
     inferd_config *config = NULL;

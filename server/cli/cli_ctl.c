@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "admin_socket.h"
 #include "cli.h"
 #include "ctl_client.h"
 #include "ctl_show.h"
@@ -30,7 +31,7 @@ static const char usage[] =
     "  config get | config put FILE.json (- is standard input)\n"
     "\n"
     "  --socket PATH   the daemon's admin.listen (default: $INFERD_ADMIN_SOCKET, else\n"
-    "                  /run/inferd/admin.sock)\n"
+    "                  $XDG_RUNTIME_DIR/inferd/admin.sock, else /run/inferd/admin.sock)\n"
     "  --url URL       http://HOST:PORT, with an admin key\n"
     "  --key-env NAME  the environment variable with that key (default: INFERD_ADMIN_KEY)\n"
     "  --json          print the JSON answer unchanged\n"
@@ -369,14 +370,30 @@ static int read_options(int argc, char **argv, ctl *c, const char **key_env) {
     return c->n_words == 0 ? use("expected a command") : -1;
 }
 
+/* Where nobody says which socket: the environment's, or the first default one with a daemon.  NULL:
+ * there is none, and standard error says where it was looked for. */
+static const char *find_socket(char places[ADMIN_SOCKET_PLACES][ADMIN_SOCKET_BYTES]) {
+    const char *path = getenv("INFERD_ADMIN_SOCKET");
+    if (path != NULL && *path != 0) return path;
+    inferd_err why[ADMIN_SOCKET_PLACES];
+    uint32_t n = admin_socket_places(places);
+    for (uint32_t i = 0; i < n; i++)
+        if (ctl_is_there(places[i], &why[i])) return places[i];
+    fputs("inferd: found no daemon: INFERD_ADMIN_SOCKET is not set", stderr);
+    for (uint32_t i = 0; i < n; i++) fprintf(stderr, "; %s", why[i].text);
+    fputs(".  Name it with --socket PATH (admin.listen), or --url http://HOST:PORT\n", stderr);
+    return NULL;
+}
+
 int cli_ctl(int argc, char **argv) {
     ctl c = {.timeout_s = TIMEOUT_S, .every_s = 1};
     const char *key_env = NULL;
     int status = read_options(argc, argv, &c, &key_env);
     if (status >= 0) return status;
+    char places[ADMIN_SOCKET_PLACES][ADMIN_SOCKET_BYTES];
     if (c.target.url == NULL && c.target.socket_path == NULL) {
-        const char *path = getenv("INFERD_ADMIN_SOCKET");
-        c.target.socket_path = path != NULL && *path != 0 ? path : "/run/inferd/admin.sock";
+        c.target.socket_path = find_socket(places);
+        if (c.target.socket_path == NULL) return EXIT_UNREACHABLE;
     }
     if (c.target.url != NULL) {
         c.target.key = getenv(key_env != NULL ? key_env : "INFERD_ADMIN_KEY");

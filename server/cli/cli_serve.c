@@ -25,6 +25,7 @@
 #include <uv.h>
 
 #include "admin.h"
+#include "admin_socket.h"
 #include "app.h"
 #include "change.h"
 #include "cli.h"
@@ -675,6 +676,34 @@ static uint64_t host_arena_of(const server_life *s, uint32_t device_idx) {
     return n_bytes < most ? n_bytes : most;
 }
 
+static inferd_status open_admin_socket(server_life *s, const char *listen, inferd_err *err) {
+    http_options ho;
+    routes_admin_options(s->app, listen, &ho);
+    inferd_status st = http_open(&ho, &s->loop, &s->http_admin, err);
+    if (st == INFERD_OK) app_set_http_admin(s->app, s->http_admin);
+    return st;
+}
+
+/* For `inferd ctl` without a word of configuration.  The daemon serves without it, too: another one
+ * may have it, or there may be no folder that this user can write. */
+static void open_default_socket(server_life *s) {
+    char places[ADMIN_SOCKET_PLACES][ADMIN_SOCKET_BYTES], listen[ADMIN_SOCKET_BYTES + 8];
+    uint32_t n = admin_socket_places(places);
+    for (uint32_t i = 0; i < n; i++) {
+        inferd_err err = {0};
+        bool folder = admin_socket_make_folder(places[i], &err) == INFERD_OK;
+        snprintf(listen, sizeof listen, "unix:%.*s", ADMIN_SOCKET_BYTES - 1, places[i]);
+        if (folder && open_admin_socket(s, listen, &err) == INFERD_OK) return;
+        if (!folder && i + 1 < n) continue;
+        log_line line;
+        log_begin(&line, LOG_LEVEL_INFO, "no_admin_socket");
+        log_str(&line, "error", err.text);
+        log_str(&line, "hint", "inferd ctl reaches this daemon by admin.listen or an admin key");
+        log_end(&line);
+        return;
+    }
+}
+
 static inferd_status open_admin(server_life *s, inferd_err *err) {
     changer_options co = {.app = s->app,
                           .loop = &s->loop,
@@ -682,7 +711,6 @@ static inferd_status open_admin(server_life *s, inferd_err *err) {
                           .allow_dummy = s->options.allow_dummy,
                           .adjust = adjust,
                           .ctx = &s->options};
-    http_options ho;
     inferd_status st = changer_create(&co, &s->changer, err);
     if (st != INFERD_OK) return st;
     s->admin = admin_create(s->app, s->changer);
@@ -690,9 +718,11 @@ static inferd_status open_admin(server_life *s, inferd_err *err) {
     if (s->admin == NULL || s->files == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the front thread");
     app_set_admin(s->app, s->admin);
-    if (!routes_admin_options(s->app, &ho)) return INFERD_OK;
-    st = http_open(&ho, &s->loop, &s->http_admin, err);
-    if (st == INFERD_OK) app_set_http_admin(s->app, s->http_admin);
+    const char *listen = s->app->config->c->admin.listen;
+    if (listen == NULL)
+        open_default_socket(s);
+    else if (strcmp(listen, "none") != 0)
+        st = open_admin_socket(s, listen, err);
     return st;
 }
 

@@ -117,6 +117,13 @@ static inferd_status connect_file(const char *path, int *fd, inferd_err *err) {
     return inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
 }
 
+bool ctl_is_there(const char *socket_path, inferd_err *err) {
+    int fd = -1;
+    bool there = connect_file(socket_path, &fd, err) == INFERD_OK;
+    if (fd >= 0) close(fd);
+    return there;
+}
+
 static inferd_status connect_url(const char *url, int *fd, inferd_err *err) {
     char host[256], port[8];
     struct addrinfo want = {.ai_socktype = SOCK_STREAM}, *found = NULL;

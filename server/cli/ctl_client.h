@@ -26,6 +26,9 @@ typedef struct ctl_answer {
 inferd_status ctl_ask(const ctl_target *t, const char *method, const char *path, bytes body,
                       unsigned timeout_s, ctl_answer *out, inferd_err *err);
 
+/* Can a connection be made to this socket file?  It is closed at once. */
+bool ctl_is_there(const char *socket_path, inferd_err *err);
+
 /* -- internal; for tests -- */
 /* "http://[::1]:80/" -> host "::1", port "80"; false: not such a URL. */
 bool ctl_split_url(const char *url, char host[256], char port[8]);

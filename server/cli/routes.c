@@ -74,6 +74,11 @@ static http_admin admin_of_key(void *ctx, bytes key) {
     return is_admin ? HTTP_ADMIN_YES : is_tenant ? HTTP_ADMIN_TENANT : HTTP_ADMIN_UNKNOWN;
 }
 
+static bool allows_origin(void *ctx, bytes origin, bool loopback) {
+    const app *a = ctx;
+    return config_allows_origin(a->config->c, origin, loopback);
+}
+
 static bool is_overloaded(void *ctx, int tenant) {
     const app *a = ctx;
     int at = app_tenant(a->config, tenant);
@@ -112,19 +117,19 @@ void routes_http_options(app *a, http_options *out) {
                           .n_routes = INFERD_COUNT(routes),
                           .tenant_of_key = keys ? tenant_of_key : NULL,
                           .admin_of_key = admin_of_key,
+                          .allows_origin = allows_origin,
                           .overloaded = is_overloaded,
                           .finished = on_finished,
                           .reply_lines = write_lines,
                           .ctx = a};
 }
 
-bool routes_admin_options(app *a, http_options *out) {
+void routes_admin_options(app *a, const char *listen, http_options *out) {
     enum { OWNER_ONLY = 0600 };
     const inferd_config *c = a->config->c;
     size_t from = 0;
-    if (c->admin.listen == NULL) return false;
     while (strcmp(routes[from].path, first_admin_route) != 0) from++;
-    *out = (http_options){.listen = c->admin.listen,
+    *out = (http_options){.listen = listen,
                           .limits = c->limits.http,
                           .routes = routes + from,
                           .n_routes = INFERD_COUNT(routes) - from,
@@ -135,5 +140,4 @@ bool routes_admin_options(app *a, http_options *out) {
                           .reply_lines = write_lines,
                           .ctx = a};
     out->limits.connections_max = u32_min(out->limits.connections_max, ADMIN_CONNECTIONS_MAX);
-    return true;
 }

@@ -1,6 +1,7 @@
 /* config.c - functions that only walk the option tables, and look-ups.  See config_options.h. */
 #include <math.h>
 #include <string.h>
+#include <strings.h>
 
 #include "config_options.h"
 
@@ -309,6 +310,18 @@ void config_describe(buf *out) {
 }
 
 /* -- look-ups -- */
+
+bool config_allows_origin(const inferd_config *c, bytes origin, bool loopback) {
+    if (c->cors == NULL) return loopback;
+    if (c->n_cors > 0 && loopback) return true;
+    for (uint32_t i = 0; i < c->n_cors; i++) {
+        const char *allowed = c->cors[i];
+        if (strcmp(allowed, "*") == 0) return true;
+        if (strlen(allowed) == origin.n && strncasecmp(allowed, origin.p, origin.n) == 0)
+            return true;
+    }
+    return false;
+}
 
 /* A model has no name only while its configuration is being checked. */
 static bool is_name(const char *own, const char *name, size_t n) {

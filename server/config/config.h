@@ -96,7 +96,7 @@ typedef struct config_kv_disk {
 } config_kv_disk;
 
 typedef struct config_admin {
-    char *listen;              // "unix:PATH"; NULL: no socket of its own
+    char *listen;              // "unix:PATH", "none"; NULL: the first usable default
     unsigned char (*keys)[32]; // [n_keys] as a tenant's
     uint32_t n_keys;
 } config_admin;
@@ -138,6 +138,8 @@ typedef struct inferd_config {
     char *state_dir; // folder of token quotas; NULL: in memory only
     config_policy policy;
     config_admin admin;
+    char **cors; // [n_cors] origins whose web pages may use the server; NULL: this machine's
+    uint32_t n_cors;
     config_model *models;
     uint32_t n_models;
     config_tenant *tenants;
@@ -192,6 +194,8 @@ bool config_read_cores(const char *text, uint64_t set[CONFIG_CORES_MAX / 64]);
 /* The tenant that has this key, or -1; the time does not depend on where bytes differ. */
 int config_tenant_of_key(const inferd_config *c, bytes key);
 bool config_is_admin_key(const inferd_config *c, bytes key); // likewise
+/* `cors`; loopback: the origin is this machine. */
+bool config_allows_origin(const inferd_config *c, bytes origin, bool loopback);
 /* The model served under this name or alias, or -1. */
 int config_find_model(const inferd_config *c, const char *name, size_t n);
 

@@ -171,13 +171,37 @@ static void check_listen(const inferd_config *c, config_report *r) {
         config_problem(r, &at, "%s", err.text);
 }
 
+/* SCHEME://HOST or SCHEME://HOST:PORT, as browsers write it. */
+static bool is_origin(const char *text) {
+    const char *host = strstr(text, "://");
+    if (host == NULL || host == text) return false;
+    host += 3;
+    return *host != 0 && strpbrk(host, "/?#@ *") == NULL;
+}
+
+static void check_cors(const inferd_config *c, config_report *r) {
+    config_location cors = {.name = "cors"};
+    for (uint32_t i = 0; i < c->n_cors; i++) {
+        config_location at = {.parent = &cors, .index = i};
+        if (strcmp(c->cors[i], "*") == 0) {
+            if (c->n_tenants == 0)
+                config_problem(r, &at, "any web page could use this server: \"*\" needs keys");
+        } else if (strcmp(c->cors[i], "null") != 0 && !is_origin(c->cors[i])) {
+            config_problem(r, &at,
+                           "is not an origin: write \"https://HOST\" or \"https://HOST:PORT\", "
+                           "without a path, or \"*\"");
+        }
+    }
+}
+
 static void check_admin(const inferd_config *c, config_report *r) {
     config_location admin = {.name = "admin"}, at = {.parent = &admin, .name = "listen"};
     const char *listen = c->admin.listen;
     inferd_err err;
-    if (listen == NULL) return;
+    if (listen == NULL || strcmp(listen, "none") == 0) return;
     if (strncmp(listen, "unix:", 5) != 0)
-        config_problem(r, &at, "must be unix:PATH: the permissions of that file control access");
+        config_problem(r, &at,
+                       "must be unix:PATH or none: the permissions of that file control access");
     else if (http_check_listen(listen, true, &err) != INFERD_OK)
         config_problem(r, &at, "%s", err.text);
     else if (strcmp(listen, c->listen) == 0)
@@ -656,6 +680,7 @@ void config_check_all(const inferd_config *c, config_report *r) {
     check_tenant_names(c, r);
     for (uint32_t i = 0; i < c->n_tenants; i++) check_tenant(c, i, whole, r);
     check_admin(c, r);
+    check_cors(c, r);
     check_state(c, whole, r);
     for (uint32_t i = 0; i < c->n_devices; i++) check_device(c, i, whole, r);
     check_device_names(c, r);

@@ -363,7 +363,8 @@ static const option_table kv_disk_table = {"kv_disk", of_kv_disk, INFERD_COUNT(o
 #define A config_admin
 static const option of_admin[] = {
     {"listen", OPTION_TEXT, AT(A, listen), .min = 1, .max = 200,
-     .about = "`unix:PATH`, a separate socket; absent: none"},
+     .about = "`unix:PATH`, a separate socket; `none`; absent: `$XDG_RUNTIME_DIR/inferd/admin.sock`, "
+              "else `/run/inferd/admin.sock`, if no other daemon has it"},
     KEY_OPTIONS(A),
 };
 static const option_table admin_table = {"admin", of_admin, INFERD_COUNT(of_admin), sizeof(A)};
@@ -386,6 +387,9 @@ static const option of_config[] = {
      .about = "how devices are shared"},
     {"admin", OPTION_OBJECT, AT(C, admin), .table = &admin_table,
      .about = "access to the admin API"},
+    {"cors", OPTION_TEXTS, AT(C, cors), COUNT(C, n_cors), .min = 1, .max = MEMBERS_MAX, .live = true,
+     .about = "origins, as `https://chat.example`, whose web pages may use the server, beside this "
+              "machine's; `\"*\"`: all; absent: this machine's; empty: none"},
     {"models", OPTION_LIST, AT(C, models), COUNT(C, n_models), .max = CONFIG_MODELS_MAX,
      .table = &model_table, .required = true, .live = true, .about = "the served models"},
     {"tenants", OPTION_LIST, AT(C, tenants), COUNT(C, n_tenants), .max = CONFIG_TENANTS_MAX,

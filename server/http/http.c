@@ -522,6 +522,7 @@ inferd_status http_open(const http_options *options, void *loop, http_server **o
     s->overloaded = options->overloaded;
     s->finished = options->finished;
     s->reply_lines = options->reply_lines;
+    s->allows_origin = options->allows_origin;
     s->ctx = options->ctx;
     s->keyless = options->tenant_of_key == NULL;
     s->now_us = options->now_us;

@@ -29,7 +29,8 @@ typedef enum http_method {
     HTTP_HEAD = 4,
     HTTP_PUT = 8,
     HTTP_DELETE = 16,
-    HTTP_PATCH = 32
+    HTTP_PATCH = 32,
+    HTTP_OPTIONS = 64 // only a browser's question before a request (CORS); no route has it
 } http_method;
 
 typedef enum http_access {
@@ -57,7 +58,7 @@ typedef struct http_route {
     void (*handle)(void *ctx, http_request *rq);
 } http_route;
 
-enum { HTTP_LINES_BYTES = 512 };
+enum { HTTP_LINES_BYTES = 512, HTTP_ORIGIN_BYTES = 255 };
 
 typedef struct http_options {
     const char *listen; // "127.0.0.1:8080", "[::1]:0", "unix:/run/inferd.sock"
@@ -66,11 +67,15 @@ typedef struct http_options {
     size_t n_routes;
     /* Key -> tenant: the index of the tenant, or -1.  Called once per request to a keyed route with
      * the bearer token (n = 0: none given).  Constant time in the key's bytes.  NULL: there are no
-     * keys, every request has tenant -1, and on TCP only a loopback `Host` and `Origin` are
-     * accepted (a web page must not reach a keyless daemon). */
+     * keys, every request has tenant -1, and on TCP only a loopback `Host` is accepted, and only an
+     * `Origin` of allows_origin (a web page must not reach a keyless daemon). */
     int (*tenant_of_key)(void *ctx, bytes key);
     /* The same for routes of HTTP_ADMIN.  NULL: as HTTP_ADMIN_NO_KEYS for every key. */
     http_admin (*admin_of_key)(void *ctx, bytes key);
+    /* May web pages of this origin ("https://chat.example") use the server?  `loopback`: it is this
+     * machine.  Such pages can read answers (CORS).  Called for each request with an Origin of at
+     * most HTTP_ORIGIN_BYTES; one that is longer may not.  NULL: those of this machine. */
+    bool (*allows_origin)(void *ctx, bytes origin, bool loopback);
     /* For a socket file with one owner: every client that can connect may use routes of HTTP_ADMIN,
      * except with a key of HTTP_ADMIN_TENANT. */
     bool trusted;

@@ -103,12 +103,22 @@ void body_release(exchange *x) {
     x->bytes_held = 0;
 }
 
+/* Answered before anything else of the request is checked, and without an error's body. */
+static bool answer_preflight(exchange *x, const guard *g) {
+    x->refusal = (guard_refusal){.status = 204, .allow = g->allow};
+    return false;
+}
+
 static bool pass_guard(exchange *x, guard *g) {
     http_server *s = x->s;
-    if (!guard_framing(g, &x->refusal) ||
-        !guard_host(g, s->keyless && s->unix_path == NULL, &x->refusal) ||
+    if (!guard_framing(g, &x->refusal)) return false;
+    guard_origin(g, s->allows_origin, s->ctx);
+    if (g->origin_allowed)
+        snprintf(x->origin, sizeof x->origin, "%.*s", (int)g->origin.value.n, g->origin.value.p);
+    if (!guard_host(g, s->keyless && s->unix_path == NULL, &x->refusal) ||
         !guard_route(g, s->routes, s->n_routes, &x->refusal))
         return false;
+    if (g->preflight) return answer_preflight(x, g);
     x->rq.route = g->route;
     x->rq.method = g->http_method;
     memcpy(x->rq.tail, g->tail, sizeof x->rq.tail);

@@ -225,6 +225,14 @@ static bool is_loopback_origin(bytes origin) {
     return false;
 }
 
+void guard_origin(guard *g, bool (*allows)(void *ctx, bytes origin, bool loopback), void *ctx) {
+    bytes origin = trim(g->origin.value);
+    if (g->origin.n != 1 || origin.n == 0 || origin.n > HTTP_ORIGIN_BYTES) return;
+    bool loopback = is_loopback_origin(origin);
+    g->origin.value = origin;
+    g->origin_allowed = allows == NULL ? loopback : allows(ctx, origin, loopback);
+}
+
 bool guard_host(const guard *g, bool keyless, guard_refusal *why) {
     if (g->host.n == 1) {
         bytes name;
@@ -236,11 +244,11 @@ bool guard_host(const guard *g, bool keyless, guard_refusal *why) {
                 "Without keys, Host must be a name of this machine, such as localhost: give "
                 "the server keys to be reached by other names.");
     }
-    if (keyless && g->origin.n > 0 &&
-        (g->origin.n > 1 || !is_loopback_origin(trim(g->origin.value))))
+    if (keyless && g->origin.n > 0 && !g->origin_allowed)
         return refuse(
             why, 403, "origin_not_allowed",
-            "Without keys, web pages of other machines are refused: give the server keys.");
+            "Without keys, web pages of other machines are refused: give the server keys, "
+            "or name the page's origin in cors.");
     return true;
 }
 
@@ -287,8 +295,9 @@ static http_method read_method(const char *method) {
     static const struct {
         const char *name;
         http_method method;
-    } methods[] = {{"GET", HTTP_GET}, {"POST", HTTP_POST},     {"HEAD", HTTP_HEAD},
-                   {"PUT", HTTP_PUT}, {"DELETE", HTTP_DELETE}, {"PATCH", HTTP_PATCH}};
+    } methods[] = {{"GET", HTTP_GET},        {"POST", HTTP_POST},     {"HEAD", HTTP_HEAD},
+                   {"PUT", HTTP_PUT},        {"DELETE", HTTP_DELETE}, {"PATCH", HTTP_PATCH},
+                   {"OPTIONS", HTTP_OPTIONS}};
     for (size_t i = 0; i < INFERD_COUNT(methods); i++)
         if (strcmp(method, methods[i].name) == 0) return methods[i].method;
     return 0;
@@ -334,6 +343,12 @@ bool guard_route(guard *g, const http_route *routes, size_t n_routes, guard_refu
     }
     g->tail[0] = 0;
     if (allow == 0) return refuse_path(g, routes, n_routes, why);
+    g->allow = allow;
+    g->preflight = g->http_method == HTTP_OPTIONS && g->origin.n > 0;
+    if (g->preflight && g->origin_allowed) return true;
+    if (g->preflight)
+        return refuse(why, 403, "origin_not_allowed",
+                      "Web pages of this origin may not use the server: name it in cors.");
     refuse(why, 405, "method_not_allowed", "This path does not have that method.");
     why->allow = allow;
     return false;

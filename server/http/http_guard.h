@@ -4,7 +4,8 @@
  * two lengths, a length beside chunks, decoded paths.  The guard sees every header once, counts the
  * ones that matter, and then checks in a fixed order:
  *
- *     guard_framing > guard_host > guard_route > (key) > (overload, drain) > guard_content
+ *     guard_framing > guard_origin > guard_host > guard_route > (key) > (overload, drain) >
+ *     guard_content
  *
  * so that a client without a key learns only that a key is missing, and no other field is used
  * while the end of the message is in doubt. guard_framing runs twice: before the library reads the
@@ -49,6 +50,9 @@ typedef struct guard {
     double timeout_s; // the client's own timeout in seconds; 0 = none given
 
     /* set by the steps */
+    bool origin_allowed; // there is one, and its pages may use the server
+    bool preflight;      // a browser asks whether it may send a request: no key, no body
+    unsigned allow;      // of http_method, of the path; for `preflight`
     bool chunked;
     uint64_t body_bytes; // of Content-Length, else 0; unknown when chunked
     http_method http_method;
@@ -70,9 +74,12 @@ void guard_header(guard *g, bytes name, bytes value);
 
 /* Each step: true = continue, false = *why holds the answer. */
 bool guard_framing(guard *g, guard_refusal *why);
+/* Sets origin_allowed; `allows` as in http_options. */
+void guard_origin(guard *g, bool (*allows)(void *ctx, bytes origin, bool loopback), void *ctx);
 /* keyless: a daemon without keys on TCP answers only to loopback names, so that no web page can
  * reach it through a name it controls or from a foreign origin. */
 bool guard_host(const guard *g, bool keyless, guard_refusal *why);
+/* OPTIONS with an Origin, for a path that exists: true without a route, with `preflight`. */
 bool guard_route(guard *g, const http_route *routes, size_t n_routes, guard_refusal *why);
 /* The token of `Authorization: Bearer <token>`; n = 0 when there is none. */
 bytes guard_bearer(const guard *g);

@@ -108,8 +108,9 @@ struct exchange {
     conn *c;        // NULL after the library is done with it
     list_node link; // in s->exchanges
     exchange_phase phase;
-    guard_refusal refusal; // status 0: none
-    deadline beat;         // of a stream
+    guard_refusal refusal;              // status 0: none; 204: the answer to a browser's preflight
+    deadline beat;                      // of a stream
+    char origin[HTTP_ORIGIN_BYTES + 1]; // of a web page that may read the answer; "": none
 
     buf body;
     bool body_expected, chunked;
@@ -157,6 +158,7 @@ struct http_server {
     size_t n_routes;
     int (*tenant_of_key)(void *ctx, bytes key);
     http_admin (*admin_of_key)(void *ctx, bytes key);
+    bool (*allows_origin)(void *ctx, bytes origin, bool loopback);
     bool (*overloaded)(void *ctx, int tenant);
     void (*finished)(void *ctx, const http_request *rq);
     void (*reply_lines)(void *ctx, const http_request *rq, char out[HTTP_LINES_BYTES]);

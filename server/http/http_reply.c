@@ -66,15 +66,28 @@ static void write_own_lines(exchange *x, char out[HTTP_LINES_BYTES]) {
     if (x->s->reply_lines != NULL) x->s->reply_lines(x->s->ctx, &x->rq, out);
 }
 
+/* For a web page that may read the answer, "Name: value\n" lines; "" for others.  The key is not a
+ * credential that browsers add by themselves, so "*" is allowed for what is exposed. */
+enum { ORIGIN_LINES_BYTES = HTTP_ORIGIN_BYTES + 128 };
+static void write_origin_lines(const exchange *x, char out[ORIGIN_LINES_BYTES]) {
+    out[0] = 0;
+    if (x->origin[0] == 0) return;
+    snprintf(out, ORIGIN_LINES_BYTES,
+             "Access-Control-Allow-Origin: %s\nVary: Origin\nAccess-Control-Expose-Headers: *\n",
+             x->origin);
+}
+
 bool reply_headers(exchange *x, struct MHD_Response *r, const char *content_type,
                    const char *extra_headers) {
     bool close = x->s->draining || x->c->over_limit;
-    char own[HTTP_LINES_BYTES];
+    char own[HTTP_LINES_BYTES], origin[ORIGIN_LINES_BYTES];
     write_own_lines(x, own);
+    write_origin_lines(x, origin);
     return add_header(r, "x-request-id", x->rq.id) &&
            (content_type == NULL || add_header(r, "Content-Type", content_type)) &&
            (!close || add_header(r, "Connection", "close")) && add_header_lines(r, own) &&
-           add_header_lines(r, x->rq.headers) && add_header_lines(r, extra_headers);
+           add_header_lines(r, origin) && add_header_lines(r, x->rq.headers) &&
+           add_header_lines(r, extra_headers);
 }
 
 /* -- fields of the request -- */
@@ -181,26 +194,32 @@ static size_t limit_headers(char *lines, unsigned retry_after_s) {
                            retry_after_s > RETRY_AFTER_MAX_S ? "x-should-retry: false\n" : "");
 }
 
-/* The headers of a status.  A 5xx that waiting does not cure says so: clients would retry twice. */
-static void error_headers(char lines[HEADER_LINES_BYTES], int status, unsigned retry_after_s,
-                          unsigned allow) {
+/* "NAME: GET, HEAD\n". */
+static size_t write_methods(char *out, const char *name, unsigned allow) {
     static const struct {
         http_method method;
         const char *name;
     } methods[] = {{HTTP_GET, "GET"}, {HTTP_HEAD, "HEAD"},     {HTTP_POST, "POST"},
                    {HTTP_PUT, "PUT"}, {HTTP_DELETE, "DELETE"}, {HTTP_PATCH, "PATCH"}};
+    const char *before = ": ";
+    size_t n = 0;
+    if (allow == 0) return 0;
+    n += (size_t)sprintf(out, "%s", name);
+    for (size_t i = 0; i < INFERD_COUNT(methods); i++) {
+        if ((allow & methods[i].method) == 0) continue;
+        n += (size_t)sprintf(out + n, "%s%s", before, methods[i].name);
+        before = ", ";
+    }
+    return n + (size_t)sprintf(out + n, "\n");
+}
+
+/* The headers of a status.  A 5xx that waiting does not cure says so: clients would retry twice. */
+static void error_headers(char lines[HEADER_LINES_BYTES], int status, unsigned retry_after_s,
+                          unsigned allow) {
     size_t n = 0;
     lines[0] = 0;
     if (status == 401) n += (size_t)sprintf(lines + n, "WWW-Authenticate: Bearer\n");
-    if (status == 405) {
-        const char *before = "Allow: ";
-        for (size_t i = 0; i < INFERD_COUNT(methods); i++) {
-            if ((allow & methods[i].method) == 0) continue;
-            n += (size_t)sprintf(lines + n, "%s%s", before, methods[i].name);
-            before = ", ";
-        }
-        if (n > 0) n += (size_t)sprintf(lines + n, "\n");
-    }
+    if (status == 405) n += write_methods(lines + n, "Allow", allow);
     if (status == 429)
         n += limit_headers(lines + n, retry_after_s);
     else if (retry_after_s > 0)
@@ -232,9 +251,23 @@ void http_answer_error(http_request *rq, int status, const char *type, const cha
     exchange_resume(x);
 }
 
+/* What a browser needs to know before it sends a request with a key and JSON.  It may ask again
+ * after ten minutes.  "*" stands for all headers but Authorization. */
+static void prepare_preflight(exchange *x, unsigned allow) {
+    char lines[HEADER_LINES_BYTES];
+    size_t n = write_methods(lines, "Access-Control-Allow-Methods", allow);
+    sprintf(lines + n, "Access-Control-Allow-Headers: Authorization, Content-Type, *\n"
+                       "Access-Control-Max-Age: 600\n");
+    prepare(x, 204, NULL, &(buf){0}, lines);
+}
+
 void reply_refusal(exchange *x) {
     const guard_refusal *why = &x->refusal;
     if (x->answered) return; // made before its body was dropped
+    if (why->status == 204) {
+        prepare_preflight(x, why->allow);
+        return;
+    }
     prepare_error(x, why->status, why->type, why->code, NULL,
                   why->text[0] != 0 ? why->text : why->message, why->retry_after_s, why->allow);
 }
@@ -286,6 +319,7 @@ static size_t add_raw_lines(char *text, size_t n, size_t n_max, const char *line
 static size_t add_raw_head(exchange *x, const guard_refusal *why, size_t n_body, char *text,
                            size_t n_max) {
     char date[64] = "", lines[HEADER_LINES_BYTES], own[HTTP_LINES_BYTES];
+    char origin[ORIGIN_LINES_BYTES];
     time_t now = time(NULL);
     struct tm tm;
     if (gmtime_r(&now, &tm) != NULL)
@@ -300,13 +334,18 @@ static size_t add_raw_head(exchange *x, const guard_refusal *why, size_t n_body,
     n = add_raw_lines(text, n, n_max, lines);
     write_own_lines(x, own);
     n = add_raw_lines(text, n, n_max, own);
+    write_origin_lines(x, origin);
+    n = add_raw_lines(text, n, n_max, origin);
     return add_raw_lines(text, n, n_max, "\n");
 }
 
 /* Allocates nothing, since memory may be short.  The library has sent all of the answers before; a
  * client that read none of them, so that its socket is full, gets no further answer. */
 void reply_raw(exchange *x, const guard_refusal *why) {
-    enum { HEAD_BYTES = 1024 + HEADER_LINES_BYTES + HTTP_LINES_BYTES, BODY_BYTES = 512 };
+    enum {
+        HEAD_BYTES = 1024 + HEADER_LINES_BYTES + HTTP_LINES_BYTES + ORIGIN_LINES_BYTES,
+        BODY_BYTES = 512
+    };
     char body[BODY_BYTES], text[HEAD_BYTES + BODY_BYTES];
     INFERD_CHECK(strpbrk(why->message, "\"\\") == NULL); // our own text: nothing to escape
     int n_body = snprintf(body, sizeof body,

@@ -1,14 +1,17 @@
 """Fixtures: a daemon under test, driven from outside as a user would."""
 
+import atexit
 import concurrent.futures
 import contextlib
 import functools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -24,6 +27,9 @@ SHARED = Path(os.environ.get("INFERD_SHARED", ROOT.parent / "shared"))
 # A client that many threads share closes no idle connection: another thread may just have taken it.
 KEEP_ALL = httpx.Limits(max_connections=None, max_keepalive_connections=None)
 SLOW = 10 if SANITIZE else 1  # how much longer things may take
+# Daemons without admin.listen put their socket there, not where one of this machine may have it.
+os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="inferd-runtime-")
+atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 
 
 def skip(why):

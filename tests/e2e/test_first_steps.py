@@ -276,3 +276,127 @@ def test_the_default_models_first_answer_is_right(real_model, tmp_path):
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             named = sum("Paris" in text for text in pool.map(ask, range(1, 51)))
         assert named >= 30, named
+
+
+# -- web pages ---------------------------------------------------------------------------------------
+
+LOCAL, OTHER, EVIL = "http://localhost:5173", "https://chat.example", "https://evil.example"
+
+
+def preflight(url, origin, path="/v1/chat/completions", **headers):
+    return httpx.options(url + path, headers={"Origin": origin, "Access-Control-Request-Method": "POST",
+                                              "Access-Control-Request-Headers": "authorization,content-type", **headers})
+
+
+def may_read(r, origin):
+    """Would a browser let a page of this origin read the answer?"""
+    return r.headers.get("access-control-allow-origin") == origin and r.headers.get("vary") == "Origin"
+
+
+def test_pages_of_this_machine_may_use_a_server_without_keys(tiny_model):
+    with serving(tiny_model, "--memory", "64MiB", "--listen", "0") as (url, _):
+        r = preflight(url, LOCAL)
+        assert r.status_code == 204 and may_read(r, LOCAL) and r.content == b""
+        assert r.headers["access-control-allow-methods"] == "POST"
+        assert r.headers["access-control-allow-headers"].startswith("Authorization, Content-Type")
+        body = {"prompt": "x", "max_tokens": 2}
+        r = httpx.post(url + "/v1/completions", json=body, headers={"Origin": LOCAL})
+        assert r.status_code == 200 and may_read(r, LOCAL)
+        assert r.headers["access-control-expose-headers"] == "*"
+        with httpx.stream("POST", url + "/v1/completions", json={**body, "stream": True},
+                          headers={"Origin": LOCAL}) as r:
+            assert r.status_code == 200 and may_read(r, LOCAL) and b"[DONE]" in r.read()
+        r = httpx.post(url + "/v1/completions", json={"prompt": 3}, headers={"Origin": LOCAL})
+        assert r.status_code == 400 and may_read(r, LOCAL)  # an error, too
+        assert preflight(url, EVIL).status_code == 403 and not may_read(preflight(url, EVIL), EVIL)
+        assert preflight(url, LOCAL, "/v1/nothing").status_code == 404
+        assert "access-control-allow-origin" not in httpx.get(url + "/v1/models").headers
+        assert httpx.options(url + "/v1/models").status_code == 405  # not from a page
+
+
+def test_the_operator_names_other_pages(tiny_model, tmp_path):
+    path = tmp_path / "c.json"
+    config = {"listen": "127.0.0.1:0", "devices": [{"kind": "cpu", "memory": "64MiB"}],
+              "models": [{"name": "m", "path": tiny_model}], "cors": [OTHER],
+              "tenants": [{"name": "t", "keys": [KEY]}],
+              "admin": {"listen": f"unix:{tmp_path}/admin.sock"}}
+    path.write_text(json.dumps(config))
+
+    def put(cors):
+        path.write_text(json.dumps({**config, "cors": cors}))
+        r = inferd("ctl", "--socket", f"{tmp_path}/admin.sock", "config", "put", path)
+        assert r.returncode == 0, r.stderr
+    with serving(path) as (url, _):
+        assert preflight(url, OTHER).status_code == 204  # before the key is checked
+        r = httpx.get(url + "/v1/models", headers={"Origin": OTHER})
+        assert r.status_code == 401 and may_read(r, OTHER)  # a page sees why
+        key = {"Authorization": f"Bearer {KEY}"}
+        r = httpx.get(url + "/v1/models", headers={"Origin": OTHER, **key})
+        assert r.status_code == 200 and may_read(r, OTHER)
+        assert may_read(preflight(url, LOCAL), LOCAL)
+        r = preflight(url, EVIL)
+        assert r.status_code == 403 and "cors" in r.json()["error"]["message"]
+        r = httpx.get(url + "/v1/models", headers={"Origin": EVIL, **key})
+        assert r.status_code == 200 and not may_read(r, EVIL)  # no browser hands it over
+        put([])
+        assert preflight(url, LOCAL).status_code == 403 and preflight(url, OTHER).status_code == 403
+        put(["*"])
+        assert may_read(preflight(url, EVIL), EVIL)
+
+
+@pytest.mark.parametrize("cors,sentence", [
+    (["*"], 'cors[0]: any web page could use this server: "*" needs keys'),
+    (["chat.example"], "cors[0]: is not an origin"),
+    (["https://a.example", "https://chat.example/"], "cors[1]: is not an origin"),
+    ("*", "cors: expected a list of texts, found text"),
+])
+def test_wrong_origins_are_told(tiny_model, tmp_path, cors, sentence):
+    (tmp_path / "c.json").write_text(json.dumps({"models": [{"name": "m", "path": tiny_model}], "cors": cors}))
+    r = inferd("check", tmp_path / "c.json")
+    assert r.returncode == 2 and sentence in r.stderr + r.stdout, r
+
+
+def test_a_named_page_may_use_a_server_without_keys(tiny_model, tmp_path):
+    (tmp_path / "c.json").write_text(json.dumps(
+        {"listen": "127.0.0.1:0", "devices": [{"kind": "cpu", "memory": "64MiB"}],
+         "models": [{"name": "m", "path": tiny_model}], "cors": [OTHER]}))
+    with serving(tmp_path / "c.json") as (url, _):
+        r = httpx.get(url + "/v1/models", headers={"Origin": OTHER})
+        assert r.status_code == 200 and may_read(r, OTHER)
+        assert httpx.get(url + "/v1/models", headers={"Origin": EVIL}).status_code == 403
+        assert httpx.get(url + "/v1/models", headers={"Origin": OTHER, "Host": "evil.example"}).status_code == 403
+
+
+# -- the admin socket --------------------------------------------------------------------------------
+
+def test_ctl_finds_the_daemon_by_itself(tiny_model, tmp_path):
+    runtime = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    r = inferd("ctl", "state", env=runtime)
+    assert r.returncode == 3 and r.stderr.count("\n") == 1
+    assert f"{tmp_path}/inferd/admin.sock: No such file" in r.stderr and "/run/inferd/admin.sock" in r.stderr
+    with serving(tiny_model, "--memory", "64MiB", "--listen", "0", env=runtime):
+        socket = tmp_path / "inferd" / "admin.sock"
+        assert socket.stat().st_mode & 0o777 == 0o600 and socket.parent.stat().st_mode & 0o777 == 0o700
+        r = inferd("ctl", "state", env=runtime)
+        assert r.returncode == 0 and "tiny" in r.stdout, r
+        with serving(tiny_model, "--memory", "64MiB", "--listen", "0", env=runtime):  # serves without one
+            assert inferd("ctl", "state", env=runtime).returncode == 0
+        assert socket.exists()  # of the first one
+    assert not socket.exists()
+
+
+def test_no_admin_socket_is_a_setting(tiny_model, tmp_path):
+    runtime = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    (tmp_path / "c.json").write_text(json.dumps(
+        {"listen": "127.0.0.1:0", "devices": [{"kind": "cpu", "memory": "64MiB"}], "admin": {"listen": "none"},
+         "models": [{"name": "m", "path": tiny_model}]}))
+    with serving(tmp_path / "c.json", env=runtime):
+        assert not (tmp_path / "inferd").exists()
+    # A folder that cannot be made is no reason not to serve.
+    p = subprocess.Popen([BUILD / "inferd", "serve", tiny_model, "--memory", "64MiB", "--listen", "0"],
+                         env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path / "c.json")}, stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True)
+    assert "base_url" in p.stdout.readline()
+    p.terminate()
+    p.communicate(timeout=60 * SLOW)
+    assert p.returncode == 0
