@@ -223,6 +223,25 @@ static void the_guaranteed_do_not_take_it_from_each_other(void) {
     }
 }
 
+/* All of it is in use, by two that both need more: the owner's guarantee is no reason to wait. */
+static void a_guarantee_does_not_part_those_who_share_it(void) {
+    for (int of_tenant = 0; of_tenant <= 1; of_tenant++) {
+        static core_rig r;
+        model_policy p = plain_policy();
+        inferd_err err = {0};
+        open_rig(&r, 14, 1); // two of weights, and 36 blocks
+        p.min_bytes = of_tenant ? 0 : 14ull * PAGE_MIB << 20;
+        EXPECT_EQ(residency_set_policy(&r.core.models, 0, &p, core_rig_now(&r), &err), INFERD_OK);
+        set_tenant(&r, 1, of_tenant ? 36 * block_bytes : 0, 0);
+        for (uint64_t id = 1; id <= 2; id++) core_rig_submit(&r, 0, request_of(id, 1, 8, 100));
+        core_rig_finish(&r);
+        for (uint64_t id = 1; id <= 2; id++) EXPECT(core_rig_gives(&r, id));
+        EXPECT_EQ(r.outcomes[1].done.done.n_preempted, 0);
+        EXPECT(r.outcomes[2].done.done.n_preempted > 0);
+        core_rig_deinit(&r);
+    }
+}
+
 /* The pages that are kept free for it are of no use to who waits before it. */
 static void work_within_its_guarantee_does_not_wait_for_others(void) {
     static core_rig r;
@@ -393,6 +412,7 @@ static const test_case cases[] = {
     TEST(a_tenant_at_its_ceiling_blocks_no_other),
     TEST(an_urgent_one_goes_first_at_its_tenants_ceiling),
     TEST(the_guaranteed_do_not_take_it_from_each_other),
+    TEST(a_guarantee_does_not_part_those_who_share_it),
     TEST(work_within_its_guarantee_does_not_wait_for_others),
     TEST(paused_work_wants_no_model),
     TEST(a_models_ceiling_is_its_own_affair),

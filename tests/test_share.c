@@ -8,7 +8,7 @@ static void a_bucket_fills_with_its_percent_up_to_its_cap(void) {
     share_init(&a, SHARE_FIXED, 25, 1, 1000);
     EXPECT(share_may_run(&a, 0) && share_is_entitled(&a));
     uint32_t cap_us = share_cap_us(25);
-    share_charge(&a, cap_us + 10000);
+    share_charge(&a, cap_us + 10000, true);
     EXPECT(!share_may_run(&a, 0));
     EXPECT(share_may_run(&a, 10001) && !share_may_run(&a, 10000)); // an urgent one's step
     EXPECT_EQ(share_ready_us(&a, 1000), 1000 + 40000 + 1);
@@ -39,9 +39,9 @@ static void what_flows_in_is_lost_when_the_bucket_is_full(void) {
     share_bucket a;
     share_init(&a, SHARE_BURST, 50, 1, 0);
     EXPECT_EQ(share_full_us(&a), 0);
-    share_charge(&a, 10000);
+    share_charge(&a, 10000, true);
     EXPECT_EQ(share_full_us(&a), 20000);
-    share_charge(&a, 50000);
+    share_charge(&a, 50000, true);
     EXPECT_EQ(share_full_us(&a), UINT64_MAX); // not entitled
     share_set(&a, SHARE_BESTEFFORT, 0, 1, 0);
     EXPECT_EQ(share_full_us(&a), UINT64_MAX);
@@ -50,10 +50,10 @@ static void what_flows_in_is_lost_when_the_bucket_is_full(void) {
 static void besteffort_is_never_entitled_and_always_may(void) {
     share_bucket a;
     share_init(&a, SHARE_BESTEFFORT, 50, 1, 0);
-    share_charge(&a, 1000000);
+    share_charge(&a, 1000000, true);
     EXPECT(share_may_run(&a, 0) && !share_is_entitled(&a));
     share_init(&a, SHARE_BURST, 50, 1, 0);
-    share_charge(&a, 1000000);
+    share_charge(&a, 1000000, true);
     EXPECT(share_may_run(&a, 0) && !share_is_entitled(&a));
     EXPECT_EQ(share_ready_us(&a, 7), 7);
 }
@@ -66,7 +66,7 @@ static void a_share_over_devices_is_split(void) {
 static void other_terms_keep_what_was_received(void) {
     share_bucket a;
     share_init(&a, SHARE_FIXED, 10, 1, 0);
-    share_charge(&a, 75000); // 50 ms more than it had
+    share_charge(&a, 75000, true); // 50 ms more than it had
     share_set(&a, SHARE_FIXED, 50, 3, 0);
     EXPECT_EQ(share_ready_us(&a, 0), 100001); // 50 ms at one half
     EXPECT_EQ(a.weight, 3);
@@ -94,7 +94,7 @@ static void a_fixed_share_holds_to_a_point_in_ten_seconds(void) {
             began_us[n] = now_us;
             took_us[n++] = us;
             now_us += us;
-            share_charge(&a, us);
+            share_charge(&a, us, true);
         }
         double worst = 0;
         for (uint64_t from = 0; from + WINDOW_US <= (uint64_t)SECONDS * 1000000; from += 500000) {

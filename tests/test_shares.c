@@ -40,7 +40,8 @@ static void keep_busy(core_rig *r, load *l) {
     for (uint32_t i = 0; i < l->n_streams; i++) {
         if (l->ids[i] != 0 && r->outcomes[l->ids[i]].n_done == 0) continue;
         if (next_id + 1 >= REQUESTS_MAX) continue;
-        gen_request *q = request(++next_id, 8, 60);
+        uint32_t n_output = 60 + (uint32_t)next_id * 7 % 11; // they do not all end together
+        gen_request *q = request(++next_id, 8, n_output);
         q->tenant_idx = l->tenant;
         q->prio = l->prio;
         q->no_cache = true;
@@ -97,6 +98,50 @@ static void guarantees_hold_whatever_the_number_of_streams(void) {
         core_rig_finish(&r);
         core_rig_deinit(&r);
     }
+}
+
+/* Its share in any case, and its part by weight of what is left: 45 % and half of 55 %, or a
+ * quarter. */
+static void a_burst_share_has_its_part_of_what_is_left(void) {
+    static core_rig r;
+    static const struct {
+        uint32_t n_models, other_weight;
+        double wanted;
+    } rows[] = {{1, 1, 45 + 55 / 2.0}, {2, 1, 45 + 55 / 2.0}, {2, 3, 45 + 55 / 4.0}};
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        next_id = 0;
+        open_rig(&r, rows[i].n_models);
+        set_tenant(&r, 1, SHARE_BURST, 45, 1);
+        set_tenant(&r, 2, SHARE_BESTEFFORT, 0, rows[i].other_weight);
+        load l[] = {
+            {.tenant = 1, .n_streams = 4, .prio = GEN_NORMAL},
+            {.tenant = 2, .model = rows[i].n_models - 1, .n_streams = 4, .prio = GEN_NORMAL}};
+        run_busy(&r, l, 2, SECOND_US);
+        uint64_t a = used_us(&r, 1), b = used_us(&r, 2);
+        run_busy(&r, l, 2, 5 * SECOND_US);
+        EXPECT_NEAR(percent_of(used_us(&r, 1) - a, 5 * SECOND_US), rows[i].wanted, 1.5);
+        EXPECT_NEAR(percent_of(used_us(&r, 2) - b, 5 * SECOND_US), 100 - rows[i].wanted, 1.5);
+        core_rig_finish(&r);
+        core_rig_deinit(&r);
+    }
+}
+
+/* What a fixed share left to others is no credit when it becomes a burst share. */
+static void time_within_a_share_is_no_credit(void) {
+    static core_rig r;
+    next_id = 0;
+    open_rig(&r, 2);
+    set_tenant(&r, 1, SHARE_FIXED, 50, 1);
+    set_tenant(&r, 2, SHARE_BESTEFFORT, 0, 1);
+    load l[] = {{.tenant = 1, .n_streams = 4, .prio = GEN_NORMAL},
+                {.tenant = 2, .model = 1, .n_streams = 4, .prio = GEN_NORMAL}};
+    run_busy(&r, l, 2, 3 * SECOND_US);
+    set_tenant(&r, 1, SHARE_BURST, 10, 1);
+    uint64_t b = used_us(&r, 2);
+    run_busy(&r, l, 2, 2 * SECOND_US);
+    EXPECT_NEAR(percent_of(used_us(&r, 2) - b, 2 * SECOND_US), 45, 3);
+    core_rig_finish(&r);
+    core_rig_deinit(&r);
 }
 
 static uint32_t n_running_of(const core_rig *r, uint32_t tenant) {
@@ -532,7 +577,7 @@ static void floors_of_classes_are_of_what_shares_leave(void) {
     static core_rig r;
     static const struct {
         uint32_t share, wanted[3]; // of the tenant with a share, the normal one, the batch
-    } rows[] = {{100, {100, 0, 0}}, {50, {50, 30, 20}}};
+    } rows[] = {{100, {100, 0, 0}}, {50, {65, 15, 20}}};
     for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
         next_id = 0;
         open_rig(&r, 3);
@@ -584,6 +629,8 @@ static const test_case cases[] = {
     TEST(large_weights_divide_as_small_ones),
     TEST(a_fixed_share_is_a_ceiling_on_an_idle_device),
     TEST(guarantees_hold_whatever_the_number_of_streams),
+    TEST(a_burst_share_has_its_part_of_what_is_left),
+    TEST(time_within_a_share_is_no_credit),
     TEST(a_share_has_its_part_of_the_batch),
     TEST(the_fullest_bucket_goes_first),
     TEST(a_guarantee_goes_before_a_more_urgent_class),

@@ -254,14 +254,32 @@ static flow *create(sched *s, uint32_t tenant, uint32_t model) {
     return p;
 }
 
-/* The smallest virtual time of the flows with work; without any, that of the flow served last. */
-static uint64_t least_virtual(const sched *s) {
+/* It has work, but all of it in the other tier, and its virtual time in this one stands still. */
+static bool is_away(const flow *p, sched_tier tier) {
+    enum { AWAY_US = 1000000 }; // tiers alternate from step to step: so short a time is no absence
+    return p->seen_us[!tier] > p->seen_us[tier] + AWAY_US;
+}
+
+/* The smallest virtual time of the flows with work in this tier; without any, that of the flow
+ * served last. */
+static uint64_t least_virtual(const sched *s, sched_tier tier) {
     uint64_t least = UINT64_MAX;
     LIST_EACH(node, &s->active_flows) {
         const flow *p = LIST_ENTRY(node, flow, idle);
-        if (p->virtual_us < least) least = p->virtual_us;
+        if (!is_away(p, tier) && p->virtual_us[tier] < least) least = p->virtual_us[tier];
     }
-    return least != UINT64_MAX ? least : s->virtual_us;
+    return least != UINT64_MAX ? least : s->virtual_us[tier];
+}
+
+/* From now on its virtual time counts: time without work in this tier is no credit. */
+static void begin_tier(const sched *s, flow *p, sched_tier tier) {
+    uint64_t least = least_virtual(s, tier);
+    if (p->virtual_us[tier] < least) p->virtual_us[tier] = least;
+}
+
+void sched_see_flow(sched *s, flow *p, sched_tier tier, uint64_t now_us) {
+    if (is_away(p, tier)) begin_tier(s, p, tier);
+    p->seen_us[tier] = now_us;
 }
 
 static flow *look_up(sched *s, const seq *q) {
@@ -278,8 +296,10 @@ flow *sched_flow_of(sched *s, const seq *q) {
 static void join_flow(sched *s, seq *q) {
     flow *p = look_up(s, q);
     if (p->n_seqs++ == 0) {
-        uint64_t least = least_virtual(s);
-        if (p->virtual_us < least) p->virtual_us = least;
+        for (sched_tier t = 0; t < TIERS_COMPUTED; t++) {
+            begin_tier(s, p, t);
+            p->seen_us[t] = 0;
+        }
         list_remove(&p->idle);
         list_push_back(&s->active_flows, &p->idle);
     }

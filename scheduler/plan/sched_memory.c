@@ -189,9 +189,18 @@ static bool tenant_is_secure(const sched *s, const seq *q) {
     return t != NULL && t->min_bytes > 0 && t->used_bytes <= t->min_bytes;
 }
 
-bool sched_is_secure(const sched *s, const seq *q) {
+static bool model_is_secure(const sched *s, const seq *q) {
     const pool_owner *o = &s->pool->owners[s->models[q->model_idx].kv.owner];
-    return tenant_is_secure(s, q) || (o->min > 0 && pool_held(o) <= o->min);
+    return o->min > 0 && pool_held(o) <= o->min;
+}
+
+bool sched_is_secure(const sched *s, const seq *q) {
+    return tenant_is_secure(s, q) || model_is_secure(s, q);
+}
+
+bool sched_is_secure_from(const sched *s, const seq *v, const seq *q) {
+    return (v->req->tenant_idx != q->req->tenant_idx && tenant_is_secure(s, v)) ||
+           (v->model_idx != q->model_idx && model_is_secure(s, v));
 }
 
 /* ---- taking lent pages back ---- */

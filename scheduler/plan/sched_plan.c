@@ -154,8 +154,8 @@ static bool precedes(const plan *p, const seq *a, const seq *b) {
         uint64_t full_a = sched_full_us(p->s, a), full_b = sched_full_us(p->s, b);
         if (full_a != full_b) return full_a < full_b;
     }
-    uint64_t virtual_a = p->s->flows[a->flow].virtual_us;
-    uint64_t virtual_b = p->s->flows[b->flow].virtual_us;
+    uint64_t virtual_a = p->s->flows[a->flow].virtual_us[p->tier];
+    uint64_t virtual_b = p->s->flows[b->flow].virtual_us[p->tier];
     if (a->flow != b->flow && virtual_a != virtual_b) return virtual_a < virtual_b;
     return a->arrival_no < b->arrival_no;
 }
@@ -295,13 +295,14 @@ static bool may_take_from_equal(const sched *s, const seq *q, const seq *v) {
  * paused ones and lower classes, or new requests would push out what is nearly done. */
 static bool may_preempt(const sched *s, const seq *q, bool claims, const seq *v) {
     /* `less`: v comes before q in the order of preemption.  Pages above v's guarantee go to a q
-     * with `less` or `claims`, pages within it only to a q with both.  q claims no more than its
-     * own guarantee: beyond it two owners would take pages from each other again and again. */
+     * with `less` or `claims`, pages within it only to a q with both, or with `less` to a q of the
+     * same owner, which has as much as before then.  q claims no more than its own guarantee:
+     * beyond it two owners would take pages from each other again and again. */
     bool less = q->state == SEQ_RUNNING
                     ? sched_deserves_less(v, q)
                     : v->paused || v->granted > q->req->prio || may_take_from_equal(s, q, v);
     if (!sched_has_guarantees(s) || (less && claims)) return less;
-    return (less || claims) && !sched_is_secure(s, v);
+    return less ? !sched_is_secure_from(s, v, q) : claims && !sched_is_secure(s, v);
 }
 
 /* Is `a` preempted before `b`?  For a q that claims its guarantee, sequences above their own
@@ -1115,6 +1116,7 @@ bool sched_plan(sched *s, uint64_t now_us, step *st) {
     while (sched_choose(s, now_us, &choice)) {
         p.m = choice.m;
         p.tier = choice.tier;
+        st->tier = choice.tier;
         p.due_us = choice.due_us;
         if (p.m->tried_plan != s->plan_no) p.m->tried_tiers = 0;
         p.m->tried_plan = s->plan_no;

@@ -11,7 +11,7 @@
  *     a class that got less than its floor   (starvation_percent of the time it waited)
  *     class
  *     urgent deadlines, the earliest first
- *     the smallest virtual time
+ *     the smallest virtual time, of steps of this tier
  *
  * A deadline is urgent when two more steps would miss it.  A deadline that has passed by more than
  * its own target is late: hurrying would only make others late, too.
@@ -154,10 +154,6 @@ static bool is_ready(const sched *s, const seq *q) {
     return sched_can_start(s, q);
 }
 
-static uint64_t virtual_of(const sched *s, const seq *q) {
-    return s->flows[q->flow].virtual_us;
-}
-
 /* Fills in what orders this sequence; false: it may not run in this plan. */
 static bool consider(sched *s, seq *q, uint64_t now_us, sched_choice *out) {
     uint64_t target_us, deadline_us = deadline_of(s, q, &target_us);
@@ -175,12 +171,14 @@ static bool consider(sched *s, seq *q, uint64_t now_us, sched_choice *out) {
                    now_us >= seq_model(s, q)->stepped_us + s->limits.starvation_us,
         .deadline_us = urgent ? deadline_us : 0,
         .due_us = late || q->displaced || seq_n_output(q) == 0 ? 0 : deadline_us,
-        .virtual_us = virtual_of(s, q),
         .runs = q->state == SEQ_RUNNING,
         .arrival_no = q->arrival_no};
+    if (out->tier == TIER_NONE) return false;
+    sched_see_flow(s, &s->flows[q->flow], out->tier, now_us);
+    out->virtual_us = s->flows[q->flow].virtual_us[out->tier];
     out->full_us = out->tier == TIER_ENTITLED ? sched_full_us(s, q) : UINT64_MAX;
     bool tried = out->m->tried_plan == s->plan_no && (out->m->tried_tiers >> out->tier & 1) != 0;
-    return out->tier != TIER_NONE && !tried;
+    return !tried;
 }
 
 /* The first sequence of each class (of the requests), from one list of a hot model. */
@@ -296,7 +294,7 @@ void sched_note_use(sched *s, const seq *q, const engine_flow *use) {
     flow_usage_charge(&s->flow_usage, &p->flow_usage, p->tenant, p->model, use);
 }
 
-static void charge_item(sched *s, const step_item *item, uint64_t us) {
+static void charge_item(sched *s, const step_item *item, sched_tier tier, uint64_t us) {
     seq *q = item->q;
     flow *p = sched_flow_of(s, q);
     share_bucket *t = tenant_of(s, q), *m = &seq_model(s, q)->share;
@@ -310,13 +308,13 @@ static void charge_item(sched *s, const step_item *item, uint64_t us) {
     engine_flow use = {.device_us = us, .prompt_tokens = prompt_rows(item)};
     sched_note_use(s, q, &use);
     uint64_t weight = (uint64_t)u32_max(m->weight, 1) * (t != NULL ? u32_max(t->weight, 1) : 1);
-    p->virtual_rest += us * VIRTUAL_ONE;
-    p->virtual_us += p->virtual_rest / weight;
-    p->virtual_rest %= weight;
-    s->virtual_us = p->virtual_us;
-    share_charge(m, us);
-    if (t != NULL) share_charge(t, us);
-    share_charge(&s->floors[q->req->prio], us);
+    p->virtual_rest[tier] += us * VIRTUAL_ONE;
+    p->virtual_us[tier] += p->virtual_rest[tier] / weight;
+    p->virtual_rest[tier] %= weight;
+    s->virtual_us[tier] = p->virtual_us[tier];
+    share_charge(m, us, tier == TIER_ENTITLED);
+    if (t != NULL) share_charge(t, us, tier == TIER_ENTITLED);
+    share_charge(&s->floors[q->req->prio], us, true);
 }
 
 void sched_charge(sched *s, const step *st, uint64_t us) {
@@ -330,7 +328,7 @@ void sched_charge(sched *s, const step *st, uint64_t us) {
         uint64_t until = i + 1 == st->b.n_seqs ? us : (uint64_t)((double)us * passed / total);
         if (until < given) until = given;
         if (until > us) until = us;
-        charge_item(s, &st->items[i], until - given);
+        charge_item(s, &st->items[i], (sched_tier)st->tier, until - given);
         given = until;
     }
 }

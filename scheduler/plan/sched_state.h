@@ -25,6 +25,7 @@
 #include "share.h"
 
 typedef enum sched_tier { TIER_ENTITLED, TIER_SURPLUS, TIER_NONE } sched_tier;
+#define TIERS_COMPUTED 2 // those that steps have: entitled, surplus
 
 /* The model that is planned next, and the reasons. */
 typedef struct sched_choice {
@@ -117,11 +118,14 @@ typedef struct sched_read {
 typedef struct flow {
     list_node idle; // in sched.idle_flows or sched.active_flows
     uint32_t tenant, model;
-    uint32_t n_seqs;       // waiting and running
-    uint32_t next;         // in its bucket
-    uint64_t virtual_us;   // device time it got, by weight; the smallest goes first among equals
-    uint64_t virtual_rest; // the remainder of dividing by the weight
-    flow_usage_ref flow_usage; // its row of the usage table
+    uint32_t n_seqs; // waiting and running
+    uint32_t next;   // in its bucket
+    /* Of steps of each tier: device time it got, by weight; the smallest goes first among equals.
+     */
+    uint64_t virtual_us[TIERS_COMPUTED];
+    uint64_t virtual_rest[TIERS_COMPUTED]; // the remainder of dividing by the weight
+    uint64_t seen_us[TIERS_COMPUTED]; // when it last could have had a step of this tier; 0: never
+    flow_usage_ref flow_usage;        // its row of the usage table
     bool used;
 } flow;
 
@@ -182,8 +186,8 @@ struct sched {
     uint32_t n_flows;
     list_node idle_flows, active_flows; // idle: the one idle for longest first
     share_bucket floors[GEN_CLASSES];
-    uint64_t virtual_us;     // of the flow served last: new flows start here
-    uint64_t typical_us;     // length of a step, fading
+    uint64_t virtual_us[TIERS_COMPUTED]; // of the flow served last: new flows start here
+    uint64_t typical_us;                 // length of a step, fading
     uint64_t share_ready_us; // when a sequence with a used-up share may go on; UINT64_MAX: never
     uint64_t charged_us, waste_us;    // of all steps
     flow_usage flow_usage;            // charged_us, by tenant and model
@@ -271,6 +275,9 @@ bool sched_init_flows(sched *s); // false: no memory
 void sched_leave_flow(sched *s, seq *q);
 /* When a sequence has ended while a step still names it, another flow may have taken the entry. */
 flow *sched_flow_of(sched *s, const seq *q);
+/* It could have a step of this tier now.  After a time with work in the other tier only, its
+ * virtual time begins at that of the others. */
+void sched_see_flow(sched *s, flow *p, sched_tier tier, uint64_t now_us);
 
 /* -- sched_memory.c -- */
 void sched_on_live(void *ctx, uint32_t tenant, bool live); // on_live of a model's kv
@@ -293,6 +300,9 @@ bool sched_has_guarantees(const sched *s); // of any tenant or model
 bool sched_may_claim(const sched *s, const seq *q);
 /* All that its tenant, or its model, has is within the guarantee. */
 bool sched_is_secure(const sched *s, const seq *q);
+/* Does a guarantee keep pages of v from q?  That of an owner of both does not: whatever q takes,
+ * the owner has as much as before. */
+bool sched_is_secure_from(const sched *s, const seq *v, const seq *q);
 
 /* -- sched_swap.c -- */
 inferd_status sched_open_swap(sched *s, sched_model *m, inferd_err *err);

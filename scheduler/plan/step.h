@@ -40,6 +40,7 @@ typedef struct step {
     uint64_t n_attended;    // positions that its rows look back at, their own among them
     uint64_t predicted_us;  // 0 while nothing was measured
     uint64_t charge_us;     // charged to its sequences; 0: what the device took
+    uint32_t tier;          // sched_tier of all its sequences
     batch b;                // arrays owned
     step_item *items;       // [b.n_seqs] owned
     step_draw *draws;       // [b.n_logits] owned

@@ -36,9 +36,10 @@ void share_refill(share_bucket *a, uint64_t now_us) {
     bound(a);
 }
 
-void share_charge(share_bucket *a, uint64_t us) {
+void share_charge(share_bucket *a, uint64_t us, bool entitled) {
     a->used_us += us;
-    if (a->policy != SHARE_BESTEFFORT) a->level -= (int64_t)us * HUNDREDTHS;
+    if (a->policy == SHARE_FIXED || (a->policy == SHARE_BURST && entitled))
+        a->level -= (int64_t)us * HUNDREDTHS;
 }
 
 bool share_is_entitled(const share_bucket *a) {

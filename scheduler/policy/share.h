@@ -1,18 +1,19 @@
 /* share.h - how much of a device's time a tenant or a model may have, and how much it had.
  *
  * Each has a token bucket: percent/100 microseconds per microsecond flow in, up to a cap (25 to 50
- * ms), and what its steps took flows out.  So it may be negative by a step, which is repaid.
+ * ms), and what its entitled steps took flows out.  So it may be negative by a step, which is
+ * repaid.
  *
- *     fixed       runs only while the bucket is positive
- *     burst       is entitled to run while the bucket is positive, and takes part in what is left
- *     besteffort  takes part in what is left
+ *     fixed       runs only while the bucket is positive; all its steps are charged
+ *     burst       is entitled to run while the bucket is positive, and takes part in what is left,
+ * which is not charged besteffort  takes part in what is left
  *
  * In any window of W microseconds a tenant or model that always has work gets its entitlement,
  * share * W, with an error of at most the cap plus one step either way: with steps of 20 ms at most
  * 0.7 points in ten seconds.
  *
- * What is left is divided by virtual time: microseconds received divided by weight, kept for each
- * flow (a pair of tenant and model that has work).  A flow that comes back from having no work
+ * What is left is divided by virtual time: microseconds received of it divided by weight, kept for
+ * each flow (a pair of tenant and model that has work).  A flow that comes back from having no work
  * starts at the smallest of the others, so idle time is no credit (VTC; Sheng et al., OSDI 2024).
  *
  * Pure; the time is handed in.  Thread: engine. */
@@ -45,7 +46,8 @@ void share_init(share_bucket *a, share_policy policy, uint32_t percent, uint32_t
 void share_set(share_bucket *a, share_policy policy, uint32_t percent, uint32_t weight,
                uint64_t now_us);
 void share_refill(share_bucket *a, uint64_t now_us);
-void share_charge(share_bucket *a, uint64_t us);
+/* The time of a step that it was entitled to, or of the surplus. */
+void share_charge(share_bucket *a, uint64_t us, bool entitled);
 
 /* After share_refill. */
 bool share_is_entitled(const share_bucket *a); // its guarantee is not used up
