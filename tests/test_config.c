@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "config.h"
+#include "config_edit.h"
 #include "config_options.h"
 #include "digest.h"
 #include "inferd/clock.h"
@@ -209,9 +210,21 @@ static void sizes_have_units(void) {
         {"1.KiB", false, 0},
         {".5KiB", false, 0},
         {"1.0000001MiB", false, 0},
-        {"10MB", false, 0},
+        {"10MB", true, 10000000},
+        {"1.5GB", true, 1500000000},
+        {"2 gb", true, 2000000000},
+        {"1Kb", true, 1000},
+        {"64TB", true, 64000000000000},
+        {"10kib", true, 10240},
+        {"2Gi", true, 2ull << 30},
+        {"2gi", true, 2ull << 30},
         {"10M", false, 0},
-        {"10kib", false, 0},
+        {"10 k", false, 0},
+        {"2GG", false, 0},
+        {"2iB", false, 0},
+        {"2GiBB", false, 0},
+        {"0.0005KB", false, 0},
+        {"18446745TB", false, 0},
         {"-1", false, 0},
         {"+1", false, 0},
         {"", false, 0},
@@ -262,9 +275,15 @@ static void each_problem_has_its_line_and_path(void) {
                ":1: limits.running_max: expected a whole number, found a fraction");
     problem_is("{" MODELS ",\"limits\":{\"running_max\":null}}",
                ":1: limits.running_max: expected a whole number, found null");
-    problem_is("{" MODELS ",\"limits\":{\"body_bytes_max\":\"10MB\"}}",
+    problem_is("{" MODELS ",\"limits\":{\"body_bytes_max\":\"10 megs\"}}",
                ":1: limits.body_bytes_max: is not a size: write bytes, or a number with KiB, MiB, "
-               "GiB or TiB");
+               "GiB, TiB (powers of 1024) or KB, MB, GB, TB (powers of 1000)");
+    problem_is(
+        "{" MODELS ",\"limits\":{\"body_bytes_max\":\"10M\"}}",
+        ":1: limits.body_bytes_max: is ambiguous without \"B\": write GB for powers of 1000, "
+        "GiB for powers of 1024");
+    problem_is("{" MODELS ",\"limits\":{\"body_bytes_max\":\"2000.5B\"}}",
+               ":1: limits.body_bytes_max: is not a whole number of bytes below 2^64");
     problem_is("{" MODELS ",\"limits\":{\"body_bytes_max\":10}}",
                ":1: limits.body_bytes_max: must be between 1024 and 1073741824");
     problem_is("{" MODELS ",\"limits\":[]}", ":1: limits: expected an object, found a list");
@@ -330,8 +349,10 @@ static void wrong_values_of_a_device_are_told(void) {
     wrong_device("\"kind\":1", kinds);
     wrong_device("\"memory\":\"1MiB\"", memory);
     wrong_device("\"memory\":0", memory);
-    wrong_device("\"memory\":\"80GB\"",
-                 "memory: is not a size: write bytes, or a number with KiB, MiB, GiB or TiB");
+    wrong_device(
+        "\"memory\":\"80 gigs\"",
+        "memory: is not a size: write bytes, or a number with KiB, MiB, GiB, TiB (powers of "
+        "1024) or KB, MB, GB, TB (powers of 1000)");
     wrong_device("\"index\":64", "index: must be between 0 and 63");
     wrong_device("\"index\":-1", "index: must be between 0 and 63");
     wrong_device("\"index\":\"0\"", "index: expected a whole number, found text");
@@ -375,7 +396,7 @@ static void rules_of_the_whole_are_checked(void) {
                ":2: listen: 0.0.0.0:80: reachable from other machines, which needs keys: "
                "--api-key-file FILE, or tenants in the configuration");
     problem_is("{" MODELS ",\n\"tenants\":[{\"name\":\"t\"}]}",
-               ":2: tenants[0]: has no key: give keys, key_file or key_env");
+               ":2: tenants[0]: has no key: give key, keys, key_file or key_env");
     problem_is(
         "{" MODELS
         ",\n\"tenants\":[{\"name\":\"t\",\"keys\":[\"sk-012345678\"],\"models\":[\"m\",\"n\"]}]}",
@@ -705,7 +726,9 @@ static inferd_status load_at(const char *where, const char *members) {
 }
 
 static void each_new_value_has_its_range(void) {
-#define SIZE     "is not a size: write bytes, or a number with KiB, MiB, GiB or TiB"
+#define SIZE                                                                                       \
+    "is not a size: write bytes, or a number with KiB, MiB, GiB, TiB (powers of 1024) or KB, MB, " \
+    "GB, TB (powers of 1000)"
 #define WHOLE(x) "expected a whole number, found " x
 #define CLASSES  "expected one of \"system\", \"high\", \"normal\", \"batch\""
 #define MEMORY   "must be between 0 and 70368744177664"
@@ -720,7 +743,7 @@ static void each_new_value_has_its_range(void) {
     } rows[] = {
         {"models[0]", "\"min\":\"0\",\"max\":\"64TiB\"", NULL},
         {"models[0]", "\"min\":0,\"max\":0", NULL},
-        {"models[0]", "\"min\":\"2GB\"", "min: " SIZE},
+        {"models[0]", "\"min\":\"2 gigs\"", "min: " SIZE},
         {"models[0]", "\"min\":1.5", "min: expected a size such as \"2GiB\", found a fraction"},
         {"models[0]", "\"min\":-1", "min: " MEMORY},
         {"models[0]", "\"max\":70368744177665", "max: " MEMORY},
@@ -753,8 +776,22 @@ static void each_new_value_has_its_range(void) {
         {"models[0]", "\"slo\":{\"tpt_ms\":4}",
          "slo.tpt_ms: there is no such option; did you mean \"tpot_ms\"?"},
         {"models[0]", "\"pin\":\"warm\"", NULL},
-        {"models[0]", "\"pin\":\"cold\"", "pin: expected one of \"none\", \"warm\", \"hot\""},
-        {"models[0]", "\"pin\":true", "pin: expected one of \"none\", \"warm\", \"hot\""},
+        {"models[0]", "\"pin\":true", NULL},
+        {"models[0]", "\"pin\":\"cold\"",
+         "pin: expected one of \"none\", \"warm\", \"hot\", true, false"},
+        {"models[0]", "\"pin\":1", "pin: expected one of \"none\", \"warm\", \"hot\", true, false"},
+        {"models[0]", "\"priority\":\"high\"",
+         "priority: there is no such option; did you mean \"class\" (class of requests that name "
+         "none)?"},
+        {"tenants[0]", "\"priority\":\"high\"",
+         "priority: there is no such option; did you mean \"max_class\" (the most urgent class it "
+         "may ask for)?"},
+        {"tenants[0]", "\"class\":\"high\"",
+         "class: there is no such option; did you mean \"max_class\" (the most urgent class it may "
+         "ask for)?"},
+        {"tenants[0]", "\"key\":\"sk-another-one\"", NULL},
+        {"tenants[0]", "\"key\":[\"sk-another-one\"]", "key: expected text, found a list"},
+        {"tenants[0]", "\"key\":\"short\"", "key: a key must have 8 to 512 bytes"},
         {"models[0]", "\"keep_alive\":-1", NULL},
         {"models[0]", "\"keep_alive\":-2", "keep_alive: " DURATION},
         {"models[0]", "\"keep_alive\":\"soon\"", "keep_alive: " DURATION},
@@ -763,8 +800,10 @@ static void each_new_value_has_its_range(void) {
         {"models[0]", "\"replicas\":{\"min\":0,\"max\":0}", NULL},
         {"models[0]", "\"replicas\":{\"max\":65}", "replicas.max: must be between 0 and 64"},
         {"models[0]", "\"replicas\":{\"min\":65}", "replicas.min: must be between 0 and 64"},
-        {"models[0]", "\"replicas\":[1,2]", "replicas: expected an object, found a list"},
-        {"models[0]", "\"share\":\"fixed\"", "share: expected an object, found text"},
+        {"models[0]", "\"replicas\":[1,2]",
+         "replicas: expected an object or a whole number, found a list"},
+        {"models[0]", "\"share\":\"fixed\"",
+         "share: expected an object or a whole number, found text"},
         {"models[0]", "\"share\":{\"policy\":\"all\",\"percent\":5}",
          "share.policy: expected one of \"besteffort\", \"burst\", \"fixed\""},
         {"models[0]", "\"share\":{\"percent\":0}", "share.percent: must be between 1 and 6400"},
@@ -1092,6 +1131,95 @@ static void lists_of_cores_are_read(void) {
     for (size_t i = 0; i < INFERD_COUNT(set); i++) EXPECT(set[i] == UINT64_MAX);
     for (size_t i = 0; i < INFERD_COUNT(wrong); i++)
         if (config_read_cores(wrong[i], set)) printf("cores \"%s\"\n", wrong[i]), test_failures++;
+}
+
+/* A number for an object, a boolean for a choice, one key for a list. */
+static void shorthands_are_read_as_what_they_stand_for(void) {
+    open_folder();
+    EXPECT_EQ(load_at("models[0]", "\"share\":50,\"pin\":true,\"replicas\":2"), INFERD_OK);
+    if (c != NULL) {
+        const model_policy *p = &c->models[0].policy;
+        EXPECT(same_share(&p->share, &(share_spec){SHARE_BURST, 50, 1}));
+        EXPECT_EQ(p->pin, PIN_HOT);
+        EXPECT(p->replicas_min == 2 && p->replicas_max == 2);
+    }
+    EXPECT_EQ(load_at("models[0]", "\"pin\":false"), INFERD_OK);
+    if (c != NULL) EXPECT_EQ(c->models[0].policy.pin, PIN_NONE);
+    EXPECT_EQ(load_at("models[0]", "\"share\":101"), INFERD_EINVAL);
+    EXPECT(strstr(buf_cstr(&problems), ":2: models[0].share.percent: 101 percent") != NULL);
+    EXPECT_EQ(load_at("models[0]", "\"share\":12.5"), INFERD_EINVAL);
+    EXPECT(strstr(buf_cstr(&problems), "share.percent: expected a whole number") != NULL);
+    EXPECT_EQ(load_at("tenants[0]", "\"share\":30,\"key\":\"sk-another-one\""), INFERD_OK);
+    if (c != NULL) {
+        EXPECT(same_share(&c->tenants[0].policy.share, &(share_spec){SHARE_BURST, 30, 1}));
+        EXPECT_EQ(c->tenants[0].n_keys, 2);
+        EXPECT_EQ(tenant_of("sk-another-one"), 0);
+        EXPECT_EQ(tenant_of("sk-012345678"), 0);
+    }
+    EXPECT_EQ(load("{" MODELS ",\"admin\":{\"key\":\"sk-of-the-admin\"},\"tenants\":"
+                   "[{\"name\":\"t\",\"key\":\"sk-of-the-tenant\"}]}"),
+              INFERD_OK);
+    if (c != NULL) {
+        EXPECT(config_is_admin_key(c, (bytes){"sk-of-the-admin", 15}));
+        EXPECT_EQ(tenant_of("sk-of-the-tenant"), 0);
+    }
+    close_folder();
+}
+
+/* The element `name` of models after a patch, as compact text; "" and the sentence in err. */
+static const char *patched(const char *root_text, const char *patch_text) {
+    static char out[256];
+    json_t *root = json_loads(root_text, 0, NULL), *patch = json_loads(patch_text, 0, NULL);
+    out[0] = 0;
+    if (edit_check_patch(EDIT_MODELS, patch, &err) == INFERD_OK &&
+        edit_merge(root, EDIT_MODELS, "m", patch, &err) == INFERD_OK) {
+        char *text = json_dumps(edit_find(root, EDIT_MODELS, "m"), JSON_COMPACT | JSON_SORT_KEYS);
+        snprintf(out, sizeof out, "%s", text);
+        free(text);
+    }
+    json_decref(root);
+    json_decref(patch);
+    return out;
+}
+
+/* In a patch, and in the file under it, a number is the object that it stands for. */
+static void shorthands_are_merged_as_objects(void) {
+#define ROOT(members) "{\"models\":[{\"name\":\"m\"," members "}]}"
+    EXPECT_STR(patched(ROOT("\"share\":50"), "{\"share\":{\"policy\":\"fixed\"}}"),
+               "{\"name\":\"m\",\"share\":{\"percent\":50,\"policy\":\"fixed\"}}");
+    EXPECT_STR(patched(ROOT("\"share\":{\"policy\":\"fixed\",\"percent\":20}"), "{\"share\":30}"),
+               "{\"name\":\"m\",\"share\":{\"percent\":30,\"policy\":\"fixed\"}}");
+    EXPECT_STR(patched(ROOT("\"share\":50,\"replicas\":1"), "{\"replicas\":2}"),
+               "{\"name\":\"m\",\"replicas\":{\"min\":2},\"share\":50}"); // the rest as written
+    EXPECT_STR(patched(ROOT("\"share\":50"), "{\"share\":null}"), "{\"name\":\"m\"}");
+    EXPECT_STR(patched(ROOT("\"share\":50"), "{\"priority\":\"high\"}"), "");
+    EXPECT_STR(err.text, "priority: there is no such option; did you mean \"class\" (class of "
+                         "requests that name none)?");
+    EXPECT_STR(patched(ROOT("\"share\":50"), "{\"path\":\"x\"}"), "");
+    EXPECT(strstr(err.text, "path cannot be changed here") != NULL);
+#undef ROOT
+}
+
+/* GET /admin/config shows "key" as it shows "keys". */
+static void one_key_is_masked_too(void) {
+    json_t *root = json_loads("{\"admin\":{\"key\":\"sk-of-the-admin\"},\"tenants\":"
+                              "[{\"name\":\"t\",\"key\":\"sk-of-the-tenant\"}]}",
+                              0, NULL);
+    json_t *masked = json_deep_copy(root);
+    uint32_t n_masks = 0;
+    EXPECT_EQ(edit_mask(masked, &err), INFERD_OK);
+    char *text = json_dumps(masked, JSON_COMPACT);
+    EXPECT_STR(text,
+               "{\"admin\":{\"key\":\"****\"},\"tenants\":[{\"name\":\"t\",\"key\":\"****\"}]}");
+    EXPECT_EQ(edit_unmask(masked, root, &n_masks, &err), INFERD_OK);
+    EXPECT_EQ(n_masks, 2);
+    EXPECT(json_equal(masked, root));
+    EXPECT_EQ(edit_mask(masked, &err), INFERD_OK);
+    EXPECT_EQ(edit_unmask(masked, NULL, &n_masks, &err), INFERD_EINVAL);
+    EXPECT_STR(err.text, "key of admin is ****, but the file has no key there");
+    free(text);
+    json_decref(masked);
+    json_decref(root);
 }
 
 /* One inequality: `fine` satisfies it with nothing to spare, `wrong` misses it by one. */
@@ -1817,6 +1945,9 @@ static const test_case cases[] = {
     TEST(durations_are_read),
     TEST(decimals_and_sizes_are_exact),
     TEST(lists_of_cores_are_read),
+    TEST(shorthands_are_read_as_what_they_stand_for),
+    TEST(shorthands_are_merged_as_objects),
+    TEST(one_key_is_masked_too),
     TEST(guarantees_fit_the_devices),
     TEST(guarantees_are_counted_in_pages),
     TEST(more_replicas_than_devices_are_noted),

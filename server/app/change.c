@@ -141,8 +141,8 @@ static inferd_status text_of_whole(job *j, inferd_err *err) {
 /* A tenant that is only planned needs no key, but the rules require one. */
 static inferd_status give_key(json_t *tenant, inferd_err *err) {
     static const char key[] = "inferd-admin-plan-only";
-    if (json_object_get(tenant, "keys") != NULL || json_object_get(tenant, "key_file") != NULL ||
-        json_object_get(tenant, "key_env") != NULL)
+    if (json_object_get(tenant, "keys") != NULL || json_object_get(tenant, "key") != NULL ||
+        json_object_get(tenant, "key_file") != NULL || json_object_get(tenant, "key_env") != NULL)
         return INFERD_OK;
     json_t *keys = json_array();
     if (keys != NULL && json_array_append_new(keys, json_string(key)) == 0 &&
@@ -475,6 +475,8 @@ static bool merge_patches(patch *sooner, const char *later) {
     inferd_err err;
     buf_init(&text, PATCH_BYTES_MAX);
     bool fine = parse(&a, "", &old, &err) == INFERD_OK && parse(&b, "", &change, &err) == INFERD_OK;
+    fine = fine && edit_expand(sooner->section, old, &err) == INFERD_OK &&
+           edit_expand(sooner->section, change, &err) == INFERD_OK;
     /* nulls have to stay, so this is not a merge patch itself */
     const char *key;
     json_t *value;

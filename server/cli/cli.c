@@ -1,12 +1,12 @@
 /* cli.c - shared by the commands. */
 #include "cli.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "config.h"
 #include "inferd/clock.h"
 
 int cli_number(const char *option, const char *text, double min, double max, double *out) {
@@ -22,25 +22,8 @@ int cli_number(const char *option, const char *text, double min, double max, dou
 }
 
 int cli_size(const char *option, const char *text, uint64_t *out) {
-    static const struct {
-        const char *unit;
-        double bytes;
-    } units[] = {{"", 1.0},
-                 {"B", 1.0},
-                 {"KiB", 1024.0},
-                 {"MiB", 1048576.0},
-                 {"GiB", 1073741824.0},
-                 {"TiB", 1099511627776.0}};
-    char *end;
-    double value = strtod(text, &end);
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
-        if (end == text || strcmp(end, units[i].unit) != 0) continue;
-        value *= units[i].bytes;
-        if (!(value >= 0.0 && value < 9e18)) break;
-        *out = (uint64_t)value;
-        return 1;
-    }
-    fprintf(stderr, "inferd: %s is \"%s\"; expected a size such as 512MiB or 2GiB\n", option, text);
+    if (config_read_size(text, out)) return 1;
+    fprintf(stderr, "inferd: %s: \"%s\" %s\n", option, text, config_size_problem(text));
     return 0;
 }
 

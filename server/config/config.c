@@ -4,6 +4,7 @@
 #include <strings.h>
 
 #include "config_options.h"
+#include "nearest.h"
 
 /* -- walking the tables -- */
 
@@ -11,6 +12,18 @@ const option *config_option(const option_table *table, const char *name) {
     for (size_t i = 0; i < table->n; i++)
         if (strcmp(table->options[i].name, name) == 0) return &table->options[i];
     return NULL;
+}
+
+const option *config_option_meant(const option_table *table, const char *name, bool *spelt) {
+    nearest near = {0};
+    *spelt = false;
+    for (size_t i = 0; i < table->n_meant; i++)
+        if (strcmp(table->meant[i].name, name) == 0)
+            return config_option(table, table->meant[i].option);
+    for (size_t i = 0; i < table->n; i++) nearest_try(&near, name, table->options[i].name);
+    const char *best = nearest_word(&near);
+    *spelt = best != NULL;
+    return best != NULL ? config_option(table, best) : NULL;
 }
 
 void config_defaults(const option_table *table, void *base) {
@@ -188,6 +201,7 @@ static bool compare_tables(const option_table *table, const void *a, const void 
             any |= compare_lists(o, a, b, names);
             break;
         case OPTION_KEYS:
+        case OPTION_KEY:
         case OPTION_KEY_FILE:
         case OPTION_KEY_ENV:
             break; // keys may always change: only digests are stored and looked up
@@ -215,6 +229,9 @@ static void describe_values(buf *out, const option *o) {
         if (o->choices == NULL) buf_add_str(out, "text");
         for (size_t i = 0; o->choices != NULL && o->choices[i] != NULL; i++)
             buf_add_format(out, "%s`\"%s\"`", i > 0 ? ", " : "", o->choices[i]);
+        if (o->booleans != NULL)
+            buf_add_format(out, "; true: `\"%s\"`, false: `\"%s\"`", o->booleans[true],
+                           o->booleans[false]);
         break;
     case OPTION_PATH:
     case OPTION_KEY_FILE:
@@ -224,6 +241,7 @@ static void describe_values(buf *out, const option *o) {
     case OPTION_KEYS:
         buf_add_str(out, "a list of texts");
         break;
+    case OPTION_KEY:
     case OPTION_KEY_ENV:
         buf_add_str(out, "text");
         break;
@@ -258,6 +276,7 @@ static void describe_values(buf *out, const option *o) {
         break;
     case OPTION_OBJECT:
         buf_add_str(out, "an object");
+        if (o->short_for != NULL) buf_add_format(out, ", or a number: its `%s`", o->short_for);
         break;
     case OPTION_LIST:
         buf_add_str(out, "a list of objects");

@@ -188,6 +188,11 @@ enum { CONFIG_DURATION_DAYS_MAX = 36500 };
 bool config_read_duration(const char *text, uint64_t *out_us);
 /* The same for a JSON value: a text, or a number of seconds. */
 bool config_json_duration(const json_t *v, uint64_t *out_us);
+/* "2GiB", "1.5MiB", "2GB", "4096"; false: not a whole number of bytes in a known unit.  Units in
+ * any case: KiB, MiB, GiB, TiB (also Ki, ...) are powers of 1024, KB, MB, GB, TB powers of 1000. */
+bool config_read_size(const char *text, uint64_t *out);
+/* Why `text` is not a size, a part of a sentence that follows its name. */
+const char *config_size_problem(const char *text);
 /* "0-3,8" as bits; false: not an ascending list of numbers below CONFIG_CORES_MAX. */
 bool config_read_cores(const char *text, uint64_t set[CONFIG_CORES_MAX / 64]);
 

@@ -154,7 +154,7 @@ static void check_tenant(const inferd_config *c, uint32_t i, bool whole, config_
     config_location tenants = {.name = "tenants"}, at = {.parent = &tenants, .index = i};
     config_location models = {.parent = &at, .name = "models"};
     if (t->n_keys == 0 && whole)
-        config_problem(r, &at, "has no key: give keys, key_file or key_env");
+        config_problem(r, &at, "has no key: give key, keys, key_file or key_env");
     if (t->models != NULL && t->n_models == 0)
         config_problem(r, &models, "must not be empty: leave it out to allow all models");
     for (uint32_t k = 0; k < t->n_models; k++) {

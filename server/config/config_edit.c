@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "config_options.h"
+
 enum { JSON_INDENT_COLUMNS = 2 };
 
 static const char *const sections[] = {"models", "tenants"};
@@ -33,6 +35,10 @@ json_t *edit_find(const json_t *root, edit_section section, const char *name) {
     return NULL;
 }
 
+static const option_table *table_of(edit_section section) {
+    return config_option(&config_table, sections[section])->table;
+}
+
 /* -- patches -- */
 
 static const char *const model_members[] = {"class",    "weight",   "min", "max",
@@ -58,6 +64,14 @@ inferd_status edit_check_patch(edit_section section, const json_t *patch, inferd
         size_t i = 0;
         while (members[i] != NULL && strcmp(members[i], key) != 0) i++;
         if (members[i] != NULL) continue;
+        bool spelt;
+        const option_table *table = table_of(section);
+        const option *meant =
+            config_option(table, key) == NULL ? config_option_meant(table, key, &spelt) : NULL;
+        if (meant != NULL)
+            return inferd_fail(err, INFERD_EINVAL,
+                               "%.64s: there is no such option; did you mean \"%s\" (%s)?", key,
+                               meant->name, meant->about);
         return inferd_fail(
             err, INFERD_EINVAL,
             "%.64s cannot be changed here, only %s; for other settings use PUT /admin/config", key,
@@ -88,13 +102,45 @@ static bool merge(json_t *into, const json_t *patch) {
     return true;
 }
 
+static bool expand_member(json_t *element, const option *o) {
+    json_t *v = json_object_get(element, o->name);
+    if (o->short_for == NULL || !json_is_number(v)) return true;
+    json_t *object = json_object();
+    return json_object_set(object, o->short_for, v) == 0 &&
+           json_object_set_new(element, o->name, object) == 0;
+}
+
+inferd_status edit_expand(edit_section section, json_t *element, inferd_err *err) {
+    const option_table *table = table_of(section);
+    for (size_t i = 0; i < table->n; i++)
+        if (!expand_member(element, &table->options[i])) return no_memory(err);
+    return INFERD_OK;
+}
+
+/* Of the element only the members that the patch has: the others stay as they are written. */
+static inferd_status expand_both(json_t *element, json_t *patch, edit_section section,
+                                 inferd_err *err) {
+    const option_table *table = table_of(section);
+    inferd_status s = edit_expand(section, patch, err);
+    for (size_t i = 0; i < table->n && s == INFERD_OK; i++)
+        if (json_is_object(json_object_get(patch, table->options[i].name)) &&
+            !expand_member(element, &table->options[i]))
+            s = no_memory(err);
+    return s;
+}
+
 inferd_status edit_merge(json_t *root, edit_section section, const char *name, const json_t *patch,
                          inferd_err *err) {
-    json_t *element = edit_find(root, section, name);
+    json_t *element = edit_find(root, section, name), *whole;
     if (element == NULL)
         return inferd_fail(err, INFERD_ENOTFOUND, "the configuration file has no \"%.64s\" in %s",
                            name, sections[section]);
-    return merge(element, patch) ? INFERD_OK : no_memory(err);
+    whole = json_copy((json_t *)(uintptr_t)patch);
+    if (whole == NULL) return no_memory(err);
+    inferd_status s = expand_both(element, whole, section, err);
+    if (s == INFERD_OK && !merge(element, whole)) s = no_memory(err);
+    json_decref(whole);
+    return s;
 }
 
 inferd_status edit_put(json_t *root, edit_section section, json_t *element, inferd_err *err) {
@@ -122,7 +168,8 @@ static bool mask_keys(json_t *owner) {
     json_t *keys = json_object_get(owner, "keys");
     for (size_t i = 0; i < json_array_size(keys); i++)
         if (json_array_set_new(keys, i, json_string(EDIT_MASK)) != 0) return false;
-    return true;
+    return json_object_get(owner, "key") == NULL ||
+           json_object_set_new(owner, "key", json_string(EDIT_MASK)) == 0;
 }
 
 inferd_status edit_mask(json_t *root, inferd_err *err) {
@@ -135,11 +182,19 @@ inferd_status edit_mask(json_t *root, inferd_err *err) {
 
 static inferd_status unmask_keys(json_t *owner, const json_t *from, const char *owner_name,
                                  uint32_t *n_masks, inferd_err *err) {
-    json_t *keys = json_object_get(owner, "keys");
+    json_t *keys = json_object_get(owner, "keys"), *key = json_object_get(from, "key");
     const json_t *theirs = json_object_get(from, "keys");
+    if (is_mask(json_object_get(owner, "key"))) {
+        if (!json_is_string(key))
+            return inferd_fail(err, INFERD_EINVAL,
+                               "key of %.64s is " EDIT_MASK ", but the file has no key there",
+                               owner_name);
+        if (json_object_set(owner, "key", key) != 0) return no_memory(err);
+        ++*n_masks;
+    }
     for (size_t i = 0; i < json_array_size(keys); i++) {
         if (!is_mask(json_array_get(keys, i))) continue;
-        json_t *key = json_array_get(theirs, i);
+        key = json_array_get(theirs, i);
         if (!json_is_string(key))
             return inferd_fail(err, INFERD_EINVAL,
                                "keys[%zu] of %.64s is " EDIT_MASK

@@ -24,7 +24,10 @@ typedef enum edit_section { EDIT_MODELS, EDIT_TENANTS } edit_section;
 json_t *edit_find(const json_t *root, edit_section section, const char *name);
 /* Is this a patch that may be merged?  EINVAL names the member. */
 inferd_status edit_check_patch(edit_section section, const json_t *patch, inferd_err *err);
-/* Merges the patch.  ENOTFOUND: no such element. */
+/* Writes shorthands of the element, or patch, as the objects that they stand for. */
+inferd_status edit_expand(edit_section section, json_t *element, inferd_err *err);
+/* Merges the patch.  A shorthand is merged as the object that it stands for.  ENOTFOUND: no such
+ * element. */
 inferd_status edit_merge(json_t *root, edit_section section, const char *name, const json_t *patch,
                          inferd_err *err);
 /* Replaces the element of the same name by a whole element, or appends it. */

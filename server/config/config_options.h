@@ -29,6 +29,7 @@ typedef enum option_kind {
     OPTION_THREADS,  // uint32_t, or "auto" for 0
     OPTION_CORES,    // char *; a list of CPUs
     OPTION_KEYS,     // digests; count at count_offset
+    OPTION_KEY,      // added to the same digests, one key
     OPTION_KEY_FILE, // added to the same digests, one key per line
     OPTION_KEY_ENV,  // likewise, the name of an environment variable
     OPTION_OBJECT,   // an embedded struct, described by table
@@ -47,6 +48,8 @@ typedef struct option {
     bool whole;                 // likewise: without a fraction
     const char *const *choices; // NULL-terminated
     const option_table *table;
+    const char *short_for;       // OPTION_OBJECT: a number stands for an object with this member
+    const char *const *booleans; // OPTION_CHOICE: the choices that false and true stand for
     bool required;
     bool nullable; // null means absent, and the default is none
     bool live;     // may change without a restart
@@ -77,6 +80,11 @@ typedef struct option_replaced {
     const char *name, *by; // by: the whole path of the option that replaces it
 } option_replaced;
 
+/* A name that other programs have, or that another table has, for an option of this table. */
+typedef struct option_meant {
+    const char *name, *option;
+} option_meant;
+
 struct option_table {
     const char *title;
     const option *options;
@@ -87,6 +95,8 @@ struct option_table {
     void (*settle)(void *base, const json_t *v, config_report *r, const config_location *location);
     const option_replaced *replaced; // [n_replaced] refused with the name of their successor
     size_t n_replaced;
+    const option_meant *meant; // [n_meant] refused with the name and the description of the option
+    size_t n_meant;
 };
 
 extern const option_table config_table; // of inferd_config
@@ -100,11 +110,12 @@ config_problem(config_report *r, const config_location *location, const char *fo
 void config_defaults(const option_table *table, void *base);
 const option *config_option(const option_table *table, const char *name);
 void config_table_deinit(const option_table *table, void *base);
+/* The option that a name which the table does not have probably means; NULL: none.  `spelt`: it is
+ * a misspelt name, not another word. */
+const option *config_option_meant(const option_table *table, const char *name, bool *spelt);
 
 /* -- config_values.c -- */
 enum { CONFIG_MICROS = 1000000 }; // in one unit
-/* "2GiB", "1.5MiB", "4096"; false: not a whole number of bytes in a known unit. */
-bool config_read_size(const char *text, uint64_t *out);
 /* "2.5" or a number as millionths; false: negative, more than six decimals, or too large. */
 bool config_read_micros(const char *text, uint64_t *out);
 bool config_json_micros(const json_t *v, uint64_t *out);

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "config_options.h"
-#include "nearest.h"
 
 /* A configuration is trusted, but a file with a hundred thousand tenants is large. */
 static const json_limits file_limits = {
@@ -135,8 +134,7 @@ static bool read_number(reader *r, const config_location *p, const option *o, co
     bool size = o->kind == OPTION_BYTES32 || o->kind == OPTION_BYTES64;
     if (size && json_is_string(v)) {
         if (!config_read_size(json_string_value(v), out)) {
-            config_problem(r->report, p,
-                           "is not a size: write bytes, or a number with KiB, MiB, GiB or TiB");
+            config_problem(r->report, p, "%s", config_size_problem(json_string_value(v)));
             return false;
         }
     } else if (json_is_integer(v)) {
@@ -207,12 +205,14 @@ static void list_choices(const option *o, char out[128]) {
     out[0] = 0;
     for (size_t i = 0; o->choices[i] != NULL && n < 100; i++)
         n += (size_t)snprintf(out + n, 128 - n, "%s\"%s\"", i > 0 ? ", " : "", o->choices[i]);
+    if (o->booleans != NULL && n < 100) snprintf(out + n, 128 - n, ", true, false");
 }
 
 /* The index in choices, or -1 with a problem. */
 static int read_choice(reader *r, const config_location *p, const option *o, const json_t *v) {
     char all[128];
     const char *text = json_is_string(v) ? json_string_value(v) : "";
+    if (o->booleans != NULL && json_is_boolean(v)) text = o->booleans[json_is_true(v)];
     for (int i = 0; o->choices[i] != NULL; i++)
         if (strcmp(text, o->choices[i]) == 0) return i;
     list_choices(o, all);
@@ -279,13 +279,15 @@ static void unknown_option(reader *r, const config_location *p, const option_tab
                            table->replaced[i].by);
             return;
         }
-    nearest near = {0};
-    for (size_t i = 0; i < table->n; i++) nearest_try(&near, p->name, table->options[i].name);
-    const char *best = nearest_word(&near);
-    if (best != NULL)
-        config_problem(r->report, p, "there is no such option; did you mean \"%s\"?", best);
-    else
+    bool spelt;
+    const option *meant = config_option_meant(table, p->name, &spelt);
+    if (meant == NULL)
         config_problem(r->report, p, "there is no such option");
+    else if (spelt)
+        config_problem(r->report, p, "there is no such option; did you mean \"%s\"?", meant->name);
+    else
+        config_problem(r->report, p, "there is no such option; did you mean \"%s\" (%s)?",
+                       meant->name, meant->about);
 }
 
 static void read_object(reader *r, const config_location *p, const option_table *table,
@@ -315,6 +317,25 @@ static void read_list(reader *r, const config_location *p, const option *o, cons
         config_defaults(o->table, elements + i * o->table->struct_bytes);
         read_object(r, &at, o->table, json_array_get(v, i), elements + i * o->table->struct_bytes);
     }
+}
+
+/* A shorthand is read as the object that it stands for. */
+static void read_member_object(reader *r, const config_location *p, const option *o,
+                               const json_t *v, void *at) {
+    if (o->short_for == NULL || json_is_object(v)) {
+        read_object(r, p, o->table, v, at);
+        return;
+    }
+    if (!json_is_number(v)) {
+        wrong_kind(r, p, "an object or a whole number", v);
+        return;
+    }
+    json_t *object = json_object();
+    if (object != NULL && json_object_set(object, o->short_for, (json_t *)(uintptr_t)v) == 0)
+        read_object(r, p, o->table, object, at);
+    else
+        r->no_memory = true;
+    json_decref(object);
 }
 
 static void read_option(reader *r, const config_location *p, const option *o, const json_t *v,
@@ -378,6 +399,13 @@ static void read_option(reader *r, const config_location *p, const option *o, co
     case OPTION_KEYS:
         read_keys(r, p, v, keys_at(o, base));
         return;
+    case OPTION_KEY:
+        if (json_is_string(v))
+            keys_add(keys_at(o, base), (bytes){json_string_value(v), json_string_length(v)},
+                     r->report, p);
+        else
+            wrong_kind(r, p, "text", v);
+        return;
     case OPTION_KEY_FILE:
         if ((text = read_text(r, p, o, v)) != NULL) {
             char *path = take_path(r, text);
@@ -390,7 +418,7 @@ static void read_option(reader *r, const config_location *p, const option *o, co
             keys_add_env(keys_at(o, base), text, r->report, p);
         return;
     case OPTION_OBJECT:
-        read_object(r, p, o->table, v, at);
+        read_member_object(r, p, o, v, at);
         return;
     case OPTION_LIST:
         read_list(r, p, o, v, base);

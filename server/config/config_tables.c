@@ -30,6 +30,7 @@ static const char *const classes[] = {"system", "high", "normal", "batch", NULL}
 static const char *const kv_types[] = {"f16", "bf16", "f32", "int8", "int16", "auto", NULL};
 static const char *const share_policies[] = {"besteffort", "burst", "fixed", NULL};
 static const char *const pins[] = {"none", "warm", "hot", NULL};
+static const char *const pin_booleans[] = {"none", "hot"};
 static const char *const objectives[] = {POLICY_OBJECTIVE_NAMES, NULL};
 static const char *const placements[] = {POLICY_PLACEMENT_NAMES, NULL};
 static const char *const levels[] = {"error", "info", "debug", NULL};
@@ -153,20 +154,25 @@ static const option of_model[] = {
     {"weight", OPTION_U32, AT(M, policy.weight), RANGE(0, WEIGHT_MAX, 1),
      .about = "weight in dividing the device time that shares leave; 0: paused"},
     {"share", OPTION_OBJECT, AT(M, policy.share), .table = &model_share_table,
+     .short_for = "percent",
      .about = "share of device time; absent: `besteffort`"},
     {"slo", OPTION_OBJECT, AT(M, policy), .table = &slo_table, .about = "targets"},
     {"pin", OPTION_CHOICE, AT(M, policy.pin), .normal = PIN_NONE, .choices = pins,
+     .booleans = pin_booleans,
      .about = "`warm`: its weights stay in host memory; `hot`: on the device"},
     {"keep_alive", OPTION_DURATION, AT(M, policy.keep_alive_us), .normal = POLICY_NEVER,
      .about = "idle time after which it is evicted; seconds, `\"30s\"`, `\"1h30m\"`, 0: at once, "
               "`\"never\"` or -1: only when its memory is needed"},
-    {"replicas", OPTION_OBJECT, AT(M, policy), .table = &replicas_table,
+    {"replicas", OPTION_OBJECT, AT(M, policy), .table = &replicas_table, .short_for = "min",
      .about = "on different devices"},
 };
-static const option_table model_table = {"models[]", of_model, INFERD_COUNT(of_model), sizeof(M),
-                                         config_settle_model};
+static const option_meant model_meant[] = {{"priority", "class"}};
+static const option_table model_table = {"models[]",  of_model,
+                                         INFERD_COUNT(of_model), sizeof(M),
+                                         config_settle_model, .meant = model_meant,
+                                         .n_meant = INFERD_COUNT(model_meant)};
 
-/* The three ways to give keys, the same for every owner. */
+/* The four ways to give keys, the same for every owner. */
 #define KEY_OPTIONS(type)                                                                          \
     {"keys",                                                                                       \
      OPTION_KEYS,                                                                                  \
@@ -175,6 +181,13 @@ static const option_table model_table = {"models[]", of_model, INFERD_COUNT(of_m
      .min = KEY_BYTES_MIN,                                                                         \
      .max = KEY_BYTES_MAX,                                                                         \
      .about = "API keys; printable ASCII without spaces"},                                         \
+        {"key",                                                                                    \
+         OPTION_KEY,                                                                               \
+         AT(type, keys),                                                                           \
+         COUNT(type, n_keys),                                                                      \
+         .min = KEY_BYTES_MIN,                                                                     \
+         .max = KEY_BYTES_MAX,                                                                     \
+         .about = "one key, in addition to those of `keys`"},                                                                 \
         {"key_file",                                                                               \
          OPTION_KEY_FILE,                                                                          \
          AT(type, keys),                                                                           \
@@ -220,12 +233,17 @@ static const option of_tenant[] = {
     {"max", OPTION_BYTES64, AT(T, policy.max_bytes), RANGE(0, MEMORY_MAX, 0),
      .about = "memory they may have in all; 0: no ceiling"},
     {"share", OPTION_OBJECT, AT(T, policy.share), .table = &tenant_share_table,
+     .short_for = "percent",
      .about = "share of device time; absent: `besteffort`"},
     {"limits", OPTION_OBJECT, AT(T, limits), .table = &quota_table,
      .about = "of requests and tokens"},
 };
-static const option_table tenant_table = {"tenants[]", of_tenant, INFERD_COUNT(of_tenant),
-                                          sizeof(T), config_settle_tenant};
+static const option_meant tenant_meant[] = {
+    {"class", "max_class"}, {"priority", "max_class"}, {"api_key", "key"}, {"api_keys", "keys"}};
+static const option_table tenant_table = {"tenants[]",  of_tenant,
+                                          INFERD_COUNT(of_tenant), sizeof(T),
+                                          config_settle_tenant, .meant = tenant_meant,
+                                          .n_meant = INFERD_COUNT(tenant_meant)};
 
 #define L config_limits
 static const option of_limit[] = {

@@ -3,6 +3,7 @@
  * All of them are exact: a value that is not a whole number of its stored unit is refused, never
  * rounded.  A fraction in JSON is a double; it counts as a number of millionths if that number,
  * divided again, gives the same double, which holds for all values below 2^53 millionths. */
+#include <ctype.h>
 #include <string.h>
 
 #include "config_options.h"
@@ -72,17 +73,49 @@ bool config_json_micros(const json_t *v, uint64_t *out) {
 
 /* -- sizes -- */
 
-bool config_read_size(const char *text, uint64_t *out) {
-    static const struct {
-        const char *name;
-        int shift;
-    } units[] = {{"", 0}, {"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
+typedef enum size_form {
+    SIZE_FINE,
+    SIZE_UNKNOWN,   // no number, or no unit
+    SIZE_AMBIGUOUS, // "2G": some programs mean powers of 1000 by it, others of 1024
+    SIZE_NOT_WHOLE  // not a whole number of bytes, or too large
+} size_form;
+
+/* A unit is a letter, "i" for powers of 1024, and "B"; powers of 1000 must have the B. */
+static size_form read_size(const char *text, uint64_t *out) {
+    static const char letters[] = "KMGT";
+    uint64_t base, unit = 1;
     decimal d;
-    if (!read_decimal(&text, &d)) return false;
+    if (!read_decimal(&text, &d)) return SIZE_UNKNOWN;
     while (*text == ' ') text++;
-    for (size_t u = 0; u < INFERD_COUNT(units); u++)
-        if (strcmp(text, units[u].name) == 0) return scale_decimal(&d, 1ull << units[u].shift, out);
-    return false;
+    const char *letter = *text != 0 ? strchr(letters, toupper((unsigned char)*text)) : NULL;
+    if (letter != NULL) {
+        bool binary = tolower((unsigned char)*++text) == 'i';
+        text += binary;
+        if (!binary && *text == 0) return SIZE_AMBIGUOUS;
+        base = binary ? 1024 : 1000;
+        for (const char *p = letters; p <= letter; p++) unit *= base;
+    }
+    if (toupper((unsigned char)*text) == 'B') text++;
+    if (*text != 0) return SIZE_UNKNOWN;
+    return scale_decimal(&d, unit, out) ? SIZE_FINE : SIZE_NOT_WHOLE;
+}
+
+bool config_read_size(const char *text, uint64_t *out) {
+    return read_size(text, out) == SIZE_FINE;
+}
+
+const char *config_size_problem(const char *text) {
+    uint64_t unused;
+    switch (read_size(text, &unused)) {
+    case SIZE_AMBIGUOUS:
+        return "is ambiguous without \"B\": write GB for powers of 1000, GiB for powers of 1024";
+    case SIZE_NOT_WHOLE:
+        return "is not a whole number of bytes below 2^64";
+    default:
+        return "is not a size: write bytes, or a number with KiB, MiB, GiB, TiB (powers of 1024) "
+               "or "
+               "KB, MB, GB, TB (powers of 1000)";
+    }
 }
 
 config_size_text config_write_size(uint64_t n) {

@@ -619,6 +619,30 @@ def test_a_patch_changes_the_running_model_and_not_the_file(fresh):
     assert fresh.state()["config"]["unsaved"] == 0
 
 
+def test_shorthands_in_a_patch_and_in_the_file(fresh):
+    assert patch(fresh, "models/a", share={"policy": "fixed", "percent": 20}, pin=True).status_code == 200
+    m = fresh.model("a")
+    assert m["share"] == {"policy": "fixed", "percent": 20, "devices": 1} and m["pin"] == "hot"
+    assert patch(fresh, "models/a", share=30, max="64MB", pin=False).status_code == 200  # it stays fixed
+    m = fresh.model("a")
+    assert m["share"] == {"policy": "fixed", "percent": 30, "devices": 1} and m["pin"] == "none"
+    assert m["max_bytes"] == 64000000
+    # of two patches the first may be the short one
+    assert patch(fresh, "models/c", share=10).status_code == 200
+    assert patch(fresh, "models/c", share={"policy": "fixed"}).status_code == 200
+    assert fresh.model("c")["share"] == {"policy": "fixed", "percent": 10, "devices": 1}
+    c = json.loads(fresh.text)
+    c["models"][0].update(share=40, pin=True)
+    c["tenants"][0]["key"] = c["tenants"][0].pop("keys")[0]
+    assert put(fresh, c).status_code == 200 and fresh.ask("a").status_code == 200
+    shown = fresh.admin.get("/admin/config").json()
+    assert shown["tenants"][0]["key"] == "****" and shown["models"][0]["share"] == 40
+    assert put(fresh, shown).status_code == 200 and fresh.ask("a").status_code == 200
+    assert json.loads(fresh.file.read_text())["tenants"][0]["key"] == TENANT
+    r = patch(fresh, "tenants/t", priority="high")
+    assert r.status_code == 400 and 'did you mean "max_class"' in r.text.replace("\\", ""), r.text
+
+
 def test_a_patch_of_a_tenant(fresh):
     r = patch(fresh, "tenants/t", limits={"concurrent": 3, "requests_per_min": 100}, max_class="high", weight=4)
     assert r.status_code == 200 and r.json()["tenant"]["limits"]["concurrent"] == 3, r.text
