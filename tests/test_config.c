@@ -1884,6 +1884,35 @@ static void every_option_is_described(void) {
     buf_deinit(&out);
 }
 
+static size_t count_rows(const char *text, const char *row) {
+    size_t n = 0;
+    for (; (text = strstr(text, row)) != NULL; text++) n++;
+    return n;
+}
+
+/* The table of limits once had 33 rows, most of them of no interest to an operator. */
+static void limits_that_are_hardly_set_are_in_the_appendix(void) {
+    static const char appendix[] = "\n## Appendix: more of `limits`\n";
+    buf out;
+    buf_init(&out, 0);
+    config_describe(&out);
+    const option_table *limits = config_option(&config_table, "limits")->table;
+    char *rest = strstr(buf_cstr(&out), appendix);
+    EXPECT(rest != NULL);
+    EXPECT_EQ(count_rows(buf_cstr(&out), appendix), 1);
+    size_t n_common = 0;
+    for (size_t i = 0; i < limits->n && rest != NULL; i++) {
+        const option *o = &limits->options[i];
+        char row[64];
+        snprintf(row, sizeof row, "\n| `%s` |", o->name);
+        EXPECT_EQ(count_rows(buf_cstr(&out), row), 1); // each limit once
+        EXPECT_EQ(count_rows(rest, row), o->rare);
+        n_common += !o->rare;
+    }
+    EXPECT(n_common > 0 && n_common <= 15);
+    buf_deinit(&out);
+}
+
 /* Values of Python's hashlib.blake2s; the first two are also in RFC 7693 and the reference's list.
  */
 static void digests_are_blake2s(void) {
@@ -1962,6 +1991,7 @@ static const test_case cases[] = {
     TEST(failed_writing_changes_nothing),
     TEST(what_needs_a_restart_is_named),
     TEST(every_option_is_described),
+    TEST(limits_that_are_hardly_set_are_in_the_appendix),
     TEST(digests_are_blake2s),
 };
 TEST_MAIN(cases)

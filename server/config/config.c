@@ -309,11 +309,22 @@ static void describe_default(buf *out, const option *o) {
         buf_add_str(out, o->normal ? "true" : "false");
 }
 
-static void describe_table(buf *out, const option_table *table) {
-    if (table->title[0] != 0) buf_add_format(out, "\n## `%s`\n\n", table->title);
-    buf_add_str(out, "| option | values | default | |\n|---|---|---|---|\n");
+static bool has_rows(const option_table *table, bool rare) {
+    for (size_t i = 0; i < table->n; i++)
+        if (table->options[i].rare == rare) return true;
+    return false;
+}
+
+/* Its options that are `rare`, or that are not, then those of the tables in it. */
+static void describe_table(buf *out, const option_table *table, bool rare) {
+    if (has_rows(table, rare)) {
+        if (table->title[0] != 0)
+            buf_add_format(out, "\n## %s`%s`\n\n", rare ? "Appendix: more of " : "", table->title);
+        buf_add_str(out, "| option | values | default | |\n|---|---|---|---|\n");
+    }
     for (size_t i = 0; i < table->n; i++) {
         const option *o = &table->options[i];
+        if (o->rare != rare) continue;
         buf_add_format(out, "| `%s` | ", o->name);
         describe_values(out, o);
         buf_add_str(out, " | ");
@@ -321,11 +332,12 @@ static void describe_table(buf *out, const option_table *table) {
         buf_add_format(out, " | %s |\n", o->about);
     }
     for (size_t i = 0; i < table->n; i++)
-        if (table->options[i].table != NULL) describe_table(out, table->options[i].table);
+        if (table->options[i].table != NULL) describe_table(out, table->options[i].table, rare);
 }
 
 void config_describe(buf *out) {
-    describe_table(out, &config_table);
+    describe_table(out, &config_table, false);
+    describe_table(out, &config_table, true);
 }
 
 /* -- look-ups -- */

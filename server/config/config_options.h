@@ -53,6 +53,7 @@ typedef struct option {
     bool required;
     bool nullable; // null means absent, and the default is none
     bool live;     // may change without a restart
+    bool rare;     // described in the appendix
     const char *about;
 } option;
 
