@@ -118,8 +118,12 @@ static void what_was_counted_is_written(void) {
     metrics_http(m, &routes[1], 299);
     metrics_unknown_fields(m, 3);
     metrics_reload(m, false);
+    metrics_change(m, true);
     buf page = page_of(m, 2);
     EXPECT(has_line(&page, "inferd_requests_total{model=\"second\",outcome=\"stop\"} 2"));
+    EXPECT(has_line(&page, "inferd_config_reloads_total{result=\"refused\"} 1"));
+    EXPECT(has_line(&page, "inferd_config_changes_total{result=\"ok\"} 1"));
+    EXPECT(has_line(&page, "inferd_config_changes_total{result=\"refused\"} 0"));
     EXPECT(has_line(&page, "inferd_kv_disk_files 3") && has_line(&page, "inferd_kv_disk_bytes 70"));
     EXPECT(has_line(&page, "inferd_kv_disk_writing 1"));
     EXPECT(has_line(&page, "inferd_kv_disk_problems_total{what=\"bad\"} 2"));

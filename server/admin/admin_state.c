@@ -356,10 +356,12 @@ void admin_add_state(buf *out, const app *a, const changer_about *about) {
         json_add_string(out, about->path, strlen(about->path));
     buf_add_format(out,
                    ",\"loaded_at\":%lld,\"reloads\":{\"ok\":%llu,\"refused\":%llu},"
-                   "\"unsaved\":%u,\"busy\":%s},\"version\":\"" INFERD_VERSION
-                   "\",\"started_at\":%lld,\"draining\":%s}",
-                   (long long)about->loaded_unix_s, (unsigned long long)about->n_applied,
-                   (unsigned long long)about->n_refused, about->n_patches,
+                   "\"changes\":{\"ok\":%llu,\"refused\":%llu},\"unsaved\":%u,\"busy\":%s},"
+                   "\"version\":\"" INFERD_VERSION "\",\"started_at\":%lld,\"draining\":%s}",
+                   (long long)about->loaded_unix_s, (unsigned long long)about->reloads.n_applied,
+                   (unsigned long long)about->reloads.n_refused,
+                   (unsigned long long)about->changes.n_applied,
+                   (unsigned long long)about->changes.n_refused, about->n_patches,
                    about->busy ? "true" : "false", (long long)a->started_unix_s,
                    a->draining ? "true" : "false");
 }

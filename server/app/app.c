@@ -215,8 +215,11 @@ bool app_swap_slots(app *a, const int *slots) {
     return true;
 }
 
-void app_note_reload(app *a, bool ok) {
-    metrics_reload(a->metrics, ok);
+void app_note_change(app *a, bool reload, bool ok) {
+    if (reload)
+        metrics_reload(a->metrics, ok);
+    else
+        metrics_change(a->metrics, ok);
 }
 
 /* A tenant's list may name the model or an alias; either admits all names.  NULL: unknown name. */

@@ -140,8 +140,8 @@ uint32_t app_n_running(const app *a);
 bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *problem);
 /* The same with other slots ([n_models], copied), after files were replaced.  False: no memory. */
 bool app_swap_slots(app *a, const int *slots);
-/* Counts a reload, also a refused one. */
-void app_note_reload(app *a, bool ok);
+/* Counts a reload of the file, or a change over the admin API, also a refused one. */
+void app_note_change(app *a, bool reload, bool ok);
 
 /* -- for handlers -- */
 app_config *app_config_take(app *a); // one more reference

@@ -50,7 +50,7 @@ struct changer {
     uint32_t n_patches;
     buf masked;
     int64_t loaded_unix_s;
-    uint64_t n_applied, n_refused;
+    change_count reloads, changes;
 };
 
 /* ---- text ---- */
@@ -304,6 +304,13 @@ static void log_notes(const inferd_config *c, const char *told) {
     buf_deinit(&notes);
 }
 
+/* A refused change over the admin API says nothing about the file. */
+static void count(changer *ch, bool reload, bool fine) {
+    change_count *of = reload ? &ch->reloads : &ch->changes;
+    *(fine ? &of->n_applied : &of->n_refused) += 1;
+    app_note_change(ch->o.app, reload, fine);
+}
+
 /* Reports the result of the job. */
 static void end_job(job *j) {
     changer *ch = j->ch;
@@ -311,12 +318,14 @@ static void end_job(job *j) {
     bool fine = j->status == INFERD_OK, real = j->rq.kind != CHANGE_ASK;
     ch->job = NULL;
     if (real && !ch->closed) {
-        app_note_reload(ch->o.app, fine);
-        *(fine ? &ch->n_applied : &ch->n_refused) += 1;
-        if (!fine) log_lines(LOG_LEVEL_ERROR, "reload_refused", "problem", buf_cstr(&j->problems));
+        bool reload = j->rq.kind == CHANGE_RELOAD;
+        count(ch, reload, fine);
+        if (!fine)
+            log_lines(LOG_LEVEL_ERROR, reload ? "reload_refused" : "change_refused", "problem",
+                      buf_cstr(&j->problems));
         if (j->restart.n > 0)
             log_text(LOG_LEVEL_INFO, "reload_needs_restart", "settings", buf_cstr(&j->restart));
-        if (fine) log_text(LOG_LEVEL_INFO, "reload", "result", "applied");
+        if (fine) log_text(LOG_LEVEL_INFO, reload ? "reload" : "change", "result", "applied");
     }
     change_result result = {.applied = fine,
                             .status = j->status,
@@ -604,8 +613,7 @@ void changer_reload(changer *ch) {
     change_request rq = {.kind = CHANGE_RELOAD};
     if (changer_begin(ch, &rq, &err) == INFERD_OK) return;
     log_text(LOG_LEVEL_ERROR, "reload_refused", "problem", err.text);
-    ch->n_refused++;
-    app_note_reload(ch->o.app, false);
+    count(ch, true, false);
 }
 
 bytes changer_text(const changer *ch) {
@@ -615,8 +623,8 @@ bytes changer_text(const changer *ch) {
 void changer_get_about(const changer *ch, changer_about *out) {
     *out = (changer_about){.path = ch->o.path,
                            .loaded_unix_s = ch->loaded_unix_s,
-                           .n_applied = ch->n_applied,
-                           .n_refused = ch->n_refused,
+                           .reloads = ch->reloads,
+                           .changes = ch->changes,
                            .n_patches = ch->n_patches,
                            .busy = ch->job != NULL};
 }

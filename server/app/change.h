@@ -77,11 +77,15 @@ void changer_reload(changer *ch);
 /* The running configuration as JSON, with masks for keys; "" when it was not read from a file. */
 bytes changer_text(const changer *ch);
 
-typedef struct changer_about {
-    const char *path;      // NULL: none
-    int64_t loaded_unix_s; // when the running configuration was applied
+typedef struct change_count {
     uint64_t n_applied, n_refused;
-    uint32_t n_patches; // in memory only
+} change_count;
+
+typedef struct changer_about {
+    const char *path;              // NULL: none
+    int64_t loaded_unix_s;         // when the running configuration was applied
+    change_count reloads, changes; // of the file; over the admin API
+    uint32_t n_patches;            // in memory only
     bool busy;
 } changer_about;
 void changer_get_about(const changer *ch, changer_about *out);

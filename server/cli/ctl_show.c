@@ -292,9 +292,13 @@ void show_state(buf *out, const json_t *state) {
                    (ull)count_of(state, "queues.running"), (ull)count_of(state, "queues.waiting"),
                    (ull)count_of(state, "queues.paused"));
     if (text_of(state, "config.path")[0] != 0)
-        buf_add_format(out, "; %s, %llu reloads, %llu refused, %llu changes not in the file",
+        buf_add_format(out,
+                       "; %s, reloads: %llu applied, %llu refused; changes: %llu applied, %llu "
+                       "refused, %llu not in the file",
                        text_of(state, "config.path"), (ull)count_of(state, "config.reloads.ok"),
                        (ull)count_of(state, "config.reloads.refused"),
+                       (ull)count_of(state, "config.changes.ok"),
+                       (ull)count_of(state, "config.changes.refused"),
                        (ull)count_of(state, "config.unsaved"));
     if (json_is_true(member(state, "draining"))) buf_add_str(out, "; shutting down");
     buf_add_char(out, '\n');

@@ -147,6 +147,10 @@ void metrics_reload(metrics *m, bool ok) {
     m->n_reloads[ok]++;
 }
 
+void metrics_change(metrics *m, bool ok) {
+    m->n_changes[ok]++;
+}
+
 void metrics_write(const metrics *m, const metrics_now *now, buf *out) {
     page p = {.m = m, .now = now, .out = out};
     metrics_write_front(&p);

@@ -62,6 +62,7 @@ void metrics_http(metrics *m, const http_route *route, int status); // route NUL
 void metrics_unknown_fields(metrics *m, uint32_t n);
 void metrics_loop_lag(metrics *m, double seconds);
 void metrics_reload(metrics *m, bool ok);
+void metrics_change(metrics *m, bool ok); // of the configuration, over the admin API
 
 typedef struct metrics_model {
     const char *name;

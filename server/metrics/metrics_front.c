@@ -86,6 +86,10 @@ static void write_http(page *p) {
     page_family(p, "inferd_config_reloads_total", "counter", "Configuration reloads.");
     page_u64(p, "inferd_config_reloads_total", "result=\"ok\"", p->m->n_reloads[1]);
     page_u64(p, "inferd_config_reloads_total", "result=\"refused\"", p->m->n_reloads[0]);
+    page_family(p, "inferd_config_changes_total", "counter",
+                "Configuration changes over the admin API.");
+    page_u64(p, "inferd_config_changes_total", "result=\"ok\"", p->m->n_changes[1]);
+    page_u64(p, "inferd_config_changes_total", "result=\"refused\"", p->m->n_changes[0]);
 }
 
 void metrics_write_front(page *p) {

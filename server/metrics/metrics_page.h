@@ -63,7 +63,7 @@ struct metrics {
     uint32_t n_names_max, n_routes;
     const http_route *routes;           // [n_routes] borrowed
     uint64_t (*http)[METRICS_STATUSES]; // [n_routes + 1]; the last: no route
-    uint64_t n_unknown_fields, n_reloads[2];
+    uint64_t n_unknown_fields, n_reloads[2], n_changes[2];
     histogram lag;
     /* The first row counts requests without tenant and model, and those that found no free row. */
     refusal_row *refusals; // [METRICS_REFUSAL_ROWS_MAX] owned

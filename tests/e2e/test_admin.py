@@ -670,6 +670,7 @@ def test_persist_writes_the_file_too(fresh, how):
 
 
 def test_a_patch_that_breaks_a_rule_changes_nothing_and_says_every_problem(fresh):
+    before = fresh.state()["config"]
     r = patch(fresh, "models/a", weight=-1, share={"percent": 7000}, pin="cold", min="1GiB", max="1MiB")
     assert r.status_code == 409, r.text
     problems = r.json()["error"]["problems"]
@@ -680,7 +681,16 @@ def test_a_patch_that_breaks_a_rule_changes_nothing_and_says_every_problem(fresh
     assert r.status_code == 409 and "min" in r.json()["error"]["problems"][0]
     r = patch(fresh, "tenants/t", limits={"tokens_per_day": 5})
     assert r.status_code == 409 and "state_dir" in r.json()["error"]["problems"][0]
-    assert fresh.state()["config"]["unsaved"] == 0
+    # a refused change says nothing about the file: an alarm on refused reloads stays silent
+    config = fresh.state()["config"]
+    refused = before["changes"]["refused"] + 3
+    assert config["unsaved"] == 0 and config["reloads"] == before["reloads"]
+    assert config["changes"] == {"ok": before["changes"]["ok"], "refused": refused}
+    lines = fresh.admin.get("/metrics").text.splitlines()
+    assert f'inferd_config_changes_total{{result="refused"}} {refused}' in lines
+    assert f'inferd_config_reloads_total{{result="refused"}} {before["reloads"]["refused"]}' in lines
+    assert "event=change_refused" in fresh.d.stderr()
+    assert f"changes: {config['changes']['ok']} applied, {refused} refused" in fresh.ctl("state").stdout
 
 
 @pytest.mark.parametrize("path,body", [
@@ -858,7 +868,8 @@ def test_a_share_too_small_for_a_measured_step_is_refused(launch, tmp_path):
     c["models"][0]["slo"] = {"tpot_ms": 1}
     s.file.write_text(json.dumps(c))
     s.d.process.send_signal(signal.SIGHUP)
-    s.until(lambda: s.state()["config"]["reloads"]["refused"] == 2)
+    s.until(lambda: s.state()["config"]["reloads"]["refused"] == 1)
+    assert s.state()["config"]["changes"]["refused"] == 1
     assert s.model("a")["slo"]["tpot_ms"] == 0
     assert patch(s, "models/a", slo={"tpot_ms": 60000}).status_code == 200
     assert s.d.stop() == 0
@@ -930,13 +941,13 @@ def test_guarantees_are_counted_in_pages_by_everybody(launch, tmp_path):
 def test_a_bad_configuration_changes_nothing(fresh, change, word):
     c = json.loads(fresh.text)
     change(c)
-    before = fresh.file.stat().st_mtime_ns, fresh.state()["config"]["reloads"]["refused"]
+    before = fresh.file.stat().st_mtime_ns, fresh.state()["config"]["changes"]["refused"]
     r = put(fresh, c)
     assert r.status_code == 409, r.text
     assert any(word in p for p in r.json()["error"]["problems"]), r.text
     assert TENANT not in r.text
     assert fresh.file.read_text() == fresh.text and fresh.file.stat().st_mtime_ns == before[0]
-    assert fresh.state()["config"]["reloads"]["refused"] == before[1] + 1
+    assert fresh.state()["config"]["changes"]["refused"] == before[1] + 1
     assert [m["name"] for m in fresh.state()["models"]] == NAMES and fresh.ask("a").status_code == 200
 
 
