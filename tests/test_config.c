@@ -3,9 +3,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "config.h"
@@ -1626,6 +1628,7 @@ static void file_holds(const char *path, const char *text) {
 
 /* In place of the C library's: what is on the disk when, and a disk that says no. */
 static int n_synced, fail_sync; // fail_sync: the number of the call that fails, from 1
+static int kill_at_sync;        // the same for a kill -9
 static char synced[2][16];      // the file's text at each call
 
 int fsync(int fd) {
@@ -1635,6 +1638,7 @@ int fsync(int fd) {
         synced[n_synced][n < 0 ? 0 : n] = 0;
         if (own >= 0) close(own);
     }
+    if (n_synced == kill_at_sync - 1) raise(SIGKILL);
     if (++n_synced == fail_sync) {
         errno = EIO;
         return -1;
@@ -1673,7 +1677,7 @@ static void file_is_replaced_as_a_whole(void) {
     EXPECT_EQ(count_files(), 2);
     unlink(link);
     /* A name that somebody has already taken for a temporary file is left alone. */
-    snprintf(path, sizeof path, "%s/.inferd.%d.0", folder, (int)getpid());
+    snprintf(path, sizeof path, "%s/.inferd.json.inferd-%d-0", folder, (int)getpid());
     write_file(path, "mine", 4, 0600);
     EXPECT_EQ(config_write_file(file, "again", 5, &err), INFERD_OK);
     file_holds(path, "mine");
@@ -1744,12 +1748,12 @@ static void failed_writing_changes_nothing(void) {
     write_file(file, "old", 3, 0644);
     /* All names for a temporary file are taken, and stay with who has them. */
     for (int i = 0; i < 100; i++) {
-        snprintf(path, sizeof path, "%s/.inferd.%d.%d", folder, (int)getpid(), i);
+        snprintf(path, sizeof path, "%s/.inferd.json.inferd-%d-%d", folder, (int)getpid(), i);
         write_file(path, "mine", 4, 0600);
     }
     write_fails(file, "creating a temporary file: File exists");
     for (int i = 0; i < 100; i++) {
-        snprintf(path, sizeof path, "%s/.inferd.%d.%d", folder, (int)getpid(), i);
+        snprintf(path, sizeof path, "%s/.inferd.json.inferd-%d-%d", folder, (int)getpid(), i);
         unlink(path);
     }
     file_holds(file, "old");
@@ -1772,6 +1776,63 @@ static void failed_writing_changes_nothing(void) {
 }
 
 /* -- changes -- */
+
+/* Once the copy, keys in it, had the mode of the file (644) before it was whole, and stayed. */
+static void a_killed_writer_leaves_a_private_copy_that_is_swept(void) {
+    static const char *const others[] = {".inferd.json.inferd-12-x",    ".inferd.json.inferd--1",
+                                         ".inferd.json.inferd-1-2.bak", ".other.json.inferd-1-2",
+                                         ".inferd.jsoninferd-1-2",      "inferd.json.inferd-1-2"};
+    char path[128], name[128];
+    struct stat st;
+    int status = 0;
+    open_folder();
+    write_file(file, "old", 3, 0644);
+    pid_t child = fork();
+    if (child == 0) {
+        n_synced = 0, kill_at_sync = 1;
+        config_write_file(file, "the new one", 11, &err);
+        _exit(0);
+    }
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    file_holds(file, "old");
+    EXPECT_EQ(count_files(), 2);
+    snprintf(path, sizeof path, "%s/.inferd.json.inferd-%d-0", folder, (int)child);
+    file_holds(path, "the new one");
+    EXPECT(stat(path, &st) == 0 && (st.st_mode & 07777) == 0600);
+    /* One that is being written, by whatever process, has a lock. */
+    snprintf(path, sizeof path, "%s/.inferd.json.inferd-1-0", folder);
+    write_file(path, "live", 4, 0600);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    EXPECT_EQ(flock(fd, LOCK_EX | LOCK_NB), 0);
+    for (size_t i = 0; i < INFERD_COUNT(others); i++) {
+        snprintf(name, sizeof name, "%s/%s", folder, others[i]);
+        write_file(name, "theirs", 6, 0600);
+    }
+    EXPECT_EQ(config_sweep(file), 1);
+    EXPECT_EQ(count_files(), 2 + (int)INFERD_COUNT(others));
+    file_holds(path, "live");
+    close(fd);
+    EXPECT_EQ(config_sweep(file), 1);
+    EXPECT_EQ(config_sweep(file), 0);
+    EXPECT_EQ(count_files(), 1 + (int)INFERD_COUNT(others));
+    /* A link, and a file of another user, are not ours. */
+    EXPECT_EQ(symlink("inferd.json", path), 0);
+    EXPECT_EQ(config_sweep(file), 0);
+    unlink(path);
+    if (geteuid() == 0) {
+        write_file(path, "theirs", 6, 0600);
+        EXPECT_EQ(chown(path, 1234, 4321), 0);
+        EXPECT_EQ(config_sweep(file), 0);
+        unlink(path);
+    }
+    for (size_t i = 0; i < INFERD_COUNT(others); i++) {
+        snprintf(name, sizeof name, "%s/%s", folder, others[i]);
+        unlink(name);
+    }
+    EXPECT_EQ(config_sweep("/nowhere/inferd.json"), 0);
+    close_folder();
+}
 
 static void what_needs_a_restart_is_named(void) {
     static const struct {
@@ -1989,6 +2050,7 @@ static const test_case cases[] = {
     TEST(text_is_read_as_its_file_would_be),
     TEST(file_is_replaced_as_a_whole),
     TEST(failed_writing_changes_nothing),
+    TEST(a_killed_writer_leaves_a_private_copy_that_is_swept),
     TEST(what_needs_a_restart_is_named),
     TEST(every_option_is_described),
     TEST(limits_that_are_hardly_set_are_in_the_appendix),

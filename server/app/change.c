@@ -547,6 +547,17 @@ static inferd_status collect_patches(job *j, const changer *ch, inferd_err *err)
 
 /* ---- interface ---- */
 
+/* Copies of the configuration, with its keys, that a killed process left. */
+static void sweep(const char *path) {
+    uint32_t n = config_sweep(path);
+    if (n == 0) return;
+    log_line line;
+    log_begin(&line, LOG_LEVEL_INFO, "config_leftovers");
+    log_str(&line, "path", path);
+    log_u64(&line, "removed", n);
+    log_end(&line);
+}
+
 inferd_status changer_create(const changer_options *o, changer **out, inferd_err *err) {
     changer *ch = calloc(1, sizeof *ch);
     if (ch == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the front thread");
@@ -554,6 +565,7 @@ inferd_status changer_create(const changer_options *o, changer **out, inferd_err
     ch->loaded_unix_s = (int64_t)time(NULL);
     *out = ch;
     if (o->path == NULL) return INFERD_OK;
+    sweep(o->path);
     log_notes(o->app->config->c, "");
     buf text = {0};
     json_in_wipe(true);

@@ -180,6 +180,9 @@ void config_describe(buf *out);
  * changes nothing and leaves no file behind; only an error with "is replaced" in its text comes
  * after the change.  Blocks for the disk. */
 inferd_status config_write_file(const char *path, const char *text, size_t n, inferd_err *err);
+/* Removes the temporary files that processes which were killed in config_write_file left beside the
+ * file, but none that is being written.  The number of files removed. */
+uint32_t config_sweep(const char *path);
 
 /* "never" and "-1" (POLICY_NEVER), seconds ("30", "0", "1.5"), or "250ms", "30s", "1h30m": units h,
  * m, s, ms, us, each once and the largest first.  False: another form, negative, not a whole number

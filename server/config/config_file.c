@@ -2,12 +2,17 @@
  *
  * It is replaced by a temporary file in the same folder (config_write_file):
  *
- *   create > same owner and mode > text > fsync > rename > fsync of the folder
+ *   create 0600, lock > text > fsync > same owner and mode > rename > fsync of the folder
  *
- * A failure before the rename removes the temporary file; the old one is untouched. */
+ * A failure before the rename removes the temporary file; the old one is untouched.  A process that
+ * is killed leaves it behind, readable by its owner only, because it holds keys.  The lock ends
+ * with the process, so a file of this name that is not locked is such a leftover (config_sweep). */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -76,7 +81,7 @@ typedef struct replacing {
     bool is_new; // there was no file
     int folder;  // -1: not open
     int fd;      // of the temporary file; -1: not open
-    char temporary[32];
+    char temporary[NAME_MAX + 1];
 } replacing;
 
 static inferd_status io_fail(const replacing *w, const char *doing, inferd_err *err) {
@@ -126,14 +131,31 @@ static inferd_status open_old(replacing *w, const char *path, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* A new name: the process and a number. */
+/* ".inferd.json.inferd-" and then the process and a number; of a very long name the beginning. */
+enum { NAME_KEPT_BYTES = 200 };
+#define TEMPORARY_MARK ".inferd-"
+
+/* A concurrent sweep may have opened the file before it was locked: then it is removed, or about to
+ * be.  File systems without locks have no sweep. */
+static bool lock_temporary(const replacing *w) {
+    struct stat st;
+    if (flock(w->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
+    return fstat(w->fd, &st) == 0 && st.st_nlink > 0;
+}
+
 static inferd_status make_temporary(replacing *w, inferd_err *err) {
     enum { TRIES_MAX = 100 };
     for (int i = 0; i < TRIES_MAX; i++) {
-        snprintf(w->temporary, sizeof w->temporary, ".inferd.%d.%d", (int)getpid(), i);
+        snprintf(w->temporary, sizeof w->temporary, ".%.*s" TEMPORARY_MARK "%d-%d", NAME_KEPT_BYTES,
+                 w->name, (int)getpid(), i);
         w->fd = openat(w->folder, w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-        if (w->fd >= 0) return INFERD_OK;
-        if (errno != EEXIST) break;
+        if (w->fd >= 0 && lock_temporary(w)) return INFERD_OK;
+        if (w->fd >= 0)
+            close(w->fd);
+        else if (errno != EEXIST)
+            break;
+        w->fd = -1;
+        errno = EEXIST;
     }
     w->temporary[0] = 0; // that file is not ours
     return io_fail(w, "creating a temporary file", err);
@@ -159,10 +181,7 @@ static inferd_status fill(replacing *w, const char *text, size_t n, inferd_err *
         if (more < 0) return io_fail(w, "writing", err);
         done += (size_t)more;
     }
-    if (fsync(w->fd) != 0) return io_fail(w, "writing to the disk", err);
-    int fd = w->fd;
-    w->fd = -1;
-    return close(fd) == 0 ? INFERD_OK : io_fail(w, "writing", err);
+    return fsync(w->fd) == 0 ? INFERD_OK : io_fail(w, "writing to the disk", err);
 }
 
 static inferd_status take_name(replacing *w, inferd_err *err) {
@@ -177,12 +196,58 @@ inferd_status config_write_file(const char *path, const char *text, size_t n, in
     replacing w = {.folder = -1, .fd = -1};
     inferd_status s = open_old(&w, path, err);
     if (s == INFERD_OK) s = make_temporary(&w, err);
-    if (s == INFERD_OK) s = keep_rights(&w, err);
     if (s == INFERD_OK) s = fill(&w, text, n, err);
+    if (s == INFERD_OK) s = keep_rights(&w, err);
     if (s == INFERD_OK) s = take_name(&w, err);
     if (w.fd >= 0) close(w.fd);
     if (s != INFERD_OK && w.temporary[0] != 0) unlinkat(w.folder, w.temporary, 0);
     if (w.folder >= 0) close(w.folder);
     free(w.path);
     return s;
+}
+
+/* -- leftovers -- */
+
+static bool is_number(const char **text) {
+    size_t n = strspn(*text, "0123456789");
+    *text += n;
+    return n > 0;
+}
+
+static bool is_temporary(const char *name, const char *of) {
+    size_t n = strnlen(of, NAME_KEPT_BYTES), n_mark = sizeof TEMPORARY_MARK - 1;
+    if (name[0] != '.' || strncmp(name + 1, of, n) != 0) return false;
+    name += 1 + n;
+    if (strncmp(name, TEMPORARY_MARK, n_mark) != 0) return false;
+    name += n_mark;
+    return is_number(&name) && *name++ == '-' && is_number(&name) && *name == 0;
+}
+
+/* Removes it unless the process that writes it still runs, or it belongs to another user. */
+static bool remove_leftover(const replacing *w, const char *name) {
+    struct stat st;
+    int fd = openat(w->folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return false;
+    bool ours = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+                (st.st_uid == geteuid() || st.st_uid == w->was.st_uid);
+    bool removed = ours && flock(fd, LOCK_EX | LOCK_NB) == 0 && unlinkat(w->folder, name, 0) == 0;
+    close(fd);
+    return removed;
+}
+
+uint32_t config_sweep(const char *path) {
+    replacing w = {.folder = -1, .fd = -1};
+    inferd_err unread;
+    const struct dirent *e;
+    uint32_t n = 0;
+    bool found = open_old(&w, path, &unread) == INFERD_OK && !w.is_new;
+    int fd = found ? openat(w.folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (dir == NULL && fd >= 0) close(fd);
+    while (dir != NULL && (e = readdir(dir)) != NULL)
+        n += is_temporary(e->d_name, w.name) && remove_leftover(&w, e->d_name);
+    if (dir != NULL) closedir(dir);
+    if (w.folder >= 0) close(w.folder);
+    free(w.path);
+    return n;
 }

@@ -669,6 +669,23 @@ def test_persist_writes_the_file_too(fresh, how):
     assert fresh.model("a")["weight"] == 3 and fresh.model("c")["weight"] == 1
 
 
+def test_copies_of_a_killed_daemon_are_swept_at_the_start(launch, tmp_path):
+    s = Served(launch, tmp_path, models=models(["a"]))
+    s.d.process.kill()
+    s.d.process.wait()
+    left, other = (s.file.with_name(f".{s.file.name}.inferd-{end}") for end in (f"{s.d.process.pid}-0", "1-0.bak"))
+    for f in (left, other):
+        f.write_text(s.file.read_text())
+    again = subprocess.Popen([BUILD / "inferd", "serve", "--config", s.file, "--allow-dummy"],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "http://" in again.stdout.readline()
+    assert not left.exists() and other.exists()
+    assert s.admin.patch("/admin/models/a?persist=1", json={"weight": 2}).status_code == 200
+    again.terminate()
+    assert "event=config_leftovers" in again.communicate(timeout=60)[1] and again.returncode == 0
+    assert [f for f in s.file.parent.iterdir() if f.name.startswith(f".{s.file.name}.")] == [other]
+
+
 def test_a_patch_that_breaks_a_rule_changes_nothing_and_says_every_problem(fresh):
     before = fresh.state()["config"]
     r = patch(fresh, "models/a", weight=-1, share={"percent": 7000}, pin="cold", min="1GiB", max="1MiB")
