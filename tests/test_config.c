@@ -644,13 +644,20 @@ static void check_documented_owners(void) {
     EXPECT(shop->limits.tokens_per_day == CONFIG_NO_LIMIT);
     EXPECT(shop->limits.tokens_per_month == CONFIG_NO_LIMIT);
     EXPECT(lab->limits.requests_per_min == CONFIG_NO_LIMIT);
-    EXPECT(same_share(&lab->policy.share, &(share_spec){SHARE_FIXED, 25, 1}));
+    EXPECT(same_share(&lab->policy.share, &(share_spec){SHARE_BURST, 25, 1}));
     EXPECT_EQ(lab->policy.max_class, GEN_NORMAL);
     EXPECT_EQ(lab->policy.weight, 1);
     EXPECT_EQ(lab->limits.tokens_per_day, 5000000);
     EXPECT_EQ(lab->limits.tokens_per_month, 50000000);
     EXPECT_EQ(tenant_of("sk-of-the-lab"), 1);
     EXPECT(config_is_admin_key(c, (bytes){"sk-of-the-admin", 15}));
+}
+
+/* An example must not show settings without effect. */
+static void has_no_notes(void) {
+    buf_clear(&problems);
+    config_write_notes(c, &problems);
+    EXPECT_STR(buf_cstr(&problems), "");
 }
 
 /* The files of keys that the examples name. */
@@ -681,6 +688,7 @@ static void documented_example_is_read(void) {
         check_documented_devices();
         check_documented_owners();
         EXPECT(config_check(c, &problems));
+        has_no_notes();
     }
     free(text);
     unsetenv("INFERD_ADMIN_KEY");
@@ -699,6 +707,7 @@ static void the_readme_has_a_configuration_that_loads(void) {
         EXPECT_EQ(c->n_models, 3);
         EXPECT_EQ(c->n_tenants, 2);
         EXPECT(config_check(c, &problems));
+        has_no_notes();
     }
     free(text);
     remove_documented_keys();
@@ -1378,6 +1387,156 @@ static void more_replicas_than_devices_are_noted(void) {
     close_folder();
 }
 
+#define THREE(a, b, c)                                                                             \
+    "{" MODELS ",\"tenants\":[" TENANT("a", a) "," TENANT("b", b) "," TENANT("c", c) "]}"
+#define URGENT(tenants)                                                                            \
+    "{\"models\":[" MODEL("a", "\"class\":\"high\"") "," MODEL(                                    \
+        "b", "\"weight\":1") "],\"tenants\":[" tenants "]}"
+#define ANY "\"weight\":1"
+
+/* A class was capped by tenants without max_class, and check said that all was fine. */
+static void capped_classes_are_noted(void) {
+    open_folder();
+    EXPECT_STR(notes_of(URGENT(TENANT("t", "\"max_class\":\"high\"") "," //
+                               TENANT("u", ANY))),
+               "models[0].class: \"high\" runs as \"normal\" for the tenants without a max_class: "
+               "\"u\"\n");
+    /* Said by the operator, or of no concern to the model. */
+    EXPECT_STR(notes_of(URGENT(
+                   TENANT("t", "\"max_class\":\"high\"") "," //
+                   TENANT("u", "\"max_class\":\"normal\"") "," TENANT("v", "\"models\":[\"b\"]"))),
+               "");
+    EXPECT_STR(
+        notes_of(URGENT(TENANT("t", "\"max_class\":\"batch\"") "," //
+                        TENANT("u", "\"max_class\":\"normal\""))),
+        "models[0].class: \"high\" runs as \"normal\" at most: by their max_class, no tenant "
+        "that may use the model may ask for more (\"t\", \"u\")\n");
+    EXPECT_STR(
+        notes_of(URGENT(TENANT("t", "\"max_class\":\"high\"") "," TENANT("v", ANY) "," TENANT(
+            "w", ANY) "," TENANT("x", ANY) "," TENANT("y", ANY) "," TENANT("z", ANY))),
+        "models[0].class: \"high\" runs as \"normal\" for the tenants without a max_class: "
+        "\"v\", \"w\", \"x\" and 2 more\n");
+    EXPECT_STR(notes_of("{\"models\":[" MODEL("a", "\"class\":\"high\"") "]}"), "");
+    EXPECT_STR(notes_of("{\"models\":[" MODEL("a", "\"class\":\"system\"") "]}"),
+               "models[0].class: \"system\" runs as \"high\", the most urgent class without "
+               "tenants\n");
+    close_folder();
+}
+
+#define LEAVE "of the time that shares leave\n"
+
+/* Weights of 1 and 3 gave 49 % and 49 %. */
+static void weights_without_effect_are_noted(void) {
+    open_folder();
+    EXPECT_STR(notes_of("{\"models\":[" MODEL("a", "\"weight\":4") "]}"),
+               "models[0].weight: 4 has no effect: no other model gets a part " LEAVE);
+    EXPECT_STR(notes_of("{\"models\":[" MODEL("a", "\"weight\":0") "]}"), ""); // paused
+    EXPECT_STR(notes_of("{\"models\":[" MODEL("a", "\"weight\":4") "," MODEL("b", ANY) "]}"), "");
+    EXPECT_STR(
+        notes_of("{\"models\":[" MODEL("a", ANY) "," MODEL("b", ANY) "," //
+                 MODEL("c", "\"weight\":4,\"share\":{\"policy\":\"fixed\",\"percent\":5}") "]}"),
+        "models[2].weight: 4 has no effect, except on the order of eviction: a fixed share "
+        "gets nothing of the time that shares leave\n");
+    EXPECT_STR(notes_of(THREE("\"share\":{\"policy\":\"fixed\",\"percent\":5}",
+                              "\"share\":{\"policy\":\"fixed\",\"percent\":5},\"weight\":2", //
+                              "\"weight\":3")),
+               "tenants[1].weight: 2 has no effect: a fixed share gets nothing of the time that "
+               "shares leave\n"
+               "tenants[2].weight: 3 has no effect: no other tenant gets a part " LEAVE);
+    EXPECT_STR(
+        notes_of(THREE("\"weight\":1", "\"weight\":3", "\"weight\":1")),
+        "tenants[1].weight: 3 beside 1 divides the output of model \"m\" only while more than "
+        "running_max (32) requests want to run; with fewer, each gets a token per step, and "
+        "weights only decide whose prompts come first\n");
+#define FEW(n, weight) "\"limits\":{\"concurrent\":" n "},\"weight\":" weight
+    EXPECT_STR(
+        notes_of(THREE(FEW("10", "1"), FEW("10", "3"), FEW("12", "1"))),
+        "tenants[1].weight: 3 beside 1 only decides whose prompts model \"m\" computes first: "
+        "its tenants have at most 32 requests at a time (limits.concurrent), all fit in "
+        "running_max (32), and each gets a token per step\n");
+    EXPECT_STR(notes_of(THREE(FEW("10", "1"), FEW("10", "3"), FEW("13", "1"))), "");
+    EXPECT_STR(notes_of(THREE(FEW("10", "2"), FEW("10", "2"), FEW("10", "2"))), "");
+#undef FEW
+    /* Tenants without a common model divide device time. */
+    EXPECT_STR(
+        notes_of("{\"models\":[" MODEL("a", ANY) "," MODEL("b", ANY) "],\"tenants\":[" TENANT(
+            "t", "\"models\":[\"a\"],\"weight\":2") "," TENANT("u", "\"models\":[\"b\"]") "]}"),
+        "");
+    close_folder();
+}
+
+/* An urgent request of a tenant without a share waited for 26 s. */
+static void shares_that_leave_nothing_are_noted(void) {
+    open_folder();
+    EXPECT_STR(notes_of(THREE("\"share\":60", "\"share\":40", ANY)),
+               "tenants[2].share: the shares of the other tenants are 100 of 100 percent and leave "
+               "nothing: while they are busy, requests of \"c\" wait, urgent ones too\n");
+    EXPECT_STR(notes_of(THREE("\"share\":60", "\"share\":39", ANY)), "");
+    EXPECT_STR(notes_of(THREE("\"share\":60", "\"share\":30", "\"share\":10")), "");
+    EXPECT_STR(notes_of("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"share\":100") "," MODEL(
+                   "b", "\"share\":100") "," MODEL("c", ANY) "," MODEL("d", ANY) "]}"),
+               "models[2].share: the shares of the other models are 200 of 200 percent and leave "
+               "nothing: while they are busy, requests of \"c\", \"d\" wait, urgent ones too\n");
+    /* The share of its model is enough for a tenant without one. */
+    EXPECT_STR(notes_of("{\"models\":[" MODEL("a", "\"share\":50") "],\"tenants\":[" TENANT(
+                   "t", "\"share\":100") "," TENANT("u", ANY) "]}"),
+               "");
+    close_folder();
+}
+
+/* 5MiB were 4MiB, and nothing said so. */
+static void rounding_is_noted(void) {
+    open_folder();
+    EXPECT_STR(notes_of("{\"models\":[" MODEL("a", "\"max\":\"5MiB\"") "]}"),
+               "models[0].max: 5MiB is rounded down to 4MiB, to whole pages of 2MiB\n");
+    EXPECT_STR(notes_of("{\"models\":[" MODEL("a", "\"min\":\"1MiB\",\"max\":\"1MiB\"") "]}"),
+               "models[0].min: 1MiB is rounded up to 2MiB, to whole pages of 2MiB\n"
+               "models[0].max: 1MiB is rounded up to 2MiB, to whole pages of 2MiB\n");
+    EXPECT_STR(notes_of("{\"models\":[" MODEL("a", "\"min\":\"4MiB\",\"max\":\"8MiB\"") "]}"), "");
+    EXPECT_STR(notes_of("{\"models\":[" MODEL("a", "\"max\":\"24GB\"") "]}"), ""); // below 1 %
+    /* Each replica has its part: three pages on the first, two on the second. */
+    EXPECT_STR(
+        notes_of("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"max\":\"11MiB\",\"replicas\":2") "]}"),
+        "models[0].max: 11MiB is rounded down to 10MiB, to whole pages of 2MiB\n");
+    close_folder();
+}
+
+/* The text of `check`: with the line, and with the sizes of the models' files. */
+static const char *warnings_of(const char *text, const uint64_t *file_bytes, uint32_t n) {
+    static buf warnings;
+    EXPECT_EQ(load(text), INFERD_OK);
+    buf_clear(&warnings);
+    EXPECT_EQ(config_write_warnings(c, file_bytes, &warnings), n);
+    const char *line = buf_cstr(&warnings);
+    return strncmp(line, file, strlen(file)) == 0 ? line + strlen(file) : line;
+}
+
+static void warnings_have_a_line_and_know_the_files(void) {
+    const uint64_t file_bytes[] = {100 << 20, 700 << 20};
+#define ARENA(kind, size)                                                                          \
+    "{\"devices\":[{\"kind\":\"" kind "\"}],\n\"host_arena\":\"" size                              \
+    "\",\"models\":[" MODEL("a", ANY) "," MODEL("b", ANY) "]}"
+    open_folder();
+    EXPECT_STR(
+        warnings_of("{\"models\":[" MODEL("a", "\"max\":\"5MiB\"") "]}", NULL, 1),
+        ":2: warning: models[0].max: 5MiB is rounded down to 4MiB, to whole pages of 2MiB\n");
+    EXPECT_STR(warnings_of(ARENA("cuda", "600MiB"), file_bytes, 1),
+               ":2: warning: host_arena: 600MiB are less than the weights of models[1] (b), about "
+               "700MiB: devices[0] is a GPU, and cannot load it\n");
+    EXPECT_STR(warnings_of(ARENA("cuda", "700MiB"), file_bytes, 0), "");
+    EXPECT_STR(warnings_of(ARENA("cuda", "600MiB"), NULL, 0), "");
+    EXPECT_STR(warnings_of(ARENA("cpu", "0"), file_bytes, 0), "");
+    unlink(file); // the lines are those of the file as it is
+    buf out = {0};
+    EXPECT_EQ(load("{\"models\":[" MODEL("a", "\"max\":\"5MiB\"") "]}"), INFERD_OK);
+    unlink(file);
+    EXPECT_EQ(config_write_warnings(c, NULL, &out), 1);
+    EXPECT(strstr(buf_cstr(&out), "inferd.json: warning: models[0].max: 5MiB") != NULL);
+    buf_deinit(&out);
+#undef ARENA
+    close_folder();
+}
+
 /* What the documents promise of one text: every member there is, of a shape others write. */
 static void the_whole_shape_is_read(void) {
     open_folder();
@@ -2041,6 +2200,11 @@ static const test_case cases[] = {
     TEST(guarantees_fit_the_devices),
     TEST(guarantees_are_counted_in_pages),
     TEST(more_replicas_than_devices_are_noted),
+    TEST(capped_classes_are_noted),
+    TEST(weights_without_effect_are_noted),
+    TEST(shares_that_leave_nothing_are_noted),
+    TEST(rounding_is_noted),
+    TEST(warnings_have_a_line_and_know_the_files),
     TEST(the_whole_shape_is_read),
     TEST(devices_are_told_apart),
     TEST(counts_have_bounds),

@@ -37,6 +37,7 @@ typedef struct job {
     registry_plan plan;    // zeroed before registry_plan_init
     app_config *running;   // retained: keeps what it names alive
     buf problems, restart, warning;
+    buf notes; // of `wanted`
     inferd_status status;
     bool written, was_missing; // was the file written; was there none before
 } job;
@@ -49,6 +50,7 @@ struct changer {
     patch *patches; // [n_patches] owned
     uint32_t n_patches;
     buf masked;
+    buf notes; // of the running configuration
     int64_t loaded_unix_s;
     change_count reloads, changes;
 };
@@ -225,6 +227,7 @@ static void load_text(uv_work_t *work) {
     if (j->status == INFERD_OK) {
         j->wanted = config_of(j, &j->text);
         if (j->wanted == NULL || !check_file_text(j)) j->status = INFERD_EINVAL;
+        if (j->wanted != NULL) config_write_notes(j->wanted, &j->notes);
     }
     if (j->status == INFERD_OK && j->rq.kind != CHANGE_ASK)
         j->status = mask_text(&j->text, &j->masked, &err);
@@ -279,6 +282,7 @@ static void free_job(job *j) {
     buf_deinit(&j->problems);
     buf_deinit(&j->restart);
     buf_deinit(&j->warning);
+    buf_deinit(&j->notes);
     free_patches(j->patches, j->n_patches);
     free(j->name);
     free(j);
@@ -295,13 +299,28 @@ static void log_lines(log_level level, const char *event, const char *name, cons
     }
 }
 
-/* Logs the notes of `c`, unless they equal those logged before. */
-static void log_notes(const inferd_config *c, const char *told) {
-    buf notes = {0};
-    config_write_notes(c, &notes);
-    if (strcmp(buf_cstr(&notes), told) != 0)
-        log_lines(LOG_LEVEL_INFO, "config_note", "note", buf_cstr(&notes));
-    buf_deinit(&notes);
+static bool has_line(const char *text, bytes line) {
+    for (; *text != 0; text += strcspn(text, "\n"), text += *text == '\n')
+        if (strcspn(text, "\n") == line.n && memcmp(text, line.p, line.n) == 0) return true;
+    return false;
+}
+
+/* Logs the notes that the configuration before did not have, and adds them to the answer. */
+static void tell_notes(job *j) {
+    const char *told = buf_cstr(&j->ch->notes);
+    buf fresh = {0};
+    for (const char *p = buf_cstr(&j->notes); *p != 0;) {
+        bytes line = {p, strcspn(p, "\n")};
+        p += line.n + (p[line.n] == '\n');
+        if (has_line(told, line)) continue;
+        buf_add_format(&fresh, "%.*s\n", (int)line.n, line.p);
+        buf_add_format(&j->warning, "%s%.*s", j->warning.n > 0 ? "; " : "", (int)line.n, line.p);
+    }
+    log_lines(LOG_LEVEL_INFO, "config_note", "note", buf_cstr(&fresh));
+    buf_deinit(&fresh);
+    buf_deinit(&j->ch->notes);
+    j->ch->notes = j->notes;
+    j->notes = (buf){0};
 }
 
 /* A refused change over the admin API says nothing about the file. */
@@ -415,21 +434,17 @@ static void apply(uv_work_t *work, int status) {
         return;
     }
     config_needs_restart(a->started, j->wanted, &j->restart);
-    buf notes = {0};
-    config_write_notes(a->config->c, &notes);
     heed_patch(j, true);
     j->status = app_swap_config(a, j->wanted, &j->plan, &err) ? INFERD_OK : err.status;
     heed_patch(j, false);
     if (j->status == INFERD_OK) {
-        log_notes(j->wanted, buf_cstr(&notes));
-        buf_deinit(&notes);
         j->wanted = NULL; // owned by the app now
         warn_of_guarantees(j);
+        tell_notes(j);
         keep_text(j);
         end_job(j);
         return;
     }
-    buf_deinit(&notes);
     buf_clear(&j->restart);
     buf_add_format(&j->problems, "%s\n", err.text);
     if (j->written && uv_queue_work(j->ch->o.loop, &j->work, put_back, on_put_back) == 0) return;
@@ -566,7 +581,8 @@ inferd_status changer_create(const changer_options *o, changer **out, inferd_err
     *out = ch;
     if (o->path == NULL) return INFERD_OK;
     sweep(o->path);
-    log_notes(o->app->config->c, "");
+    config_write_notes(o->app->config->c, &ch->notes);
+    log_lines(LOG_LEVEL_INFO, "config_note", "note", buf_cstr(&ch->notes));
     buf text = {0};
     json_in_wipe(true);
     inferd_status s = config_read_file(o->path, &text, err);
@@ -585,6 +601,7 @@ void changer_destroy(changer *ch) {
     while (ch->job != NULL) uv_run(ch->o.loop, UV_RUN_ONCE);
     free_patches(ch->patches, ch->n_patches);
     buf_deinit(&ch->masked);
+    buf_deinit(&ch->notes);
     free(ch);
 }
 

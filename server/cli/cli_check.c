@@ -1,6 +1,7 @@
 /* cli_check.c - `inferd check FILE.json`: reports every problem of a configuration before use. */
 #include <getopt.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "cli.h"
 #include "config.h"
@@ -10,9 +11,9 @@ static const char usage[] =
     "       inferd check --describe\n"
     "\n"
     "Reads the configuration and the headers of the models it names and prints one line per\n"
-    "problem, or settings with less effect than written.  Exit status: 0 fine, 2 problems.  "
-    "--describe prints every setting with its range\n"
-    "and default, as Markdown tables.  --allow-dummy: a model may be dummy:SHAPE.\n";
+    "problem, or per setting that has less effect than it seems to have (\"warning:\").  Exit\n"
+    "status: 0 fine, also with warnings, 2 problems.  --describe prints every setting with its\n"
+    "range and default, as Markdown tables.  --allow-dummy: a model may be dummy:SHAPE.\n";
 
 static int describe(void) {
     buf text;
@@ -23,8 +24,9 @@ static int describe(void) {
     return fine ? 0 : 1;
 }
 
-/* The file of each model is readable and supported. */
-static bool check_models(const inferd_config *c, bool allow_dummy, buf *problems) {
+/* The file of each model is readable and supported.  file_bytes: [n_models] their sizes. */
+static bool check_models(const inferd_config *c, bool allow_dummy, uint64_t *file_bytes,
+                         buf *problems) {
     bool fine = true;
     for (uint32_t i = 0; i < c->n_models; i++) {
         inferd_err err = {0};
@@ -34,6 +36,7 @@ static bool check_models(const inferd_config *c, bool allow_dummy, buf *problems
                                  .context_max = c->models[i].max_context,
                                  .allow_dummy = allow_dummy};
         if (model_open(&options, &m, &err) == INFERD_OK) {
+            file_bytes[i] = model_about(m)->file_bytes;
             model_close(m);
             continue;
         }
@@ -41,6 +44,18 @@ static bool check_models(const inferd_config *c, bool allow_dummy, buf *problems
         fine = false;
     }
     return fine;
+}
+
+/* Says that it is fine, and what to look at all the same. */
+static void tell_fine(const inferd_config *c, const char *path, const uint64_t *file_bytes) {
+    buf warnings;
+    buf_init(&warnings, 1 << 20);
+    uint32_t n = config_write_warnings(c, file_bytes, &warnings);
+    printf("%s: %u model%s, %u tenant%s: fine", path, c->n_models, c->n_models == 1 ? "" : "s",
+           c->n_tenants, c->n_tenants == 1 ? "" : "s");
+    if (n > 0) printf(", %u warning%s", n, n == 1 ? "" : "s");
+    printf("\n%s", buf_cstr(&warnings));
+    buf_deinit(&warnings);
 }
 
 int cli_check(int argc, char **argv) {
@@ -70,17 +85,16 @@ int cli_check(int argc, char **argv) {
     buf_init(&problems, 1 << 20);
     json_in_init();
     bool fine = config_load(path, &config, &problems, &err) == INFERD_OK;
-    fine = fine && config_check(config, &problems) && check_models(config, allow_dummy, &problems);
+    uint64_t *file_bytes = fine ? calloc((size_t)config->n_models + 1, sizeof *file_bytes) : NULL;
+    fine = fine && file_bytes != NULL && config_check(config, &problems) &&
+           check_models(config, allow_dummy, file_bytes, &problems);
     if (!fine) {
         fputs(problems.n > 0 ? buf_cstr(&problems) : err.text, stderr);
         if (problems.n == 0) fputc('\n', stderr);
     } else {
-        printf("%s: %u model%s, %u tenant%s: fine\n", path, config->n_models,
-               config->n_models == 1 ? "" : "s", config->n_tenants,
-               config->n_tenants == 1 ? "" : "s");
-        config_write_notes(config, &problems); // problems is empty here
-        if (problems.n > 0) fputs(buf_cstr(&problems), stdout);
+        tell_fine(config, path, file_bytes);
     }
+    free(file_bytes);
     buf_deinit(&problems);
     config_destroy(config);
     return fine ? 0 : 2;

@@ -71,7 +71,8 @@ typedef struct config_tenant {
     unsigned char (*keys)[32];
     uint32_t n_keys;
     gen_class max_class; // default normal; also in policy
-    char **models;       // [n_models] names it may use; n_models = 0: all models
+    bool max_class_given;
+    char **models; // [n_models] names it may use; n_models = 0: all models
     uint32_t n_models;
     tenant_policy policy;
     config_tenant_limits limits;
@@ -163,8 +164,13 @@ bool config_add_keys(inferd_config *c, const char *key_file, const char *key_env
 /* Rules for the whole: without keys loopback only, unique names and keys, consistent limits,
  * guarantees that the devices can keep. */
 bool config_check(const inferd_config *c, buf *problems);
-/* Notes, a line each, on valid values that are used differently: ceilings above what exists. */
+/* Notes, a line "path: text" each, on valid settings that have less effect than they seem to have:
+ * classes that tenants may not ask for, weights that divide nothing, values that are rounded or
+ * above what exists, shares that leave nothing. */
 void config_write_notes(const inferd_config *c, buf *notes);
+/* The same as "file:line: warning: path: text", with lines of the file as it is now, and with what
+ * depends on the models' files: `file_bytes` [n_models], or NULL.  The number of warnings. */
+uint32_t config_write_warnings(const inferd_config *c, const uint64_t *file_bytes, buf *out);
 void config_destroy(inferd_config *c); // accepts NULL; wipes key digests
 /* What requests to this model get that give no sampling parameters: over those of its files. */
 sampling_defaults config_sampling(const config_model *c, const sampling_defaults *of_files);

@@ -80,7 +80,7 @@ void config_settle_model(void *base, const json_t *v, config_report *r,
 void config_settle_tenant(void *base, const json_t *v, config_report *r,
                           const config_location *location) {
     config_tenant *t = base;
-    (void)v;
+    t->max_class_given = json_object_get(v, "max_class") != NULL;
     t->policy.max_class = t->max_class;
     check_memory(t->policy.min_bytes, t->policy.max_bytes, r, location);
 }
@@ -693,16 +693,4 @@ bool config_check(const inferd_config *c, buf *problems) {
     config_report r = {.problems = problems, .source = c->source};
     config_check_all(c, &r);
     return r.n == 0;
-}
-
-void config_write_notes(const inferd_config *c, buf *notes) {
-    for (uint32_t i = 0; i < c->n_models; i++) {
-        uint32_t max = c->models[i].policy.replicas_max;
-        if (max <= c->n_devices) continue;
-        buf_add_format(notes,
-                       "models[%u].replicas.max: %u, and there %s %u device%s: at most %u replica%s"
-                       "\n",
-                       i, max, c->n_devices == 1 ? "is" : "are", c->n_devices,
-                       c->n_devices == 1 ? "" : "s", c->n_devices, c->n_devices == 1 ? "" : "s");
-    }
 }

@@ -106,8 +106,8 @@ static bool expand_member(json_t *element, const option *o) {
     json_t *v = json_object_get(element, o->name);
     if (o->short_for == NULL || !json_is_number(v)) return true;
     json_t *object = json_object();
-    return json_object_set(object, o->short_for, v) == 0 &&
-           json_object_set_new(element, o->name, object) == 0;
+    bool fine = json_object_set(object, o->short_for, v) == 0;
+    return json_object_set_new(element, o->name, object) == 0 && fine; // takes the object
 }
 
 inferd_status edit_expand(edit_section section, json_t *element, inferd_err *err) {

@@ -6,7 +6,7 @@
  *   config_tables.c  names, kinds, ranges, defaults   config_keys.c   digests of keys
  *   config.c         walks over the tables            config_check.c  rules for the whole
  *   config_read.c    from JSON                        config_file.c   reading and replacing files
- *   config_values.c  sizes, durations, lists of CPUs
+ *   config_values.c  sizes, durations, lists of CPUs  config_notes.c  warnings
  * Thread: any. */
 #ifndef INFERD_CONFIG_OPTIONS_H
 #define INFERD_CONFIG_OPTIONS_H
@@ -74,6 +74,7 @@ typedef struct config_report {
     const char *source;      // NULL: no file
     const json_lines *lines; // NULL: no lines
     uint32_t n;              // number of problems; only the first CONFIG_PROBLEMS_MAX are written
+    bool warnings;           // the problems are warnings
 } config_report;
 
 /* An option of earlier versions. */

@@ -60,9 +60,12 @@ void config_problem(config_report *r, const config_location *location, const cha
     free(walk);
     if (line > 0) buf_add_format(r->problems, "%u:", line);
     if (r->source != NULL) buf_add_char(r->problems, ' ');
+    if (r->warnings) buf_add_str(r->problems, "warning: ");
     if (path.n > 0) buf_add_format(r->problems, "%s: ", buf_cstr(&path));
     buf_add_format(r->problems, "%s\n", sentence);
-    if (r->n == CONFIG_PROBLEMS_MAX) buf_add_str(r->problems, "further problems are not shown\n");
+    if (r->n == CONFIG_PROBLEMS_MAX)
+        buf_add_format(r->problems, "further %s are not shown\n",
+                       r->warnings ? "warnings" : "problems");
     buf_deinit(&path);
 }
 
@@ -627,6 +630,7 @@ bool config_add_keys(inferd_config *c, const char *key_file, const char *key_env
     }
     c->n_tenants = 1;
     t->max_class = t->policy.max_class = GEN_HIGH;
+    t->max_class_given = true;
     key_list keys = {&t->keys, &t->n_keys};
     if (key_file != NULL) keys_add_file(keys, key_file, &r, &file);
     if (key_env != NULL) keys_add_env(keys, key_env, &r, &env);

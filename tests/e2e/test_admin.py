@@ -619,6 +619,15 @@ def test_a_patch_changes_the_running_model_and_not_the_file(fresh):
     assert fresh.state()["config"]["unsaved"] == 0
 
 
+def test_a_change_tells_the_warnings_that_it_brings(fresh):
+    first = patch(fresh, "models/a", max="5MiB").json()
+    assert first["warning"] == "models[0].max: 5MiB is rounded down to 4MiB, to whole pages of 2MiB"
+    assert 'note="models[0].max: 5MiB' in fresh.d.stderr()
+    assert "warning" not in patch(fresh, "models/a", weight=2).json()  # it was told
+    assert patch(fresh, "models/c", max="7MiB").json()["warning"].startswith("models[2].max: 7MiB")
+    assert "warning" not in patch(fresh, "models/a", max=None).json()
+
+
 def test_shorthands_in_a_patch_and_in_the_file(fresh):
     assert patch(fresh, "models/a", share={"policy": "fixed", "percent": 20}, pin=True).status_code == 200
     m = fresh.model("a")

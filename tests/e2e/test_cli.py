@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -195,6 +196,24 @@ def test_check(tmp_path, tiny_model):
     assert r.returncode == 2
     text = r.stdout + r.stderr
     assert "bad.json:3" in text and "models" in text and "running_max" in text
+
+
+def test_check_warns_of_settings_with_less_effect_than_they_seem_to_have(tmp_path, tiny_model):
+    f = tmp_path / "c.json"
+    f.write_text(json.dumps({
+        "devices": [{"kind": "cpu", "memory": "64MiB"}],
+        "models": [{"name": "m", "path": tiny_model, "class": "high", "weight": 3, "max": "5MiB"}],
+        "tenants": [{"name": "a", "key": "sk-aaaaaaaa", "share": 60}, {"name": "b", "key": "sk-bbbbbbbb", "share": 40},
+                    {"name": "c", "key": "sk-cccccccc", "max_class": "high"}]}, indent=1))
+    r = inferd("check", "--config", f)
+    assert r.returncode == 0 and r.stderr == "", r.stderr
+    first, *warnings = r.stdout.splitlines()
+    assert first == f"{f}: 1 model, 3 tenants: fine, 4 warnings" and len(warnings) == 4
+    lines = f.read_text().splitlines()
+    for warning, setting, line in zip(warnings, ("models[0].class", "models[0].max", "models[0].weight", "tenants[2].share"),
+                                      ('"class"', '"max"', '"weight"', "{")):
+        number = int(re.match(re.escape(str(f)) + r":(\d+): warning: " + re.escape(setting) + ": ", warning).group(1))
+        assert line in lines[number - 1], (warning, lines[number - 1])
 
 
 def test_documentation_lists_the_settings_as_they_are():
