@@ -239,6 +239,13 @@ static void sizes_have_units(void) {
         EXPECT_EQ(config_read_size(rows[i].text, &n), rows[i].valid);
         if (rows[i].valid) EXPECT(n == rows[i].bytes);
     }
+    EXPECT_STR(config_write_size(24ull << 30).text, "24GiB");
+    EXPECT_STR(config_write_size(24000000000).text, "24GB");
+    EXPECT_STR(config_write_size(1500000000).text, "1500MB");
+    EXPECT_STR(config_write_size(500 << 10).text, "500KiB"); // and not 512KB
+    EXPECT_STR(config_write_size((2ull << 30) + 1).text, "2147483649");
+    EXPECT_STR(config_write_size(1000).text, "1000");
+    EXPECT_STR(config_write_size(0).text, "0");
 }
 
 /* One problem: the whole line behind the folder. */

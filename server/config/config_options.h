@@ -121,7 +121,7 @@ enum { CONFIG_MICROS = 1000000 }; // in one unit
 /* "2.5" or a number as millionths; false: negative, more than six decimals, or too large. */
 bool config_read_micros(const char *text, uint64_t *out);
 bool config_json_micros(const json_t *v, uint64_t *out);
-/* 25769803776 as "24GiB": in the largest unit without a fraction. */
+/* 25769803776 as "24GiB": in the largest unit without a fraction; 24000000000 as "24GB". */
 typedef struct config_size_text {
     char text[24];
 } config_size_text;

@@ -118,13 +118,22 @@ const char *config_size_problem(const char *text) {
     }
 }
 
-config_size_text config_write_size(uint64_t n) {
-    static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
+static config_size_text write_in(uint64_t n, uint64_t base, const char *const units[5]) {
     config_size_text out;
     size_t u = 0;
-    while (u + 1 < INFERD_COUNT(units) && n >= 1024 && n % 1024 == 0) n /= 1024, u++;
+    while (u < 4 && n >= base && n % base == 0) n /= base, u++;
     snprintf(out.text, sizeof out.text, "%llu%s", (unsigned long long)n, units[u]);
     return out;
+}
+
+/* 24GB is also 23437500KiB: nobody wrote that. */
+config_size_text config_write_size(uint64_t n) {
+    static const char *const binary[] = {"", "KiB", "MiB", "GiB", "TiB"};
+    static const char *const decimal_units[] = {"", "KB", "MB", "GB", "TB"};
+    enum { DIGITS_MAX = 5 };
+    config_size_text a = write_in(n, 1024, binary), b = write_in(n, 1000, decimal_units);
+    bool many = strspn(a.text, "0123456789") > DIGITS_MAX;
+    return many && strlen(b.text) < strlen(a.text) ? b : a;
 }
 
 /* -- durations -- */
