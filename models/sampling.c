@@ -135,11 +135,12 @@ static char *side_path(const char *model_path, bool of_model) {
     const char *slash = strrchr(model_path, '/');
     size_t n_folder = slash == NULL ? 0 : (size_t)(slash - model_path) + 1;
     size_t n = strlen(model_path);
-    char *path = NULL;
     if (of_model && n > n_folder + 5 && strcmp(model_path + n - 5, ".gguf") == 0) n -= 5;
-    int made = of_model ? asprintf(&path, "%.*s." SIDE_FILE, (int)n, model_path)
-                        : asprintf(&path, "%.*s" SIDE_FILE, (int)n_folder, model_path);
-    return made < 0 ? NULL : path;
+    size_t n_kept = of_model ? n : n_folder;
+    char *path = malloc(n_kept + sizeof "." SIDE_FILE);
+    if (path != NULL)
+        sprintf(path, "%.*s%s" SIDE_FILE, (int)n_kept, model_path, of_model ? "." : "");
+    return path;
 }
 
 /* The first of the two that exists; one that exists and cannot be read is an error. */
