@@ -345,6 +345,28 @@ static void buckets_are_cumulative_and_include_their_bound(void) {
     metrics_destroy(m);
 }
 
+/* GET and PUT of one path are two routes: the page had the same series twice, and Prometheus
+ * refuses that. */
+static void answers_of_one_path_are_one_series(void) {
+    static const http_route all[] = {
+        {"/admin/config", HTTP_GET}, {"/health", HTTP_GET}, {"/admin/config", HTTP_PUT}};
+    metrics *m = metrics_create(1, all, 3);
+    metrics_http(m, &all[0], 401);
+    metrics_http(m, &all[2], 401);
+    metrics_http(m, &all[2], 409);
+    buf page = page_of(m, 1);
+    EXPECT(
+        has_line(&page, "inferd_http_responses_total{route=\"/admin/config\",status=\"401\"} 2"));
+    EXPECT(
+        has_line(&page, "inferd_http_responses_total{route=\"/admin/config\",status=\"409\"} 1"));
+    int n = 0;
+    for (const char *s = buf_cstr(&page); (s = strstr(s, "route=\"/admin/config\"")) != NULL; s++)
+        n++;
+    EXPECT_EQ(n, 2);
+    buf_deinit(&page);
+    metrics_destroy(m);
+}
+
 static void use_gpu(bool health) {
     device = (backend_device_about){.kind = "cuda",
                                     .name = "NVIDIA \"X\"",
@@ -499,6 +521,7 @@ static const test_case cases[] = {
     TEST(refusals_without_a_row_have_no_tenant),
     TEST(devices_are_told_apart_and_added_up),
     TEST(an_endpoint_picker_finds_what_it_asks_for),
+    TEST(answers_of_one_path_are_one_series),
     TEST(buckets_are_cumulative_and_include_their_bound),
     TEST(a_gpu_has_its_figures),
     TEST(what_is_not_known_of_a_device_is_left_out),

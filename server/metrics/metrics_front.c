@@ -62,18 +62,38 @@ static void write_targets(page *p) {
                                (unsigned long long)p->m->models[i].n_targets[t][kept]);
 }
 
-static void write_http(page *p) {
+static const char *path_of(const metrics *m, uint32_t route) {
+    return route < m->n_routes ? m->routes[route].path : "none";
+}
+
+/* Answers with this status on routes of that path, from `first` on: several routes, of different
+ * methods, may have one path, and a series may be there only once.  An earlier one has them: 0. */
+static uint64_t n_answers(const metrics *m, uint32_t first, size_t status) {
+    uint64_t n = 0;
+    for (uint32_t r = 0; r <= m->n_routes; r++) {
+        if (strcmp(path_of(m, r), path_of(m, first)) != 0) continue;
+        if (r < first) return 0;
+        n += m->http[r][status];
+    }
+    return n;
+}
+
+static void write_answers(page *p) {
     page_family(p, "inferd_http_responses_total", "counter", "HTTP answers, by route and status.");
     for (uint32_t r = 0; r <= p->m->n_routes; r++)
         for (size_t k = 0; k < METRICS_STATUSES; k++) {
-            if (p->m->http[r][k] == 0) continue;
-            const char *path = r < p->m->n_routes ? p->m->routes[r].path : "none";
+            uint64_t n = n_answers(p->m, r, k);
+            if (n == 0) continue;
             char status[16];
             snprintf(status, sizeof status, "%d", metrics_statuses[k]);
             buf_add_format(p->out, "inferd_http_responses_total{route=\"%s\",status=\"%s\"} %llu\n",
-                           path, metrics_statuses[k] == 0 ? "other" : status,
-                           (unsigned long long)p->m->http[r][k]);
+                           path_of(p->m, r), metrics_statuses[k] == 0 ? "other" : status,
+                           (unsigned long long)n);
         }
+}
+
+static void write_http(page *p) {
+    write_answers(p);
     page_scalar(p, "inferd_http_exchanges", "gauge", "HTTP exchanges that are not finished.",
                 p->now->n_http_open);
     page_scalar(p, "inferd_generations", "gauge", "Requests being generated or waiting.",
