@@ -17,6 +17,7 @@ typedef struct outcome {
     uint32_t n_tokens, n_scored, n_done;
     float scores[600];
     tok_id scored[600];
+    uint64_t first_us, last_us; // of the tokens
     gen_event done;
 } outcome;
 
@@ -40,6 +41,8 @@ static inline void on_event(void *ctx, const gen_event *e) {
         o->done = *e;
     } else if (e->kind == GEN_EV_TOKEN) {
         if (o->tokens == NULL) o->tokens = malloc(OUT_MAX * sizeof *o->tokens);
+        if (o->n_tokens == 0) o->first_us = e->at_us;
+        o->last_us = e->at_us;
         o->tokens[o->n_tokens++] = e->token.r.id;
     } else {
         o->scores[o->n_scored] = e->token.r.logprob;

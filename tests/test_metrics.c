@@ -367,6 +367,30 @@ static void answers_of_one_path_are_one_series(void) {
     metrics_destroy(m);
 }
 
+/* Both under our name and under vLLM's. */
+static void prefill_and_decode_have_histograms(void) {
+    static const char *const lines[] = {
+        "inferd_prefill_seconds_bucket{model=\"second\",le=\"0.02\"} 1",
+        "inferd_prefill_seconds_sum{model=\"second\"} 0.515",
+        "inferd_prefill_seconds_count{model=\"second\"} 2",
+        "inferd_decode_seconds_bucket{model=\"second\",le=\"2\"} 0",
+        "inferd_decode_seconds_bucket{model=\"second\",le=\"2.5\"} 1",
+        "vllm:request_prefill_time_seconds_count{model_name=\"second\",engine=\"0\"} 2",
+        "vllm:request_decode_time_seconds_sum{model_name=\"second\",engine=\"0\"} 2.25"};
+    metrics *m = metrics_create(2, routes, 2);
+    metrics_observe(m, 1, HIST_PREFILL, 0.015);
+    metrics_observe(m, 1, HIST_PREFILL, 0.5);
+    metrics_observe(m, 1, HIST_DECODE, 2.25);
+    buf page = page_of(m, 2);
+    for (size_t i = 0; i < INFERD_COUNT(lines); i++)
+        if (!has_line(&page, lines[i])) {
+            printf("no line %s\n", lines[i]);
+            test_failures++;
+        }
+    buf_deinit(&page);
+    metrics_destroy(m);
+}
+
 static void use_gpu(bool health) {
     device = (backend_device_about){.kind = "cuda",
                                     .name = "NVIDIA \"X\"",
@@ -522,6 +546,7 @@ static const test_case cases[] = {
     TEST(devices_are_told_apart_and_added_up),
     TEST(an_endpoint_picker_finds_what_it_asks_for),
     TEST(answers_of_one_path_are_one_series),
+    TEST(prefill_and_decode_have_histograms),
     TEST(buckets_are_cumulative_and_include_their_bound),
     TEST(a_gpu_has_its_figures),
     TEST(what_is_not_known_of_a_device_is_left_out),

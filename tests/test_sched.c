@@ -218,6 +218,55 @@ static void steps_that_a_request_waited_for_are_told(void) {
     }
 }
 
+/* Queue, prefill and decode are the time from the arrival to the last token, without a gap: what a
+ * preemption took is in the part where it happened. */
+static void queue_prefill_and_decode_are_all_of_the_time(void) {
+    rig r;
+    sched_limits l = default_limits();
+    l.running_max = 3;
+    rig_init(&r, 15, &l); // 45 blocks; three times 100 + 20 tokens need 90
+    for (uint32_t i = 1; i <= 4; i++) {
+        gen_request *q = request(i, 20, i == 3 ? 1 : 100);
+        q->arrival_us = r.now_us;
+        q->prio = i == 2 ? GEN_BATCH : GEN_NORMAL;
+        sched_submit(r.s, q, r.now_us);
+    }
+    rig_run(&r);
+    for (uint32_t i = 1; i <= 4; i++) {
+        const outcome *o = &r.outcomes[i];
+        const uint64_t queued_us = o->done.done.queued_us, prefill_us = o->done.done.prefill_us;
+        EXPECT_EQ(1000 + queued_us + prefill_us, o->first_us);
+        EXPECT_EQ(o->done.done.decode_us, o->last_us - o->first_us);
+        EXPECT(prefill_us > 0);
+    }
+    EXPECT(r.outcomes[4].done.done.queued_us > 0);   // three places
+    EXPECT_EQ(r.outcomes[3].done.done.decode_us, 0); // one token
+    EXPECT(r.outcomes[2].done.done.n_preempted > 0);
+    EXPECT(r.outcomes[2].done.done.decode_us > r.outcomes[2].done.done.away_us);
+    EXPECT(r.outcomes[2].done.done.away_us > 0);
+    rig_deinit(&r);
+}
+
+/* Neither a prompt that is only scored nor a request that ends in the queue has them. */
+static void without_output_there_is_no_prefill_and_no_decode(void) {
+    rig r;
+    sched_limits l = default_limits();
+    rig_init(&r, 64, &l);
+    gen_request *q = request(1, 20, 0);
+    q->n_prompt_logprobs = 0;
+    sched_submit(r.s, q, r.now_us);
+    sched_submit(r.s, request(2, 20, 5), r.now_us);
+    sched_cancel(r.s, 2, r.now_us + 50);
+    rig_run(&r);
+    for (uint32_t i = 1; i <= 2; i++) {
+        EXPECT_EQ(r.outcomes[i].n_done, 1);
+        EXPECT_EQ(r.outcomes[i].done.done.n_output, 0);
+        EXPECT_EQ(r.outcomes[i].done.done.prefill_us, 0);
+        EXPECT_EQ(r.outcomes[i].done.done.decode_us, 0);
+    }
+    rig_deinit(&r);
+}
+
 static void last_events_wait_for_room(void) {
     rig r;
     sched_limits l = default_limits();
@@ -1385,6 +1434,8 @@ static const test_case cases[] = {
     TEST(ids_outside_of_the_vocabulary_are_refused),
     TEST(a_full_queue_says_so),
     TEST(steps_that_a_request_waited_for_are_told),
+    TEST(queue_prefill_and_decode_are_all_of_the_time),
+    TEST(without_output_there_is_no_prefill_and_no_decode),
     TEST(last_events_wait_for_room),
     TEST(a_prompt_is_scored_once_and_in_order),
     TEST(scoring_stays_within_the_logits_of_a_step),

@@ -376,6 +376,10 @@ void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_s
     q->done.done.n_recomputed = q->n_redone;
     memcpy(q->done.done.n_preempts, q->n_preempts, sizeof q->n_preempts);
     q->done.done.queued_us = began_us > q->req->arrival_us ? began_us - q->req->arrival_us : 0;
+    if (q->done.done.n_output > 0) {
+        q->done.done.prefill_us = q->first_token_us - began_us;
+        q->done.done.decode_us = q->last_token_us - q->first_token_us;
+    }
     q->done.done.queued_steps =
         q->first_plan_us != 0 ? q->queued_steps : (uint32_t)(s->pool->launched - q->steps_before);
 }

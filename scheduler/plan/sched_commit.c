@@ -65,6 +65,7 @@ static void append_token(sched *s, seq *q, const sample_result *r, uint64_t now_
     bool may_end = seq_n_output(q) >= req->min_tokens;
     seq_tokens(q)[q->n_tokens++] = r->id;
     if (q->first_token_us == 0) q->first_token_us = now_us;
+    q->last_token_us = now_us;
     sched_note_use(s, q, &(engine_flow){.output_tokens = 1});
     emit_result(s, q, GEN_EV_TOKEN, r, now_us);
     if (may_end && !req->ignore_eos && is_end(&seq_model(s, q)->spec, r->id))

@@ -75,9 +75,10 @@ typedef struct seq {
     uint64_t held_plan;     // number of the plan in which it waits for the blocks of another
     uint32_t n_cached, n_preempted;
 
-    uint32_t flow;               // index of its flow
-    uint64_t urgent_plan;        // number of the plan that found its deadline urgent
-    uint64_t first_token_us;     // 0 = none yet
+    uint32_t flow;           // index of its flow
+    uint64_t urgent_plan;    // number of the plan that found its deadline urgent
+    uint64_t first_token_us; // 0 = none yet
+    uint64_t last_token_us;
     uint64_t device_us;          // it was charged with
     uint64_t waste_us;           // to compute it again after preemptions; charged to no tenant
     uint64_t swap_in_us;         // to swap it in

@@ -422,6 +422,14 @@ static void settle(app *a, const app_slot *slot, uint32_t name_idx, const gen_ev
     admission_on_done(a->admission, (uint32_t)(slot - a->slots), ev, clock_now_us(), time(NULL));
 }
 
+/* A sequence without output (scored, or ended before its first token) has no prefill and decode. */
+static void note_times(metrics *m, uint32_t name_idx, const gen_event *ev) {
+    metrics_observe(m, name_idx, HIST_QUEUE, (double)ev->done.queued_us / 1e6);
+    if (ev->done.n_output == 0) return;
+    metrics_observe(m, name_idx, HIST_PREFILL, (double)ev->done.prefill_us / 1e6);
+    metrics_observe(m, name_idx, HIST_DECODE, (double)ev->done.decode_us / 1e6);
+}
+
 static void take_event(app *a, const gen_event *ev) {
     app_slot *slot = find_slot(a, ev->id);
     if (slot == NULL) return; // its submission was taken back
@@ -430,7 +438,7 @@ static void take_event(app *a, const gen_event *ev) {
     if (ev->kind == GEN_EV_DONE) {
         metrics_sequence(a->metrics, name_idx, ev->done.n_prompt, ev->done.n_cached,
                          ev->done.n_output);
-        metrics_observe(a->metrics, name_idx, HIST_QUEUE, (double)ev->done.queued_us / 1e6);
+        note_times(a->metrics, name_idx, ev);
     }
     if (ev->kind == GEN_EV_DONE) settle(a, slot, name_idx, ev);
     if (ev->kind == GEN_EV_DONE)

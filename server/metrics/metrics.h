@@ -31,6 +31,8 @@ typedef enum metric_hist {
     HIST_TTFT,          // seconds, arrival to first token
     HIST_ITL,           // seconds, token to token
     HIST_QUEUE,         // seconds, arrival to the first step with it
+    HIST_PREFILL,       // seconds, the first step with it to its first token
+    HIST_DECODE,        // seconds, its first token to its last
     HIST_E2E,           // seconds, arrival to the end
     HIST_PROMPT_TOKENS, // per sequence
     HIST_OUTPUT_TOKENS,

@@ -85,7 +85,10 @@ typedef struct gen_event {
             uint32_t retry_after_ms;
             uint64_t queued_us;    // from arrival to the first plan that had it
             uint32_t queued_steps; // steps in that time, with the one under way on arrival
-            uint64_t device_us;    // that it is charged with
+            /* From the first plan to the first token, from there to the last one; what preemptions
+             * took is in them.  Without output both are 0. */
+            uint64_t prefill_us, decode_us;
+            uint64_t device_us; // that it is charged with
             /* What preemptions took from it; no tenant is charged for that device time. */
             uint32_t n_preempts[GEN_PREEMPTS], n_recomputed; // times; tokens
             uint64_t away_us;                                // it computed nothing
