@@ -332,10 +332,16 @@ static bool read_verbosity(const api_reader *r, json_t *v) {
 #define DT  API_DETOKENIZE
 #define GEN (CH | CO)
 
-#define CUSTOM(name_, routes_, read_, form_, what_)                                                \
+#define CUSTOM(name_, routes_, read_, schema_, form_, what_)                                       \
     {                                                                                              \
-        .name = name_, .routes = routes_, .kind = FIELD_CUSTOM, .read = read_, .form = form_,      \
-        .what = what_                                                                              \
+        .name = name_, .routes = routes_, .kind = FIELD_CUSTOM, .read = read_, .schema = schema_,  \
+        .form = form_, .what = what_                                                               \
+    }
+/* The input of a route: the request must have it. */
+#define INPUT(name_, routes_, read_, schema_, form_, what_)                                        \
+    {                                                                                              \
+        .name = name_, .routes = routes_, .required = (routes_) & ~TK, .kind = FIELD_CUSTOM,       \
+        .read = read_, .schema = schema_, .form = form_, .what = what_                             \
     }
 #define INT(name_, routes_, min_, max_, member, what_)                                             \
     {                                                                                              \
@@ -362,11 +368,17 @@ static bool read_verbosity(const api_reader *r, json_t *v) {
 #define REFUSED(name_, routes_, neutral_, what_)                                                   \
     { .name = name_, .routes = routes_, .kind = FIELD_REFUSED, .neutral = neutral_, .what = what_ }
 
-#define OBJECT(name_, routes_, read_, members_, form_, what_)                                      \
+#define OBJECT(name_, routes_, read_, members_, schema_, form_, what_)                             \
     {                                                                                              \
         .name = name_, .routes = routes_, .kind = FIELD_CUSTOM, .read = read_,                     \
-        .members = members_, .form = form_, .what = what_                                          \
+        .members = members_, .schema = schema_, .form = form_, .what = what_                       \
     }
+
+/* Schemas of the rows below (api_schema.h). */
+#define ID             "{'type':'integer','minimum':0,'maximum':2147483647}"
+#define MANY(more, of) "{'type':'array'," more "'items':" of "}"
+#define STOP           "{'type':'string','minLength':1,'maxLength':@stop_bytes_max}"
+#define OPTION(name)   "'" name "':{'type':['boolean','null']}"
 
 static const char *const stream_options_members[] = {"stream_options.include_usage",
                                                      "stream_options.continuous_usage_stats",
@@ -377,22 +389,23 @@ static const char *const response_format_members[] = {
 /* clang-format off */
 static const api_field fields[] = {
     /* input */
-    CUSTOM("model", GEN | TK | DT, read_model, "string", "a served name or alias; may be left out when the key may use only one"),
-    CUSTOM("messages", CH | TK, read_messages, "array, not empty", "the conversation; text only; `developer` is rendered as `system`"),
-    CUSTOM("prompt", CO | TK, read_prompt, "string, [string], [int], [[int]]", "the text; one choice per prompt times `n`; /tokenize takes a string"),
-    CUSTOM("tokens", DT, read_tokens, "[int]", "the ids to turn into text"),
+    CUSTOM("model", GEN | TK | DT, read_model, "{'type':'string'}", "string", "a served name or alias; may be left out when the key may use only one"),
+    INPUT("messages", CH | TK, read_messages, api_messages_schema, "array, not empty", "the conversation; text only; `developer` is rendered as `system`"),
+    INPUT("prompt", CO, read_prompt, "{'anyOf':[{'type':'string','minLength':1}," MANY("'minItems':1,'maxItems':@prompts_max,", "{'type':'string','minLength':1}") "," MANY("'minItems':1,", ID) "," MANY("'minItems':1,'maxItems':@prompts_max,", MANY("'minItems':1,", ID)) "]}", "string, [string], [int], [[int]]", "the text; one choice per prompt times `n`"),
+    INPUT("prompt", TK, read_prompt, "{'type':'string'}", "string", "the text; this or `messages`"),
+    INPUT("tokens", DT, read_tokens, MANY("", ID), "[int]", "the ids to turn into text"),
     {.name = "chat_template_kwargs", .routes = CH | TK, .kind = FIELD_OBJECT, .offset = offsetof(api_params, kwargs), .what = "variables for the chat template"},
     BOOL("add_generation_prompt", CH | TK, add_generation_prompt, "open the assistant's turn; default true, false with `continue_final_message`"),
     BOOL("continue_final_message", CH | TK, continue_final_message, "leave the last message open; not together with `add_generation_prompt`"),
     BOOL("add_special_tokens", GEN | TK, add_special, "add BOS and EOS as the model says; default true for text, false for chats: their template writes them"),
     BOOL("return_token_strs", TK, show_token_strs, "answer `token_strs`: the tokens as the vocabulary writes them"),
-    CUSTOM("reasoning_effort", CH, read_effort, "none, minimal, low, medium, high, xhigh, max", "given to the chat template as `reasoning_effort`"),
-    CUSTOM("verbosity", CH, read_verbosity, "low, medium, high", "given to the chat template as `verbosity`"),
+    CUSTOM("reasoning_effort", CH, read_effort, "{'enum':['none','minimal','low','medium','high','xhigh','max']}", "none, minimal, low, medium, high, xhigh, max", "given to the chat template as `reasoning_effort`"),
+    CUSTOM("verbosity", CH, read_verbosity, "{'enum':['low','medium','high']}", "low, medium, high", "given to the chat template as `verbosity`"),
     /* sampling */
     REAL("temperature", GEN, 0, 2, sampling[SAMPLING_TEMPERATURE],
          "below 0.00001 is greedy; default: of the model (sampling), else 1"),
     REAL_ABOVE("top_p", GEN, 0, 1, sampling[SAMPLING_TOP_P], "default: of the model, else 1"),
-    CUSTOM("top_k", GEN, read_top_k, "integer, -1 and up", "-1 and 0 turn it off; default: of the model, else off"),
+    CUSTOM("top_k", GEN, read_top_k, "{'type':'integer','minimum':-1,'maximum':2147483647}", "integer, -1 and up", "-1 and 0 turn it off; default: of the model, else off"),
     REAL("min_p", GEN, 0, 1, sampling[SAMPLING_MIN_P], "default: of the model, else 0"),
     REAL("presence_penalty", GEN, -2, 2, sampling[SAMPLING_PRESENCE_PENALTY],
          "default: of the model, else 0"),
@@ -400,36 +413,37 @@ static const api_field fields[] = {
          "default: of the model, else 0"),
     REAL("repetition_penalty", GEN, 0.01, 100, sampling[SAMPLING_REPETITION_PENALTY],
          "prompt and output; default: of the model, else 1"),
-    CUSTOM("logit_bias", GEN, read_bias, "object: token id to number, -100 to 100", "added to the logits; ids are checked against the model's vocabulary"),
-    CUSTOM("seed", GEN, read_seed, "64-bit integer", "the same seed, request and model draw the same tokens; random when absent"),
+    CUSTOM("logit_bias", GEN, read_bias, "{'type':'object','maxProperties':@logit_bias_max,'propertyNames':{'pattern':'^(0|[1-9][0-9]{0,9})$'},'additionalProperties':{'type':'number','minimum':-100,'maximum':100}}", "object: token id to number, -100 to 100", "added to the logits; ids are checked against the model's vocabulary"),
+    CUSTOM("seed", GEN, read_seed, "{'type':'integer','minimum':-9223372036854775808,'maximum':9223372036854775807}", "64-bit integer", "the same seed, request and model draw the same tokens; random when absent"),
     /* amount of output */
     INT("n", GEN, 1, API_N_MAX, n, "choices per prompt; default 1; `limits.choices_max` bounds prompts times n"),
     INT("best_of", CO, 1, API_N_MAX, best_of, "must equal `n`: more candidates than choices are not supported"),
-    INT("max_tokens", GEN, 0, INT32_MAX, max_tokens, "chat: 1 and up, default up to the context; completions: default 16, 0 only with `echo`"),
+    INT("max_tokens", CH, 1, INT32_MAX, max_tokens, "default: up to the context"),
+    INT("max_tokens", CO, 0, INT32_MAX, max_tokens, "default 16; 0 only with `echo`"),
     INT("max_completion_tokens", CH, 1, INT32_MAX, max_completion_tokens, "the same as `max_tokens`; when both are given they must agree"),
     INT("min_tokens", GEN, 0, INT32_MAX, min_tokens, "the answer has at least that many tokens; at most `max_tokens`"),
     /* stopping */
-    CUSTOM("stop", GEN, read_stop, "string or array of strings", "matched in the text, across token boundaries; not returned; `limits.stop_max`, `limits.stop_bytes_max`"),
-    CUSTOM("stop_token_ids", GEN, read_stop_ids, "array of at most 256 ids", "further end tokens; their text is not returned"),
+    CUSTOM("stop", GEN, read_stop, "{'anyOf':[" STOP "," MANY("'maxItems':@stop_max,", STOP) "]}", "string or array of strings", "matched in the text, across token boundaries; not returned; `limits.stop_max`, `limits.stop_bytes_max`"),
+    CUSTOM("stop_token_ids", GEN, read_stop_ids, MANY("'maxItems':256,", ID), "array of at most 256 ids", "further end tokens; their text is not returned"),
     BOOL("ignore_eos", GEN, ignore_eos, "the model's own end tokens do not end the answer"),
     BOOL("include_stop_str_in_output", GEN, include_stop, "keep the stop string, or stop token, in the text"),
     BOOL("skip_special_tokens", GEN, skip_specials, "default true: control tokens give no text"),
     /* reported data */
-    CUSTOM("logprobs", CH, read_chat_logprobs, "bool", "log-probabilities of the tokens of the text"),
+    CUSTOM("logprobs", CH, read_chat_logprobs, "{'type':'boolean'}", "bool", "log-probabilities of the tokens of the text"),
     INT("logprobs", CO, 0, API_TOP_MAX, n_logprobs, "log-probabilities with that many alternatives"),
     INT("top_logprobs", CH, 0, API_TOP_MAX, top_logprobs, "alternatives per token; needs `logprobs`"),
     BOOL("echo", CO, echo, "the text begins with the prompt; with `logprobs` it is scored; not with `logprobs` and `stream`"),
     BOOL("return_token_ids", GEN, show_ids, "answer `token_ids` and `prompt_token_ids`"),
     BOOL("return_tokens_as_token_ids", GEN, tokens_as_ids, "log-probabilities name tokens by their ids, as `token_id:7`"),
     BOOL("stream", GEN, stream, "server-sent events"),
-    OBJECT("stream_options", GEN, read_stream_options, stream_options_members, "object of bools: include_usage, continuous_usage_stats, include_obfuscation", "only with `stream`; no obfuscation is added"),
+    OBJECT("stream_options", GEN, read_stream_options, stream_options_members, "{'type':'object','properties':{" OPTION("include_usage") "," OPTION("continuous_usage_stats") "," OPTION("include_obfuscation") "}}", "object of bools: include_usage, continuous_usage_stats, include_obfuscation", "only with `stream`; no obfuscation is added"),
     BOOL("usage_details", GEN, usage_details, "adds `usage.inferd`: time in the queue, preemptions and their cost, the class"),
     /* scheduling */
-    CUSTOM("service_tier", GEN, read_tier, "auto, default, flex, priority, scale, fast", "flex: batch; default: normal; auto: the model's class; priority, scale, fast: high; capped by the tenant's `max_class`; the answer names the tier that was used"),
-    CUSTOM("priority", GEN, read_priority, "system, high, normal, batch, or integer, -2147483648 to 2147483647", "a name: the class (overrides `service_tier`), capped by the tenant's `max_class`; a number: the order inside the class, smaller first; below 0 only for tenants with `max_class` high"),
+    CUSTOM("service_tier", GEN, read_tier, "{'enum':['auto','default','flex','priority','scale','fast']}", "auto, default, flex, priority, scale, fast", "flex: batch; default: normal; auto: the model's class; priority, scale, fast: high; capped by the tenant's `max_class`; the answer names the tier that was used"),
+    CUSTOM("priority", GEN, read_priority, "{'anyOf':[{'enum':['system','high','normal','batch']},{'type':'integer','minimum':-2147483648,'maximum':2147483647}]}", "system, high, normal, batch, or integer, -2147483648 to 2147483647", "a name: the class (overrides `service_tier`), capped by the tenant's `max_class`; a number: the order inside the class, smaller first; below 0 only for tenants with `max_class` high"),
     {.name = "cache_salt", .routes = GEN, .kind = FIELD_STRING, .max = API_SALT_BYTES_MAX, .offset = offsetof(api_params, cache_salt), .what = "prefix blocks are shared only under the same salt of the same tenant; not empty"},
     BOOL("cache_prompt", GEN, use_cache, "default true; false: neither read nor store prefix blocks"),
-    CUSTOM("keep_alive", GEN, read_keep_alive, "seconds, or a text like \"30s\", \"1h30m\", \"never\"", "how long the model stays on the device without requests; applies to all clients, until a request or the configuration sets another value; 0: evicted as soon as it is idle"),
+    CUSTOM("keep_alive", GEN, read_keep_alive, "{'anyOf':[{'const':-1},{'type':'number','minimum':0,'maximum':3153600000},{'type':'string','pattern':'^(never|-1|[0-9]+([.][0-9]+)?|([0-9]+([.][0-9]+)?(h|m|s|ms|us))+)$'}]}", "seconds, or a text like \"30s\", \"1h30m\", \"never\"", "how long the model stays on the device without requests; applies to all clients, until a request or the configuration sets another value; 0: evicted as soon as it is idle"),
     /* accepted: cannot change the output here */
     IGNORED("user", GEN, "not used"),
     IGNORED("metadata", GEN, "not used"),
@@ -445,12 +459,13 @@ static const api_field fields[] = {
     IGNORED("id_slot", GEN, "there are no slots"),
     IGNORED("spaces_between_special_tokens", GEN, "the vocabulary says how tokens are joined"),
     /* refused: would change the output */
-    CUSTOM("tools", CH | TK, read_tools, "array", "`[]`; others only with `tool_choice` `\"none\"`, and they are not shown to the model; else refused: tool calls"),
-    CUSTOM("tool_choice", CH, read_tool_choice, "none, auto", "auto: only without tools; others are refused: tool calls"),
-    CUSTOM("functions", CH, read_functions, "array", "as `tools`, with `function_call`"),
-    CUSTOM("function_call", CH, read_function_call, "none, auto", "as `tool_choice`"),
-    OBJECT("response_format", GEN, read_response_format, response_format_members, "{\"type\": \"text\"}", "other formats are refused: no constrained output"),
-    CUSTOM("modalities", CH, read_modalities, "[\"text\"]", "audio is refused"),
+    CUSTOM("tools", CH, read_tools, "{'type':'array'}", "array", "`[]`; others only with `tool_choice` `\"none\"`, and they are not shown to the model; else refused: tool calls"),
+    CUSTOM("tools", TK, read_tools, "{'type':'array','maxItems':0}", "[]", "others are refused: tool calls"),
+    CUSTOM("tool_choice", CH, read_tool_choice, "{'enum':['none','auto']}", "none, auto", "auto: only without tools; others are refused: tool calls"),
+    CUSTOM("functions", CH, read_functions, "{'type':'array'}", "array", "as `tools`, with `function_call`"),
+    CUSTOM("function_call", CH, read_function_call, "{'enum':['none','auto']}", "none, auto", "as `tool_choice`"),
+    OBJECT("response_format", GEN, read_response_format, response_format_members, "{'type':'object','required':['type'],'properties':{'type':{'const':'text'}}}", "{\"type\": \"text\"}", "other formats are refused: no constrained output"),
+    CUSTOM("modalities", CH, read_modalities, MANY("'minItems':1,", "{'const':'text'}"), "[\"text\"]", "audio is refused"),
     REFUSED("audio", CH, NULL, "audio output"),
     REFUSED("web_search_options", CH, NULL, "web search"),
     REFUSED("moderation", GEN, NULL, "moderation"),

@@ -6,6 +6,34 @@
 
 #include <string.h>
 
+/* clang-format off */
+#define TEXT_PART    "{'type':'object','required':['type','text'],'properties':{'type':{'const':'text'},'text':{'type':'string'}}}"
+#define REFUSAL_PART "{'type':'object','required':['type','refusal'],'properties':{'type':{'const':'refusal'},'refusal':{'type':'string'}}}"
+#define CONTENT(of)  "{'anyOf':[{'type':'string'},{'type':'array','minItems':1,'items':" of "}]}"
+#define TEXTS        CONTENT(TEXT_PART)
+#define ANSWER       CONTENT("{'anyOf':[" TEXT_PART "," REFUSAL_PART "]}")
+#define MAYBE_STRING "{'type':['string','null']}"
+#define TOOL_CALL    "{'type':'object','required':['function'],'properties':{'function':{'type':'object','required':['name','arguments'],'properties':{'name':{'type':'string'},'arguments':{'type':'string'}}}}}"
+#define TOOL_CALLS   "{'anyOf':[{'type':'null'},{'type':'array','items':" TOOL_CALL "}]}"
+/* An assistant may say nothing beside one of these. */
+#define INSTEAD      "{'required':['tool_calls'],'properties':{'tool_calls':{'type':'array','minItems':1}}},{'required':['function_call'],'properties':{'function_call':{'type':'object'}}},{'required':['refusal'],'properties':{'refusal':{'type':'string'}}}"
+
+const char api_messages_schema[] =
+    "{'type':'array','minItems':1,'items':{'anyOf':["
+    "{'title':'SystemOrUserMessage','type':'object','required':['role','content'],'properties':{"
+        "'role':{'enum':['system','developer','user']},'content':" TEXTS ","
+        "'name':" MAYBE_STRING ",'tool_call_id':" MAYBE_STRING "}},"
+    "{'title':'AssistantMessage','type':'object','required':['role'],'properties':{"
+        "'role':{'const':'assistant'},'content':{'anyOf':[" ANSWER ",{'type':'null'}]},"
+        "'tool_calls':" TOOL_CALLS ",'name':" MAYBE_STRING ",'tool_call_id':" MAYBE_STRING "},"
+        "'anyOf':[{'required':['content'],'properties':{'content':{'type':['string','array']}}}," INSTEAD "]},"
+    "{'title':'ToolMessage','type':'object','required':['role','content','tool_call_id'],'properties':{"
+        "'role':{'const':'tool'},'content':" TEXTS ",'tool_call_id':{'type':'string'},'name':" MAYBE_STRING "}},"
+    "{'title':'FunctionMessage','type':'object','required':['role','content','name'],'properties':{"
+        "'role':{'const':'function'},'content':" TEXTS ",'name':{'type':'string'},'tool_call_id':" MAYBE_STRING "}}"
+    "]}}";
+/* clang-format on */
+
 typedef struct path {
     char text[API_PARAM_BYTES];
 } path;

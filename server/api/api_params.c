@@ -138,20 +138,15 @@ static bool require(const api_params *p, const char *name, api_error *err) {
 }
 
 static bool require_input(const api_params *p, api_error *err) {
-    switch (p->route) {
-    case API_CHAT:
-        return require(p, "messages", err);
-    case API_COMPLETION:
-        return require(p, "prompt", err);
-    case API_DETOKENIZE:
-        return require(p, "tokens", err);
-    case API_TOKENIZE:
-        if (given(p, "messages") != NULL && given(p, "prompt") != NULL)
-            return api_fail(err, API_BAD_VALUE, "messages",
-                            "\"prompt\" and \"messages\" exclude each other");
-        return given(p, "messages") != NULL || require(p, "prompt", err);
-    }
-    return false;
+    size_t n;
+    const api_field *rows = api_fields(&n);
+    for (size_t i = 0; i < n; i++)
+        if ((rows[i].required & p->route) != 0 && !require(p, rows[i].name, err)) return false;
+    if (p->route != API_TOKENIZE) return true;
+    if (given(p, "messages") != NULL && given(p, "prompt") != NULL)
+        return api_fail(err, API_BAD_VALUE, "messages",
+                        "\"prompt\" and \"messages\" exclude each other");
+    return given(p, "messages") != NULL || require(p, "prompt", err);
 }
 
 /* Names of other servers and libraries for fields of the table. */
@@ -225,8 +220,6 @@ static void find_unknown(api_params *p) {
 
 /* Both names set the same limit. */
 static bool merge_max_tokens(api_params *p, api_error *err) {
-    if (p->route == API_CHAT && p->max_tokens == 0)
-        return api_fail(err, API_BAD_VALUE, "max_tokens", "\"max_tokens\" must be at least 1");
     if (p->max_completion_tokens == API_UNSET) return true;
     if (p->max_tokens != API_UNSET && p->max_tokens != p->max_completion_tokens)
         return api_fail(err, API_BAD_VALUE, "max_completion_tokens",

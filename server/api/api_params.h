@@ -101,7 +101,8 @@ typedef struct api_reader {
 
 typedef struct api_field {
     const char *name;
-    unsigned routes; // of api_route
+    unsigned routes;   // of api_route
+    unsigned required; // of them, those whose requests must have it
     api_field_kind kind;
     double min, max;     // FIELD_INT, FIELD_REAL; FIELD_STRING: max bytes
     bool above_min;      // min itself is not allowed
@@ -111,8 +112,9 @@ typedef struct api_field {
     /* For an object with known members only: their paths ("stream_options.include_usage"), then
      * NULL.  NULL: not an object, or one with members of any name. */
     const char *const *members;
-    const char *form; // documentation: type and range of a custom field; NULL = from the above
-    const char *what; // documentation: its effect, or why it has none
+    const char *schema; // FIELD_CUSTOM: the values that `read` accepts, in the form of api_schema.h
+    const char *form;   // documentation: type and range of a custom field; NULL = from the above
+    const char *what;   // documentation: its effect, or why it has none
 } api_field;
 
 const api_field *api_fields(size_t *n);
@@ -136,6 +138,7 @@ logit_bias *api_take_bias(const api_params *p, size_t *n);
 
 /* Checks the messages of a chat: roles, contents and parts.  `developer` becomes `system`. */
 bool api_messages_check(json_t *messages, api_error *err);
+extern const char api_messages_schema[]; // of them, in the form of api_schema.h
 
 /* "system", "high", "normal", "batch". */
 const char *api_class_name(gen_class prio);
