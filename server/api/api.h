@@ -70,6 +70,7 @@ void api_ready(void *ctx, http_request *rq);
 void api_metrics(void *ctx, http_request *rq);
 void api_version(void *ctx, http_request *rq);
 void api_root(void *ctx, http_request *rq);
+void api_openapi(void *ctx, http_request *rq);
 void api_audit(void *ctx, http_request *rq);
 
 #endif

@@ -1,8 +1,10 @@
-/* api_ops.c - routes for operators: /health, /ready, /version, /metrics, /debug/audit. */
+/* api_ops.c - routes for operators: /health, /ready, /version, /openapi.json, /metrics,
+ * /debug/audit. */
 #include "api.h"
 #include "app_usage.h"
 #include "admission.h"
 #include "json_out.h"
+#include "openapi.h"
 
 /* Alive: the loop runs, and a device is left.  Independent of models: a slow load is not killed. */
 void api_health(void *ctx, http_request *rq) {
@@ -77,11 +79,27 @@ void api_root(void *ctx, http_request *rq) {
         "POST /v1/chat/completions    a conversation\n"
         "POST /v1/completions         text as it is\n"
         "GET  /ready                  what is loaded\n"
-        "GET  /metrics                figures for Prometheus\n";
+        "GET  /metrics                figures for Prometheus\n"
+        "GET  /openapi.json           all of it, as OpenAPI 3.1\n";
     (void)ctx;
     buf out = {0};
     buf_add_str(&out, text);
     http_answer(rq, 200, "text/plain; charset=utf-8", &out, NULL);
+}
+
+/* Made for each request: it shows the limits of the present configuration. */
+void api_openapi(void *ctx, http_request *rq) {
+    const app *a = ctx;
+    const inferd_config *c = a->config->c;
+    openapi_input in = {.routes = a->routes,
+                        .n_routes = a->n_routes,
+                        .limits = &c->limits,
+                        .version = INFERD_VERSION,
+                        .admin = c->admin.n_keys > 0 || c->admin.listen != NULL};
+    buf out = {0};
+    for (uint32_t i = 0; i < c->n_tenants; i++) in.keyed = in.keyed || c->tenants[i].n_keys > 0;
+    openapi_write(&in, &out);
+    api_answer_json(rq, 200, &out);
 }
 
 void api_metrics(void *ctx, http_request *rq) {

@@ -433,6 +433,8 @@ static inferd_status create_parts(app *a, const app_options *o, inferd_err *err)
     a->disk = o->disk;
     memcpy(a->scope_secret, o->scope_secret != NULL ? o->scope_secret : a->secret,
            sizeof a->scope_secret);
+    a->routes = o->routes;
+    a->n_routes = o->n_routes;
     a->metrics = metrics_create(REGISTRY_NAMES_MAX, o->routes, o->n_routes);
     a->unknown_names = unknown_names_create();
     if (a->metrics == NULL || a->unknown_names == NULL ||

@@ -95,6 +95,8 @@ typedef struct app {
     char kinds[FLEET_DEVICES_MAX][8];                // "cpu", "cuda"
 
     /* read-only after app_create: workers read these */
+    const http_route *routes; // [n_routes] borrowed
+    size_t n_routes;
     fleet *fleet;
     struct kv_disk *disk; // borrowed until http_close; NULL: none
     int64_t started_unix_s;

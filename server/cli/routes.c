@@ -18,6 +18,7 @@ static const http_route routes[] = {
     {"/health", HTTP_GET, HTTP_OPEN, false, false, api_health},
     {"/ready", HTTP_GET, HTTP_OPEN, false, false, api_ready},
     {"/version", HTTP_GET, HTTP_OPEN, false, false, api_version},
+    {"/openapi.json", HTTP_GET, HTTP_OPEN, false, false, api_openapi},
     {"/", HTTP_GET, HTTP_OPEN, false, false, api_root},
     {"/metrics", HTTP_GET, HTTP_WATCH, false, false, api_metrics},
     {"/debug/audit", HTTP_GET, HTTP_WATCH, false, false, api_audit},

@@ -1,0 +1,108 @@
+/* openapi_schemas.c - schemas of what the handlers write, for openapi.c.
+ *
+ * Members that are always written are required.  Objects may get further members in later versions,
+ * so no schema forbids them; tests/e2e/test_openapi.py finds those that are missing here. */
+#include "openapi.h"
+
+#include "inferd/base.h"
+
+/* clang-format off */
+#define COUNT      "{'type':'integer','minimum':0}"
+#define NUMBER     "{'type':'number'}"
+#define STRING     "{'type':'string'}"
+#define BOOL       "{'type':'boolean'}"
+#define OBJECT     "{'type':'object'}"
+#define OR_NULL(t) "{'type':['" t "','null']}"
+#define LIST(of)   "{'type':'array','items':" of "}"
+#define REF(name)  "{'$ref':'#/components/schemas/" name "'}"
+#define REF_OR_NULL(name) "{'anyOf':[" REF(name) ",{'type':'null'}]}"
+#define MAP(of)    "{'type':'object','additionalProperties':" of "}"
+#define STRUCT(required, properties) "{'type':'object','required':[" required "],'properties':{" properties "}}"
+#define ENUM(words) "{'enum':[" words "]}"
+#define STATES     ENUM("'none','cold','staging','warm','loading','hot','draining','failed'")
+#define IDS        LIST(COUNT)
+
+/* Begins every answer and chunk of a generation. */
+#define HEAD_REQUIRED "'id','object','created','model','system_fingerprint','service_tier','choices'"
+#define HEAD(object) "'id':" STRING ",'object':{'const':'" object "'},'created':" COUNT ",'model':" STRING \
+    ",'system_fingerprint':" STRING ",'service_tier':" ENUM("'priority','default','flex'")
+#define FINISH "'finish_reason':" ENUM("'stop','length'") ",'stop_reason':{'type':['string','integer','null']}"
+#define CHUNK_FINISH "'finish_reason':" ENUM("'stop','length',null") ",'stop_reason':{'type':['string','integer','null']}"
+#define CHOICE_IDS "'token_ids':" IDS ",'prompt_token_ids':" IDS
+#define RUNNING_USAGE "'usage':" REF_OR_NULL("Usage")
+
+static const openapi_schema schemas[] = {
+    {"Error", STRUCT("'error'", "'error':" STRUCT("'message','type','param','code'",
+        "'message':" STRING ",'type':" STRING ",'param':{'type':['string','null'],'description':'the path of a field, or the name of a header'},"
+        "'code':{'type':['string','null'],'description':'branch on this'},'problems':{'type':'array','items':{'type':'string'},'description':'of a configuration that was refused'}"))},
+    {"Usage", STRUCT("'prompt_tokens','completion_tokens','total_tokens'",
+        "'prompt_tokens':" COUNT ",'completion_tokens':" COUNT ",'total_tokens':" COUNT ","
+        "'prompt_tokens_details':" STRUCT("'cached_tokens'", "'cached_tokens':" COUNT) ","
+        "'completion_tokens_details':" STRUCT("'reasoning_tokens'", "'reasoning_tokens':" COUNT) ","
+        "'inferd':" REF("UsageDetails"))},
+    {"UsageDetails", STRUCT("'queued_ms','queued_steps','preempted','class','preemptions','away_us','recomputed_tokens','preempt_cost_us','device_us'",
+        "'queued_ms':" COUNT ",'queued_steps':" COUNT ",'preempted':" COUNT ",'class':" ENUM("'system','high','normal','batch'") ","
+        "'preemptions':" STRUCT("'pause','park','recompute','model_out'", "'pause':" COUNT ",'park':" COUNT ",'recompute':" COUNT ",'model_out':" COUNT) ","
+        "'away_us':" COUNT ",'recomputed_tokens':" COUNT ",'preempt_cost_us':" COUNT ",'device_us':" COUNT)},
+    {"ChatTopLogprob", STRUCT("'token','logprob','bytes'", "'token':" STRING ",'logprob':" NUMBER ",'bytes':" LIST("{'type':'integer','minimum':0,'maximum':255}"))},
+    {"ChatLogprob", STRUCT("'token','logprob','bytes','top_logprobs'",
+        "'token':" STRING ",'logprob':" NUMBER ",'bytes':" LIST("{'type':'integer','minimum':0,'maximum':255}") ",'top_logprobs':" LIST(REF("ChatTopLogprob")))},
+    {"ChatLogprobs", STRUCT("'content','refusal'", "'content':" LIST(REF("ChatLogprob")) ",'refusal':{'type':'null'}")},
+    {"CompletionLogprobs", STRUCT("'tokens','token_logprobs','top_logprobs','text_offset'",
+        "'tokens':" LIST(STRING) ",'token_logprobs':" LIST(OR_NULL("number")) ","
+        "'top_logprobs':" LIST("{'type':['object','null'],'additionalProperties':" NUMBER "}") ",'text_offset':" LIST(COUNT))},
+    {"ChatCompletion", STRUCT(HEAD_REQUIRED ",'usage'", HEAD("chat.completion") ",'choices':" LIST(REF("ChatChoice")) ",'usage':" REF("Usage") ",'prompt_token_ids':" IDS)},
+    {"ChatChoice", STRUCT("'index','message','logprobs','finish_reason','stop_reason'",
+        "'index':" COUNT ",'message':" STRUCT("'role','content','refusal'", "'role':{'const':'assistant'},'content':" STRING ",'refusal':{'type':'null'}") ","
+        "'logprobs':" REF_OR_NULL("ChatLogprobs") "," FINISH "," CHOICE_IDS)},
+    {"ChatCompletionChunk", STRUCT(HEAD_REQUIRED, HEAD("chat.completion.chunk") ",'choices':" LIST(REF("ChatChunkChoice")) "," RUNNING_USAGE ",'prompt_token_ids':" IDS)},
+    {"ChatChunkChoice", STRUCT("'index','delta','logprobs','finish_reason'",
+        "'index':" COUNT ",'delta':" STRUCT("", "'role':{'const':'assistant'},'content':" STRING) ",'logprobs':" REF_OR_NULL("ChatLogprobs") "," CHUNK_FINISH "," CHOICE_IDS)},
+    {"Completion", STRUCT(HEAD_REQUIRED ",'usage'", HEAD("text_completion") ",'choices':" LIST(REF("CompletionChoice")) ",'usage':" REF("Usage"))},
+    {"CompletionChoice", STRUCT("'index','text','logprobs','finish_reason','stop_reason'",
+        "'index':" COUNT ",'text':" STRING ",'logprobs':" REF_OR_NULL("CompletionLogprobs") "," FINISH "," CHOICE_IDS)},
+    {"CompletionChunk", STRUCT(HEAD_REQUIRED, HEAD("text_completion") ",'choices':" LIST(REF("CompletionChunkChoice")) "," RUNNING_USAGE)},
+    {"CompletionChunkChoice", STRUCT("'index','text','logprobs','finish_reason'",
+        "'index':" COUNT ",'text':" STRING ",'logprobs':" REF_OR_NULL("CompletionLogprobs") "," CHUNK_FINISH "," CHOICE_IDS)},
+    {"Model", STRUCT("'id','object','created','owned_by','root','parent','max_model_len'",
+        "'id':" STRING ",'object':{'const':'model'},'created':" COUNT ",'owned_by':" STRING ",'root':{'type':'string','description':'of an alias: its model'},"
+        "'parent':{'type':'null'},'max_model_len':{'type':'integer','minimum':1,'description':'tokens of the context'}")},
+    {"ModelList", STRUCT("'object','data'", "'object':{'const':'list'},'data':" LIST(REF("Model")))},
+    {"Tokens", STRUCT("'count','max_model_len','tokens','token_strs'",
+        "'count':" COUNT ",'max_model_len':" COUNT ",'tokens':" IDS ",'token_strs':{'type':['array','null'],'items':" STRING "}")},
+    {"Text", STRUCT("'prompt'", "'prompt':" STRING)},
+    {"Health", STRUCT("'status'", "'status':" ENUM("'ok','device_lost'"))},
+    {"Ready", STRUCT("'status','states'", "'status':" ENUM("'ready','draining','failed','loading'") ",'states':" MAP(COUNT) ","
+        "'models':{'type':'object','additionalProperties':" STATES ",'description':'only where no tenants are configured'}")},
+    {"Document", STRUCT("'openapi'", "'openapi':{'const':'3.1.0'}")},
+    {"Version", STRUCT("'version'", "'version':" STRING)},
+    {"Audit", STRUCT("'ok','devices','front'", "'ok':" BOOL ",'devices':" LIST(STRUCT("'ok'", "'ok':" BOOL)) ","
+        "'front':" STRUCT("'generations','sequences','sequences_max','exchanges'", "'generations':" COUNT ",'sequences':" COUNT ",'sequences_max':" COUNT ",'exchanges':" COUNT))},
+    {"State", STRUCT("'devices','models','leaving','tenants','account','queues','places','config','version','started_at','draining'",
+        "'devices':" LIST(STRUCT("'name','kind','pages','lost'", "'name':" STRING ",'kind':" STRING ",'pages':" OBJECT ",'lost':" BOOL)) ",'models':" LIST(REF("ModelState")) ",'leaving':" LIST(OBJECT) ","
+        "'tenants':" LIST(REF("TenantState")) ",'account':" OBJECT ",'queues':" OBJECT ",'places':" OBJECT ",'config':" OBJECT ","
+        "'version':" STRING ",'started_at':" COUNT ",'draining':" BOOL)},
+    {"ModelState", STRUCT("'name','aliases','state','pages'", "'name':" STRING ",'aliases':" LIST(STRING) ",'state':" STATES ",'pages':" OBJECT)},
+    {"TenantState", STRUCT("'name','class','keys'", "'name':" STRING ",'class':" ENUM("'system','high','normal','batch'") ",'keys':" COUNT)},
+    {"CommandState", STRUCT("'model','state'", "'model':" STRING ",'state':" STATES)},
+    {"Applied", STRUCT("'applied','persisted','needs_restart'", "'applied':{'const':true},'persisted':" BOOL ",'needs_restart':" LIST(STRING) ","
+        "'warning':" STRING ",'model':" REF("ModelState") ",'tenant':" REF("TenantState"))},
+    {"Configuration", OBJECT},
+    {"Plan", STRUCT("'fits'", "'fits':" BOOL)},
+    {"Running", STRUCT("'running'", "'running':" LIST(STRUCT("'model','state','ttl'", "'model':" STRING ",'state':" ENUM("'ready','starting','stopping'") ",'ttl':" COUNT)))},
+    {"Done", STRUCT("'msg'", "'msg':" STRING)},
+    /* bodies of administrators */
+    {"Command", "{'type':'object','additionalProperties':false,'properties':{'wait':{'type':'boolean','description':'answer when the command is complete'},"
+        "'timeout_ms':{'type':'integer','minimum':0,'maximum':86400000,'description':'of the wait; default 60000'}}}"},
+    {"PinCommand", "{'type':'object','additionalProperties':false,'properties':{'wait':" BOOL ",'timeout_ms':{'type':'integer','minimum':0,'maximum':86400000},"
+        "'level':{'enum':['hot','warm'],'description':'default hot'}}}"},
+    {"Patch", "{'type':'object','description':'a JSON merge patch of members of the configuration; persist: write the file, too','properties':{'persist':" BOOL "}}"},
+    {"PlanQuestion", "{'type':'object','minProperties':1,'maxProperties':1,'additionalProperties':false,'properties':{'load':{'type':'string','description':'a model that is served'},"
+        "'model':{'type':'object','description':'one as the configuration has it'},'tenant':{'type':'object','description':'likewise'}}}"},
+};
+/* clang-format on */
+
+const openapi_schema *openapi_schemas(size_t *n) {
+    *n = INFERD_COUNT(schemas);
+    return schemas;
+}
