@@ -1,0 +1,238 @@
+"""GET /openapi.json and the daemon say the same: schemathesis makes requests from the document, valid ones and invalid
+ones, and compares each answer with it; here is also what it does not do: whether answers have members that the document
+does not know."""
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import jsonschema_rs
+import pytest
+
+from conftest import BUILD
+
+KEY, ADMIN = "sk-tenant-openapi-0001", "sk-admin-openapi-00001"
+SAY = [{"role": "user", "content": "hi"}]
+# Of what is generated, these break rules between fields, which no schema has.  The others need links between operations.
+LEFT_OUT = "positive_data_acceptance,use_after_free,ensure_resource_availability"
+
+
+def config(**more):
+    """Answers end soon: they have 256 tokens at most."""
+    return {"devices": [{"kind": "cpu", "memory": "256MiB"}],
+            "models": [{"name": "m", "path": "dummy:tiny?seed=1", "max_context": 256}],
+            "limits": {"choices_max": 4}, **more}
+
+
+@pytest.fixture(scope="module")
+def daemon(launch):
+    return launch(config(tenants=[{"name": "t", "keys": [KEY]}], admin={"keys": [ADMIN]}), args=["--allow-dummy"])
+
+
+@pytest.fixture(scope="module")
+def document(daemon):
+    return httpx.get(daemon.url + "/openapi.json").json()
+
+
+def operations(document):
+    return {(method, path): o for path, item in document["paths"].items() for method, o in item.items()}
+
+
+def schema(document, name):
+    return {"$ref": "#/components/schemas/" + name, "components": document["components"]}
+
+
+# ---- the document ----
+
+def test_it_is_read_without_a_key_and_is_json(daemon):
+    answer = httpx.get(daemon.url + "/openapi.json")
+    assert answer.status_code == 200 and answer.headers["content-type"] == "application/json"
+    head = httpx.head(daemon.url + "/openapi.json")
+    assert head.status_code == 200 and head.content == b""
+    assert head.headers["content-length"] == str(len(answer.content))
+    assert httpx.post(daemon.url + "/openapi.json").status_code == 405
+    assert "/openapi.json" in httpx.get(daemon.url + "/").text
+    assert "did you mean /openapi.json" in httpx.get(daemon.url + "/openapi.jsn").json()["error"]["message"]
+
+
+def test_it_is_openapi_and_its_schemas_are_json_schema(document):
+    import schemathesis
+
+    assert document["openapi"] == "3.1.0"
+    schemathesis.openapi.from_dict(copy.deepcopy(document)).validate()
+    for name, one in document["components"]["schemas"].items():
+        jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **one}), name
+    assert document["info"]["version"] in subprocess.check_output([BUILD / "inferd", "--version"], text=True)
+
+
+def test_bodies_have_the_numbers_of_the_configuration(launch):
+    d = launch(config(limits={"choices_max": 4, "stop_max": 2, "stop_bytes_max": 5}), args=["--allow-dummy"])
+    stop = d.http.get("/openapi.json").json()["components"]["schemas"]["ChatRequest"]["properties"]["stop"]
+    valid = jsonschema_rs.Draft202012Validator(stop).is_valid
+    for value, allowed in ((["a", "b"], True), (["a", "b", "c"], False), ("five.", True), ("sixsix", False)):
+        assert valid(value) == allowed
+        body = {"messages": SAY, "max_tokens": 1, "stop": value}
+        assert d.http.post("/v1/chat/completions", json=body).status_code == (200 if allowed else 400)
+
+
+def test_routes_of_administrators_are_listed_where_they_can_be_used(document, launch):
+    assert ("get", "/admin/state") in operations(document)
+    assert operations(document)["get", "/admin/state"]["security"] == [{"adminKey": []}]
+    d = launch(config(), args=["--allow-dummy"])
+    listed = operations(d.http.get("/openapi.json").json())
+    assert not any(o["tags"] == ["admin"] for o in listed.values())
+    assert not any(o["security"] or "401" in o["responses"] for o in listed.values())  # nor keys where there are none
+
+
+# ---- answers ----
+
+def closed(node):
+    """The schema without room for members that it does not name."""
+    if isinstance(node, list):
+        return [closed(x) for x in node]
+    if not isinstance(node, dict):
+        return node
+    out = {k: closed(v) for k, v in node.items()}
+    if isinstance(node.get("properties"), dict) and "type" in node and "additionalProperties" not in node:
+        out["additionalProperties"] = False
+    return out
+
+
+@pytest.fixture(scope="module")
+def check(document):
+    strict = closed(document)
+
+    def is_as_described(name, value):
+        jsonschema_rs.validate(schema(strict, name), value)
+
+    return is_as_described
+
+
+def ask(daemon, path, body):
+    answer = daemon.http.post(path, json=body, headers={"Authorization": "Bearer " + KEY})
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+EVERYTHING = {"max_tokens": 5, "n": 2, "usage_details": True, "return_token_ids": True, "seed": 1, "temperature": 1}
+
+
+@pytest.mark.parametrize("path,name,body", [
+    (CHAT, "ChatCompletion", {"messages": SAY, "max_tokens": 1}),
+    (CHAT, "ChatCompletion", {"messages": SAY, "logprobs": True, "top_logprobs": 2, **EVERYTHING}),
+    (TEXT, "Completion", {"prompt": "a"}),
+    (TEXT, "Completion", {"prompt": ["a", "bc"], "logprobs": 3, "echo": True, **EVERYTHING}),
+    (TEXT, "Completion", {"prompt": "ab", "logprobs": 1, "echo": True, "max_tokens": 0}),
+    (TEXT, "Completion", {"prompt": "a", "ignore_eos": True, "stop_token_ids": list(range(256)), "max_tokens": 200}),
+    ("/tokenize", "Tokens", {"prompt": "hi"}),
+    ("/tokenize", "Tokens", {"messages": SAY, "return_token_strs": True}),
+    ("/detokenize", "Text", {"tokens": [1, 2]}),
+])
+def test_answers_have_the_members_that_are_documented(daemon, check, path, name, body):
+    check(name, ask(daemon, path, body).json())
+
+
+@pytest.mark.parametrize("path,name,body", [
+    (CHAT, "ChatCompletionChunk", {"messages": SAY}),
+    (CHAT, "ChatCompletionChunk", {"messages": SAY, "logprobs": True, "top_logprobs": 1, **EVERYTHING}),
+    (TEXT, "CompletionChunk", {"prompt": "a", "echo": True}),
+    (TEXT, "CompletionChunk", {"prompt": "a", "logprobs": 1, **EVERYTHING}),
+])
+@pytest.mark.parametrize("options", [None, {"include_usage": True}, {"include_usage": True, "continuous_usage_stats": True}])
+def test_events_of_a_stream_have_the_members_that_are_documented(daemon, document, check, path, name, body, options):
+    answer = ask(daemon, path, {"max_tokens": 5, **body, "stream": True, "stream_options": options})
+    content = operations(document)["post", path]["responses"]["200"]["content"]
+    assert answer.headers["content-type"] == "text/event-stream" and "text/event-stream" in content
+    events = [line[len("data: "):] for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert events.pop() == "[DONE]" and len(events) > 2
+    for event in events:
+        check(name, json.loads(event))
+
+
+@pytest.mark.parametrize("path,name", [("/v1/models", "ModelList"), ("/v1/models/m", "Model"), ("/health", "Health"),
+                                       ("/ready", "Ready"), ("/version", "Version"), ("/running", "Running")])
+def test_other_answers_have_the_members_that_are_documented(daemon, check, path, name):
+    key = ADMIN if path == "/running" else KEY
+    check(name, daemon.http.get(path, headers={"Authorization": "Bearer " + key}).json())
+
+
+def test_errors_have_the_members_that_are_documented(daemon, check):
+    for answer in (daemon.http.get("/v1/models"), daemon.http.get("/nothing"), daemon.http.post(CHAT, json={}),
+                   daemon.http.put("/admin/config", content="{}", headers={"Authorization": "Bearer " + ADMIN})):
+        assert answer.status_code >= 400
+        check("Error", answer.json())
+
+
+# ---- schemathesis ----
+
+def named(document):
+    """With the names that this daemon has, so that requests reach more than a 404."""
+    out = copy.deepcopy(document)
+    for s in ("ChatRequest", "CompletionRequest", "TokenizeRequest", "DetokenizeRequest"):
+        out["components"]["schemas"][s]["properties"]["model"] = {"enum": ["m", None]}
+    for _, o in operations(out).items():
+        for p in o.get("parameters", []):
+            if p.get("in") == "path":
+                p["schema"] = {"enum": ["t" if p["name"] == "tenant" else "m"]}
+    return out
+
+
+def schemathesis(d, document, folder, key, *options):
+    """Its status and report."""
+    (folder / "document.json").write_text(json.dumps(document))
+    # A wait that is over, and a place that is taken, are answers, too; that each is documented is another check.
+    (folder / "schemathesis.toml").write_text("[checks.not_a_server_error]\n"
+                                              'expected-statuses = ["2xx", "4xx", "503", "504"]\n')
+    done = subprocess.run(
+        [Path(sys.executable).with_name("schemathesis"), "run", "document.json", "--url", d.url,
+         "--header", "Authorization: Bearer " + key, "--seed", "1", "--generation-deterministic",
+         "--phases", "coverage,fuzzing", "--checks", "all", "--exclude-checks", LEFT_OUT,
+         "--continue-on-failure", "--request-timeout", "30", *options],
+        cwd=folder, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout + done.stderr
+
+
+def answers(d, route):
+    """How many answers a route gave, by status."""
+    page = httpx.get(d.url + "/metrics", headers={"Authorization": "Bearer " + ADMIN}).text
+    lines = [x for x in page.splitlines() if x.startswith(f'inferd_http_responses_total{{route="{route}",')]
+    return {int(x.split('status="')[1][:3]): float(x.rsplit(" ", 1)[1]) for x in lines}
+
+
+def test_schemathesis_finds_no_difference_on_the_routes_of_clients(daemon, document, tmp_path):
+    status, report = schemathesis(daemon, named(document), tmp_path, KEY, "--exclude-tag", "admin", "--max-examples", "25")
+    assert status == 0, report
+    for route in (CHAT, TEXT, "/tokenize", "/detokenize"):
+        seen = answers(daemon, route)
+        assert seen[200] > 5 and seen[400] > 20 and seen[401] > 0 and seen[415] > 0, (route, seen)
+    assert daemon.alive()
+    audit = httpx.get(daemon.url + "/debug/audit", headers={"Authorization": "Bearer " + ADMIN}).json()
+    assert audit["ok"] and audit["front"]["generations"] == 0
+
+
+def test_schemathesis_finds_no_difference_on_the_routes_of_administrators(launch, document, tmp_path):
+    d = launch(config(tenants=[{"name": "t", "keys": [KEY]}], admin={"keys": [ADMIN]}), args=["--allow-dummy"])
+    status, report = schemathesis(d, named(document), tmp_path, ADMIN, "--include-tag", "admin", "--max-examples", "10")
+    assert status == 0, report
+    for command in ("load", "unload", "drain", "pin"):
+        seen = answers(d, f"/admin/models/*/{command}")
+        assert seen[202] > 5 and seen[400] > 5, (command, seen)
+
+
+@pytest.mark.parametrize("what", ["answer", "status", "range"])
+def test_schemathesis_finds_a_difference(daemon, document, tmp_path, what):
+    """What passes above is not passed because nothing is compared."""
+    wrong = named(document)
+    detokenize = wrong["paths"]["/detokenize"]["post"]
+    if what == "answer":
+        wrong["components"]["schemas"]["Text"]["properties"]["prompt"] = {"type": "integer"}
+    elif what == "status":
+        del detokenize["responses"]["400"]
+    else:
+        wrong["components"]["schemas"]["DetokenizeRequest"]["properties"]["tokens"]["anyOf"][0]["items"]["maximum"] = 3
+    status, report = schemathesis(daemon, wrong, tmp_path, KEY, "--include-operation-id", "detokenize", "--max-examples", "30")
+    assert status == 1 and "POST /detokenize" in report, report
