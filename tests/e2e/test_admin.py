@@ -164,7 +164,7 @@ def test_the_socket_is_its_owners_and_needs_no_key(served):
     st = os.stat(served.sock)
     assert stat.S_ISSOCK(st.st_mode) and stat.S_IMODE(st.st_mode) == 0o600
     assert served.admin.get("/admin/state").status_code == 200
-    for path in ("/health", "/ready", "/version", "/metrics", "/debug/audit"):
+    for path in ("/health", "/ready", "/version", "/openapi.json", "/metrics", "/debug/audit"):
         assert served.admin.get(path).status_code == 200
     assert served.admin.get("/v1/models").status_code == 404
     # no web page reaches a file, so any Host will do
