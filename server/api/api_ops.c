@@ -95,7 +95,7 @@ void api_openapi(void *ctx, http_request *rq) {
                         .n_routes = a->n_routes,
                         .limits = &c->limits,
                         .version = INFERD_VERSION,
-                        .admin = c->admin.n_keys > 0 || c->admin.listen != NULL};
+                        .admin = c->admin.n_keys > 0 || a->http_admin != NULL};
     buf out = {0};
     for (uint32_t i = 0; i < c->n_tenants; i++) in.keyed = in.keyed || c->tenants[i].n_keys > 0;
     openapi_write(&in, &out);

@@ -41,7 +41,8 @@ static const struct status {
      "a limit: param names it."},
     {401, "Unauthorized", "There is no key, or it is wrong."},
     {403, "Forbidden",
-     "Without keys: Host or Origin is not this machine's loopback.  Routes of administrators: the "
+     "Without keys: Host is not this machine's loopback, or Origin is not allowed by cors.  Routes "
+     "of administrators: the "
      "key is a tenant's, or there are no keys for them."},
     {404, "NotFound", "There is no such model or tenant, or not for this key."},
     {408, "RequestTimeout", "The request was not complete in time."},

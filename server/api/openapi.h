@@ -1,10 +1,9 @@
 /* openapi.h - GET /openapi.json: the description of this interface as OpenAPI 3.1.
  *
- *   routes       the table that the transport matches with (app.routes): paths, methods, keys,
- * which statuses the transport itself can answer operations   a row for each route, here: summary,
- * answers, statuses of the handler bodies       the table of fields (api_schema.h), with the
- * numbers of the present limits answers      openapi_schemas.c: what sse.c, api_models.c,
- * api_ops.c, ... write
+ * It is put together from four tables: the routes that the transport matches (app.routes) have
+ * paths, methods and keys; openapi.c has a row for each of them, with summary, answers and statuses
+ * of its handler; bodies are the fields of api_fields.c (api_schema.h), with the numbers of the
+ * present limits; answers are in openapi_schemas.c.
  *
  * test_openapi compares routes and rows; tests/e2e/test_openapi.py compares answers and document.
  * Thread: any. */

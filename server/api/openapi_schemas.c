@@ -64,9 +64,11 @@ static const openapi_schema schemas[] = {
     {"CompletionChunk", STRUCT(HEAD_REQUIRED, HEAD("text_completion") ",'choices':" LIST(REF("CompletionChunkChoice")) "," RUNNING_USAGE)},
     {"CompletionChunkChoice", STRUCT("'index','text','logprobs','finish_reason'",
         "'index':" COUNT ",'text':" STRING ",'logprobs':" REF_OR_NULL("CompletionLogprobs") "," CHUNK_FINISH "," CHOICE_IDS)},
-    {"Model", STRUCT("'id','object','created','owned_by','root','parent','max_model_len'",
+    {"Sampling", STRUCT("'value','from'", "'value':" NUMBER ",'from':" ENUM("'default','generation_config.json','gguf','configuration'"))},
+    {"Model", STRUCT("'id','object','created','owned_by','root','parent','max_model_len','sampling'",
         "'id':" STRING ",'object':{'const':'model'},'created':" COUNT ",'owned_by':" STRING ",'root':{'type':'string','description':'of an alias: its model'},"
-        "'parent':{'type':'null'},'max_model_len':{'type':'integer','minimum':1,'description':'tokens of the context'}")},
+        "'parent':{'type':'null'},'max_model_len':{'type':'integer','minimum':1,'description':'tokens of the context'},"
+        "'sampling':{'type':'object','additionalProperties':" REF("Sampling") ",'description':'what a request gets that gives none'}")},
     {"ModelList", STRUCT("'object','data'", "'object':{'const':'list'},'data':" LIST(REF("Model")))},
     {"Tokens", STRUCT("'count','max_model_len','tokens','token_strs'",
         "'count':" COUNT ",'max_model_len':" COUNT ",'tokens':" IDS ",'token_strs':{'type':['array','null'],'items':" STRING "}")},
