@@ -102,6 +102,19 @@ static uint64_t count_params(const gguf *g) {
     return total;
 }
 
+/* The type with the most bytes; of equal ones the first.  Static. */
+static const char *name_main_type(const gguf *g) {
+    uint64_t n_bytes[DTYPE_LIMIT] = {0};
+    uint32_t best = DTYPE_F32;
+    for (size_t i = 0; i < gguf_n_tensors(g); i++) {
+        const gguf_tensor *t = gguf_tensor_at(g, i);
+        n_bytes[t->type] += t->n_bytes;
+    }
+    for (uint32_t i = 0; i < DTYPE_LIMIT; i++)
+        if (n_bytes[i] > n_bytes[best]) best = i;
+    return dtype_about(best).name;
+}
+
 /* Properties from tensors: the embedding's rows, the bound of all ids, and whether the embedding is
  * the head too. */
 static inferd_status read_vocabulary_size(model *m, inferd_err *err) {
@@ -128,6 +141,7 @@ static void fill_info(model *m) {
     m->info.path = m->path;
     m->info.architecture = s->architecture;
     m->info.name = m->name;
+    m->info.weights = name_main_type(m->file);
     m->info.context_trained = s->context_trained;
     m->info.n_vocab = s->n_vocab;
     m->info.n_layers = s->n_layers;

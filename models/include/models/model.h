@@ -42,6 +42,7 @@ typedef struct model_info {
     const char *path;
     const char *architecture; // "llama"
     const char *name;         // general.name, or ""
+    const char *weights;      // the type that most bytes of its tensors have: "Q4_1"
     uint32_t context_trained; // positions the model was trained for
     uint32_t context;         // positions served
     uint32_t n_vocab;         // rows of the output head: every id must be below
