@@ -27,6 +27,15 @@ int cli_size(const char *option, const char *text, uint64_t *out) {
     return 0;
 }
 
+bool cli_hangs(cli_hang *h, uint32_t device, uint64_t stuck_us, uint32_t tick_ms,
+               uint64_t limit_ms) {
+    bool other = stuck_us == 0 || stuck_us < h->stuck_us || device != h->device;
+    h->n_ticks = other ? 0 : h->n_ticks + 1;
+    h->stuck_us = stuck_us;
+    h->device = device;
+    return h->n_ticks >= limit_ms / tick_ms && stuck_us >= limit_ms * 1000;
+}
+
 enum { BAR_CELLS = 30, DRAW_EVERY_US = 100000, SHOW_AFTER_US = 1000000 };
 
 void cli_progress_init(cli_progress *p, const char *what) {

@@ -19,8 +19,9 @@ enum {
     CLI_FAILED = 1,    // a failure at run time
     CLI_WRONG = 2,     // an error in the command line, the configuration, or a file named there
     CLI_NO_DEVICE = 3, // no such device
-    CLI_LOST = 70,     // the device was lost: a new process may get it back
-    CLI_NOT_YET = 75 // the machine's GPU services are still starting: the same command works later
+    CLI_LOST = 70,     // the device was lost, or hangs: a new process may get it back
+    CLI_NOT_YET = 75, // the machine's GPU services are still starting: the same command works later
+    CLI_INTERRUPTED = 130 // `run`: Ctrl-C before the work was done; as a shell reports it
 };
 
 /* The exit status for a configured device that was not found (devices_resolve). */
@@ -29,6 +30,16 @@ static inline int cli_device_status(const inferd_err *err) {
            : err->status == INFERD_EBUSY ? CLI_NOT_YET
                                          : CLI_NO_DEVICE;
 }
+
+/* Notices a device that finishes neither a step nor a piece of a load.  Called about every tick_ms;
+ * counts the calls, too, because a process that was stopped for a while does not hang. */
+typedef struct cli_hang {
+    uint64_t stuck_us; // at the last call
+    uint32_t n_ticks, device;
+} cli_hang;
+/* stuck_us: how long device number `device` has worked on its oldest one (engine_stuck_us). */
+bool cli_hangs(cli_hang *h, uint32_t device, uint64_t stuck_us, uint32_t tick_ms,
+               uint64_t limit_ms);
 
 int cli_serve(int argc, char **argv);
 int cli_devices(int argc, char **argv);

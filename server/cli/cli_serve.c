@@ -98,9 +98,8 @@ typedef struct server_life {
     bool looking, found_owned;
     bool look_inside; // a device was lost: check the contexts of the others too
     uint64_t look_due_us;
-    bool lost, hangs;  // all devices are lost; one hangs: its thread never returns
-    uint64_t stuck_us; // at the last tick
-    uint32_t stuck_ticks, stuck_device;
+    bool lost, hangs; // all devices are lost; one hangs: its thread never returns
+    cli_hang hang;
 } server_life;
 
 /* -- configuration -- */
@@ -450,11 +449,7 @@ static void watch_device(server_life *s) {
     uint32_t stuck;
     uint64_t stuck_us = fleet_stuck_us(s->fleet, &stuck),
              limit_ms = s->app->config->c->limits.step_hang_ms;
-    bool other = stuck_us == 0 || stuck_us < s->stuck_us || stuck != s->stuck_device;
-    s->stuck_ticks = other ? 0 : s->stuck_ticks + 1;
-    s->stuck_us = stuck_us;
-    s->stuck_device = stuck;
-    if (s->stuck_ticks < limit_ms / TICK_MS || stuck_us < limit_ms * 1000) return;
+    if (!cli_hangs(&s->hang, stuck, stuck_us, TICK_MS, limit_ms)) return;
     char why[192];
     snprintf(why, sizeof why,
              "%s: no step or piece of a load was finished for %llu ms (step_hang_ms)",
