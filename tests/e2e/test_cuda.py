@@ -396,6 +396,19 @@ def test_a_lost_device_ends_streams_and_process(launch, tiny_model, tmp_path):
     break_device(launch, tiny_model, tmp_path, "lose 0")
 
 
+def test_run_ends_with_the_status_of_a_lost_device(tiny_model, tmp_path):
+    orders = tmp_path / "orders"
+    os.mkfifo(orders)
+    p = subprocess.Popen([BUILD / "inferd", "run", tiny_model, "--device", "cuda", "--memory", "128MiB", "--temperature",
+                          "0", "Hello"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                         env={**os.environ, **environment(INFERD_FAKE_ORDERS=orders)})
+    text = os.read(p.stdout.fileno(), 1)
+    orders.write_text("lose 0\n")
+    more, told = p.communicate(timeout=60 * SLOW)
+    assert p.returncode == 70 and told.startswith(b"prompt: ") and b"\ninferd: " in told, (p.returncode, told)
+    assert (text + more).endswith(b"\n")
+
+
 def test_an_idle_device_that_nvml_calls_lost_ends_the_process(launch, tiny_model, tmp_path):
     """Nothing computes, so that no step can fail: the daemon stayed ready."""
     orders = tmp_path / "orders"
