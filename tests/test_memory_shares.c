@@ -55,23 +55,29 @@ static void a_tenants_ceiling_is_never_passed_and_all_its_work_is_done(void) {
 }
 
 /* Each is told once however often it changed, with what it has then. */
-static void whose_bytes_changed_is_told_once(void) {
+static void whose_use_changed_is_told_once(void) {
     static core_rig r;
-    uint64_t n_bytes = 0;
+    sched_tenant_use use = {0};
     open_rig(&r, 100, 1);
     set_tenant(&r, 1, 0, 0);
     set_tenant(&r, 2, 0, 0);
-    EXPECT_EQ(sched_next_tenant(r.core.sched, &n_bytes), SCHED_NO_TENANT);
+    EXPECT_EQ(sched_next_tenant(r.core.sched, &use), SCHED_NO_TENANT);
     core_rig_submit(&r, 0, request_of(1, 2, 17, 40));
     core_rig_submit(&r, 0, request_of(2, 9, 17, 40)); // nobody described this one
+    EXPECT_EQ(sched_next_tenant(r.core.sched, &use), 2);
+    EXPECT(use.n_bytes == 0 && use.n_running == 0 && use.n_waiting == 1);
+    EXPECT_EQ(sched_next_tenant(r.core.sched, &use), SCHED_NO_TENANT);
     for (int i = 0; i < 8; i++) core_rig_iterate(&r, 1000);
-    EXPECT_EQ(sched_next_tenant(r.core.sched, &n_bytes), 2);
-    EXPECT(n_bytes >= 5 * block_bytes && n_bytes == used(&r, 2));
-    EXPECT_EQ(sched_next_tenant(r.core.sched, &n_bytes), SCHED_NO_TENANT);
+    EXPECT_EQ(sched_next_tenant(r.core.sched, &use), 2);
+    EXPECT(use.n_bytes >= 5 * block_bytes && use.n_bytes == used(&r, 2));
+    EXPECT_EQ(use.n_running, 1);
+    EXPECT_EQ(use.n_waiting, 0);
+    EXPECT_EQ(sched_next_tenant(r.core.sched, &use), SCHED_NO_TENANT);
     finish_and_watch(&r, 2);
-    EXPECT_EQ(sched_next_tenant(r.core.sched, &n_bytes), 2);
-    EXPECT_EQ(n_bytes, 0);
-    EXPECT_EQ(sched_next_tenant(r.core.sched, &n_bytes), SCHED_NO_TENANT);
+    EXPECT_EQ(sched_next_tenant(r.core.sched, &use), 2);
+    EXPECT_EQ(use.n_bytes, 0);
+    EXPECT_EQ(use.n_running, 0);
+    EXPECT_EQ(sched_next_tenant(r.core.sched, &use), SCHED_NO_TENANT);
     core_rig_deinit(&r);
 }
 
@@ -404,7 +410,7 @@ static void a_single_lent_page_is_taken_back(void) {
 
 static const test_case cases[] = {
     TEST(a_tenants_ceiling_is_never_passed_and_all_its_work_is_done),
-    TEST(whose_bytes_changed_is_told_once),
+    TEST(whose_use_changed_is_told_once),
     TEST(what_would_never_fit_a_tenant_is_refused_with_the_number),
     TEST(lowering_a_ceiling_pushes_out_the_newest_and_loses_nothing),
     TEST(what_another_device_needs_is_given_back_at_once),

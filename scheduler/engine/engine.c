@@ -211,6 +211,8 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
         memcpy(i.stage_note, w->stage_note, sizeof i.stage_note);
         i.last = w->last;
         i.sum = w->parts_sum;
+        i.from_file = w->from_file;
+        i.from_host = w->from_host;
         i.last.first_us = n.first_us;
         i.sum.first_us = n.first_us_sum;
         memcpy(i.n_preempts, n.n_preempts, sizeof i.n_preempts);
@@ -252,10 +254,13 @@ static void publish_slots(engine *e, bool last) {
 }
 
 static void publish_tenants(engine *e) {
-    uint64_t n_bytes;
-    for (uint32_t i; (i = sched_next_tenant(e->core.sched, &n_bytes)) != SCHED_NO_TENANT;)
-        if (i < ENGINE_TENANTS_MAX)
-            atomic_store_explicit(&e->tenant_bytes[i], n_bytes, memory_order_relaxed);
+    sched_tenant_use use;
+    for (uint32_t i; (i = sched_next_tenant(e->core.sched, &use)) != SCHED_NO_TENANT;) {
+        if (i >= ENGINE_TENANTS_MAX) continue;
+        uint64_t seqs = (uint64_t)use.n_running << 32 | use.n_waiting;
+        atomic_store_explicit(&e->tenant_bytes[i], use.n_bytes, memory_order_relaxed);
+        atomic_store_explicit(&e->tenant_seqs[i], seqs, memory_order_relaxed);
+    }
 }
 
 /* Emits last events, publishes all numbers, and wakes the front once. */
@@ -528,6 +533,7 @@ static void destroy(engine *e) {
     board_deinit(&e->stats_board);
     flow_views_deinit(&e->flows);
     free(e->tenant_bytes);
+    free(e->tenant_seqs);
     ring_deinit(&e->inbox);
     ring_deinit(&e->outbox);
     buf_deinit(&e->audit_json);
@@ -546,7 +552,8 @@ static inferd_status init_views(engine *e, uint32_t n_slots, inferd_err *err) {
     if (s == INFERD_OK) s = flow_views_init(&e->flows, err);
     if (s != INFERD_OK) return s;
     e->tenant_bytes = calloc(ENGINE_TENANTS_MAX, sizeof *e->tenant_bytes);
-    if (e->tenant_bytes == NULL)
+    e->tenant_seqs = calloc(ENGINE_TENANTS_MAX, sizeof *e->tenant_seqs);
+    if (e->tenant_bytes == NULL || e->tenant_seqs == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the bytes of %d tenants",
                            ENGINE_TENANTS_MAX);
     e->slots = calloc(size_max(n_slots, 1), sizeof *e->slots);
@@ -778,6 +785,15 @@ uint64_t engine_tenant_bytes(const engine *e, uint32_t tenant_idx) {
     return tenant_idx < ENGINE_TENANTS_MAX
                ? atomic_load_explicit(&e->tenant_bytes[tenant_idx], memory_order_relaxed)
                : 0;
+}
+
+void engine_tenant_seqs(const engine *e, uint32_t tenant_idx, uint32_t *n_running,
+                        uint32_t *n_waiting) {
+    uint64_t seqs = tenant_idx < ENGINE_TENANTS_MAX
+                        ? atomic_load_explicit(&e->tenant_seqs[tenant_idx], memory_order_relaxed)
+                        : 0;
+    *n_running = (uint32_t)(seqs >> 32);
+    *n_waiting = (uint32_t)seqs;
 }
 
 model_state engine_model_state(const engine *e, uint32_t model_idx) {

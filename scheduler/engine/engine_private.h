@@ -97,6 +97,7 @@ struct engine {
     board stats_board;                          // engine_stats
     flow_views flows;
     atomic_ullong *tenant_bytes; // [ENGINE_TENANTS_MAX] engine_tenant_bytes; owned
+    atomic_ullong *tenant_seqs;  // [ENGINE_TENANTS_MAX] running << 32 | waiting; owned
     atomic_ullong idle_since_us; // usage_until_us of the stats: idle since then
     slot_view *slots;            // [n_slots] owned
     uint32_t n_slots;

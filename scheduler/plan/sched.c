@@ -315,6 +315,7 @@ static void remove_running(sched *s, seq *q) {
     list_remove(&q->link);
     list_remove(&q->mine);
     s->n_running--;
+    sched_note_runs(s, q, false);
     forget_age(s, q);
     seq_model(s, q)->n_running--;
 }
@@ -353,6 +354,7 @@ void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_s
         s->n_paused -= q->paused;
         if (s->relief_for == q) s->relief_for = NULL;
         sched_leave_flow(s, q);
+        sched_leave_tenant(s, q);
     }
     q->state = SEQ_ENDED;
     list_push_back(&s->ended, &q->link);

@@ -313,6 +313,35 @@ void sched_leave_flow(sched *s, seq *q) {
     list_push_back(&s->idle_flows, &p->idle);
 }
 
+/* ---- the counts of a tenant ---- */
+
+void sched_note_tenant(sched *s, uint32_t tenant) {
+    if (s->tenants[tenant].changed) return;
+    s->tenants[tenant].changed = true;
+    s->changed_tenants[s->n_changed_tenants++] = tenant;
+}
+
+static void join_tenant(sched *s, seq *q) {
+    q->in_tenant = q->req->tenant_idx < s->n_tenants;
+    if (!q->in_tenant) return;
+    s->tenants[q->req->tenant_idx].n_seqs++;
+    sched_note_tenant(s, q->req->tenant_idx);
+}
+
+void sched_leave_tenant(sched *s, seq *q) {
+    if (!q->in_tenant) return;
+    q->in_tenant = false;
+    s->tenants[q->req->tenant_idx].n_seqs--;
+    sched_note_tenant(s, q->req->tenant_idx);
+}
+
+void sched_note_runs(sched *s, const seq *q, bool runs) {
+    if (!q->in_tenant) return;
+    sched_tenant *t = &s->tenants[q->req->tenant_idx];
+    t->n_running += runs ? 1 : UINT32_MAX;
+    sched_note_tenant(s, q->req->tenant_idx);
+}
+
 bool sched_init_flows(sched *s) {
     s->n_flows = 2 * s->n_seqs;
     s->flows = calloc(s->n_flows, sizeof *s->flows);
@@ -456,6 +485,7 @@ static void begin_waiting(sched *s, seq *q, uint64_t now_us) {
     sched_model *m = &s->models[q->model_idx];
     m->n_seqs++;
     join_flow(s, q);
+    join_tenant(s, q);
     if (r->tenant_idx < s->n_tenants) s->tenants[r->tenant_idx].stopped_plan = 0;
     q->state = SEQ_WAITING;
     q->n_tokens = r->n_prompt;

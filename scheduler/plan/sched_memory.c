@@ -105,16 +105,15 @@ void sched_on_live(void *ctx, uint32_t tenant, bool live) {
         t->used_bytes -= n_bytes < t->used_bytes ? n_bytes : t->used_bytes;
     if (!live) t->stopped_plan = 0;
     s->unfilled_bytes += unfilled(t);
-    if (t->changed) return;
-    t->changed = true;
-    s->changed_tenants[s->n_changed_tenants++] = tenant;
+    sched_note_tenant(s, tenant);
 }
 
-uint32_t sched_next_tenant(sched *s, uint64_t *used_bytes) {
+uint32_t sched_next_tenant(sched *s, sched_tenant_use *out) {
     if (s->n_changed_tenants == 0) return SCHED_NO_TENANT;
     uint32_t i = s->changed_tenants[--s->n_changed_tenants];
-    s->tenants[i].changed = false;
-    *used_bytes = s->tenants[i].used_bytes;
+    sched_tenant *t = &s->tenants[i];
+    t->changed = false;
+    *out = (sched_tenant_use){t->used_bytes, t->n_running, t->n_seqs - t->n_running};
     return i;
 }
 

@@ -596,6 +596,7 @@ static void start(plan *p, seq *q) {
     list_push_back(&s->running, &q->link);
     list_push_back(&p->m->running, &q->mine);
     s->n_running++;
+    sched_note_runs(s, q, true);
     p->m->n_running++;
     p->m->n_started++;
     q->n_published = prefix_take(&p->m->prefix, q->req->cache_scope, seq_tokens(q),

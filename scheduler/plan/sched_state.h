@@ -96,7 +96,8 @@ typedef struct sched_model {
 typedef struct sched_tenant {
     share_bucket share;
     uint64_t used_bytes;           // of blocks that its sequences use
-    bool changed;                  // used_bytes changed since sched_next_tenant
+    uint32_t n_seqs, n_running;    // counted sequences (seq.in_tenant)
+    bool changed;                  // one of these changed since sched_next_tenant
     uint64_t min_bytes, max_bytes; // guarantee, and ceiling (UINT64_MAX: none)
     uint64_t here_bytes;           // what of max_bytes other devices leave for now, or all of it
     uint64_t stopped_plan; // number of the plan in which its ceiling stopped a sequence; or 0
@@ -273,6 +274,11 @@ uint32_t sched_tenant_tokens(const sched *s, uint32_t model_idx, uint32_t tenant
 void sched_recheck_limits(sched *s, uint64_t now_us);
 bool sched_init_flows(sched *s); // false: no memory
 void sched_leave_flow(sched *s, seq *q);
+/* The use of a tenant that has a policy changed: sched_next_tenant will return it. */
+void sched_note_tenant(sched *s, uint32_t tenant);
+/* Its sequences that are counted: one ended, one runs or waits again. */
+void sched_leave_tenant(sched *s, seq *q);
+void sched_note_runs(sched *s, const seq *q, bool runs);
 /* When a sequence has ended while a step still names it, another flow may have taken the entry. */
 flow *sched_flow_of(sched *s, const seq *q);
 /* It could have a step of this tier now.  After a time with work in the other tier only, its

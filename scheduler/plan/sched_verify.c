@@ -95,10 +95,28 @@ static inferd_status verify_lists(const sched *s, inferd_err *err) {
     return INFERD_OK;
 }
 
+/* The tenants' counts are those of the sequences that they count. */
+static inferd_status verify_tenants(const sched *s, inferd_err *err) {
+    uint32_t n = 0, n_running = 0, counted = 0, counted_running = 0;
+    for (uint32_t i = 0; i < s->n_seqs; i++) {
+        n += s->seqs[i].in_tenant;
+        n_running += s->seqs[i].in_tenant && s->seqs[i].state == SEQ_RUNNING;
+    }
+    for (uint32_t i = 0; i < s->n_tenants; i++) {
+        counted += s->tenants[i].n_seqs;
+        counted_running += s->tenants[i].n_running;
+    }
+    if (n == counted && n_running == counted_running) return INFERD_OK;
+    return inferd_fail(err, INFERD_EINVAL,
+                       "sched: tenants have %u sequences, %u of them running; they count %u and %u",
+                       n, n_running, counted, counted_running);
+}
+
 inferd_status sched_verify(const sched *s, inferd_err *err) {
     /* A device that never came up has no pool. */
     inferd_status status = s->pool->pages != NULL ? pool_verify(s->pool, err) : INFERD_OK;
     if (status == INFERD_OK) status = verify_lists(s, err);
+    if (status == INFERD_OK) status = verify_tenants(s, err);
     for (uint32_t i = 0; i < s->n_seqs && status == INFERD_OK; i++)
         if (s->seqs[i].state != SEQ_FREE && s->seqs[i].state != SEQ_ENDED)
             status = verify_seq(s, &s->seqs[i], err);

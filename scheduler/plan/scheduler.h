@@ -148,10 +148,14 @@ void sched_set_model_policy(sched *s, uint32_t model_idx, const model_policy *po
 /* Tenants without a policy take part in the surplus with weight 1. */
 inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_policy *policy,
                                uint64_t now_us, inferd_err *err);
-/* The next tenant with a change of its KV bytes in use since its last report, and those bytes;
- * SCHED_NO_TENANT: none.  Tenants without a policy are not counted. */
+/* The next tenant with a change of its use since its last report, and that use; SCHED_NO_TENANT:
+ * none.  Tenants without a policy are not counted. */
 #define SCHED_NO_TENANT UINT32_MAX
-uint32_t sched_next_tenant(sched *s, uint64_t *used_bytes);
+typedef struct sched_tenant_use {
+    uint64_t n_bytes;              // KV blocks that its sequences use
+    uint32_t n_running, n_waiting; // sequences
+} sched_tenant_use;
+uint32_t sched_next_tenant(sched *s, sched_tenant_use *out);
 /* Pinned pages of its weights, and the model that has its weights.  Guarantees and ceilings of its
  * owner in the pool may have changed, too: the next plan ends requests that cannot be finished. */
 void sched_model_pin(sched *s, uint32_t model_idx, uint32_t weights_of, uint32_t n_pages);

@@ -99,7 +99,8 @@ typedef struct seq {
 
     gen_event done; // ENDED: its last event
     bool done_sent;
-    bool counted; // ENDED: among its model's n_ended
+    bool counted;   // ENDED: among its model's n_ended
+    bool in_tenant; // WAITING, RUNNING: counted by its tenant, which had a policy when it came
 } seq;
 
 static inline tok_id *seq_tokens(const seq *q) {

@@ -113,6 +113,7 @@ typedef struct resident {
     uint64_t hot_us, load_device_us;
     uint64_t n_saturated; // keys and values of its steps that were too large for their type
     engine_switch parts_sum;
+    engine_bring_ups from_file, from_host;
 } resident;
 
 /* One eviction candidate. */

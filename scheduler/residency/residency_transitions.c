@@ -307,6 +307,9 @@ void residency_loaded(residency *r, uint32_t root, uint64_t now_us) {
     m->parts_sum.stage_us += m->parts.stage_us;
     m->parts_sum.load_us += m->parts.load_us;
     m->parts_sum.reclaim_us += m->parts.reclaim_us;
+    engine_bring_ups *kind = m->parts.stage_us > 0 ? &m->from_file : &m->from_host;
+    kind->n++;
+    kind->us += m->bring_us;
     m->wanted_since_us = 0;
     if (m->cause <= ENGINE_EVICT_SLICE && m->n_evictions[m->cause] > 0)
         r->reload_us += m->bring_us; // it had been evicted for others

@@ -321,6 +321,17 @@ uint64_t fleet_tenant_bytes(const fleet *f, uint32_t tenant_idx) {
     return n_bytes;
 }
 
+void fleet_tenant_seqs(const fleet *f, uint32_t tenant_idx, uint32_t *n_running,
+                       uint32_t *n_waiting) {
+    *n_running = *n_waiting = 0;
+    for (uint32_t d = 0; d < f->n_devices; d++) {
+        uint32_t running, waiting;
+        engine_tenant_seqs(f->engines[d], tenant_idx, &running, &waiting);
+        *n_running += running;
+        *n_waiting += waiting;
+    }
+}
+
 void fleet_model_error(const fleet *f, uint32_t slot, inferd_err *out) {
     engine_model_info info;
     fleet_model_get(f, slot, &info);

@@ -172,6 +172,9 @@ const char *fleet_placement_problem(const fleet *f, uint32_t slot);
 bool fleet_set_tenant(fleet *f, uint32_t tenant_idx, const tenant_policy *policy, uint64_t devices);
 /* Bytes of the KV blocks that its sequences refer to (cached blocks excluded), on all devices. */
 uint64_t fleet_tenant_bytes(const fleet *f, uint32_t tenant_idx);
+/* Its sequences on all devices. */
+void fleet_tenant_seqs(const fleet *f, uint32_t tenant_idx, uint32_t *n_running,
+                       uint32_t *n_waiting);
 void fleet_set_placement(fleet *f, policy_placement placement);
 /* engine_set_policy of all devices; false: no memory for one of them. */
 bool fleet_set_policy(fleet *f, const engine_limits *limits);

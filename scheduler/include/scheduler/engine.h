@@ -93,6 +93,11 @@ typedef struct engine_switch {
     uint64_t first_us;          // the first step after that
 } engine_switch;
 
+/* Bring-ups of one kind: how many, and their time without waits for pages. */
+typedef struct engine_bring_ups {
+    uint64_t n, us;
+} engine_bring_ups;
+
 /* One slot, copied at once. */
 typedef struct engine_model_info {
     model_state state;
@@ -120,6 +125,9 @@ typedef struct engine_model_info {
     worth_pauses pauses;       // its idle times so far
     uint64_t reload_us;        // time to bring it back, about
     engine_switch last, sum;
+    /* Bring-ups on this device alone, also in figures of a fleet: those that read and prepared the
+     * file, and those of weights that were in host memory. */
+    engine_bring_ups from_file, from_host;
     uint64_t n_preempts[GEN_PREEMPTS]; // preemptions of its sequences
     uint64_t n_saturated;              // KV values stored as the largest number of f16
     /* Device memory.  used: weights and KV in use, exactly; held: the whole pages they lie in;
@@ -231,6 +239,9 @@ void engine_model_get(const engine *e, uint32_t model_idx, engine_model_info *ou
 uint32_t engine_get_flows(const engine *e, engine_flow *out, uint32_t n_max);
 /* KV bytes that a tenant's sequences use here; 0: no policy, or past ENGINE_TENANTS_MAX. */
 uint64_t engine_tenant_bytes(const engine *e, uint32_t tenant_idx);
+/* Its sequences here that run and wait; 0 likewise. */
+void engine_tenant_seqs(const engine *e, uint32_t tenant_idx, uint32_t *n_running,
+                        uint32_t *n_waiting);
 /* How often the slot became empty. */
 uint32_t engine_model_departures(const engine *e, uint32_t model_idx);
 /* Why it FAILED; copied. */
