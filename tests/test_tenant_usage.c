@@ -76,12 +76,16 @@ static void the_window_has_the_last_ten_seconds(void) {
     EXPECT_EQ(tenant_usage_window_us(l, SECOND_US), 0);
     for (uint64_t s = 1; s <= 30; s++) { // a quarter of the time, then half of it
         p[0].device_us += s <= 15 ? 250000 : 500000;
+        p[0].prompt_tokens += s <= 15 ? 1 : 7;
+        p[0].output_tokens += s <= 15 ? 2 : 9;
         EXPECT(tenant_usage_read(l, 0, p, 1, names, 1));
         tenant_usage_tick(l, s * SECOND_US);
         tenant_usage_tick(l, s * SECOND_US + SECOND_US / 2); // too early for another
     }
     EXPECT_EQ(tenant_usage_window_us(l, (uint64_t)30 * SECOND_US), 10 * SECOND_US);
-    EXPECT_EQ(tenant_usage_recent_us(l, 0), 5 * SECOND_US);
+    EXPECT_EQ(tenant_usage_recent(l, 0).device_us, 5 * SECOND_US);
+    EXPECT_EQ(tenant_usage_recent(l, 0).prompt_tokens, 70);
+    EXPECT_EQ(tenant_usage_recent(l, 0).output_tokens, 90);
     tenant_usage_destroy(l);
 }
 
@@ -97,13 +101,13 @@ static void the_window_is_added_up_by_tenant_and_by_name(void) {
     tenant_usage_tick(l, SECOND_US);
     for (uint32_t i = 0; i < 6; i++) p[i].device_us = 1u << i;
     EXPECT(tenant_usage_read(l, 0, p, 6, names, 3));
-    uint64_t by_tenant[2] = {0}, by_name[3] = {0};
+    tenant_usage_amounts by_tenant[2] = {0}, by_name[3] = {0};
     tenant_usage_sum_recent(l, by_tenant, 2, by_name, 3);
-    EXPECT_EQ(by_tenant[0], 1 + 8);
-    EXPECT_EQ(by_tenant[1], 2 + 4);
-    EXPECT_EQ(by_name[0], 1 + 2 + 32);
-    EXPECT_EQ(by_name[1], 0);
-    EXPECT_EQ(by_name[2], 4);
+    EXPECT_EQ(by_tenant[0].device_us, 1 + 8);
+    EXPECT_EQ(by_tenant[1].device_us, 2 + 4);
+    EXPECT_EQ(by_name[0].device_us, 1 + 2 + 32);
+    EXPECT_EQ(by_name[1].device_us, 0);
+    EXPECT_EQ(by_name[2].device_us, 4);
     tenant_usage_destroy(l);
 }
 

@@ -104,6 +104,17 @@ static void add_limits(buf *out, const config_tenant_limits *l) {
     buf_add_char(out, '}');
 }
 
+/* Rates of the last seconds. */
+static void add_recent(buf *out, const app_recent *r, const tenant_usage_amounts *use) {
+    double window_us = (double)r->window_us;
+    double per_s = window_us > 0 ? US_PER_S / window_us : 0;
+    buf_add_format(out,
+                   ",\"recent\":{\"share\":%.4f,\"prompt_tokens_per_s\":%.2f,"
+                   "\"output_tokens_per_s\":%.2f}",
+                   window_us > 0 ? (double)use->device_us / window_us : 0.0,
+                   (double)use->prompt_tokens * per_s, (double)use->output_tokens * per_s);
+}
+
 /* The use of its quotas, and its running requests. */
 static void add_use(buf *out, const app *a, uint32_t number) {
     limits_usage u;
@@ -116,18 +127,23 @@ static void add_use(buf *out, const app *a, uint32_t number) {
                    (unsigned long long)u.reserved, (unsigned long long)u.running);
 }
 
-void admin_add_tenant(buf *out, const app *a, uint32_t config_idx) {
+static void add_tenant(buf *out, const app *a, uint32_t config_idx, const app_recent *recent) {
     const config_tenant *t = &a->config->c->tenants[config_idx];
+    uint32_t number = a->config->numbers[config_idx], n_running, n_waiting;
     buf_add_str(out, "{\"name\":");
     json_add_string(out, t->name, strlen(t->name));
     add_text(out, "class", admin_class_name(t->max_class));
     add_u64(out, "weight", t->policy.weight);
-    add_u64(out, "used_bytes", fleet_tenant_bytes(a->fleet, a->config->numbers[config_idx]));
+    add_u64(out, "used_bytes", fleet_tenant_bytes(a->fleet, number));
     add_u64(out, "min_bytes", t->policy.min_bytes);
     add_u64(out, "max_bytes", t->policy.max_bytes);
     add_share(out, &t->policy.share);
     add_limits(out, &t->limits);
-    add_use(out, a, a->config->numbers[config_idx]);
+    add_use(out, a, number);
+    fleet_tenant_seqs(a->fleet, number, &n_running, &n_waiting);
+    buf_add_format(out, ",\"queue\":{\"running\":%u,\"waiting\":%u}", n_running, n_waiting);
+    add_u64(out, "refused", recent->refused[number]);
+    add_recent(out, recent, &recent->by_tenant[number]);
     buf_add_str(out, ",\"models\":");
     if (t->n_models == 0) buf_add_str(out, "null");
     for (uint32_t i = 0; i < t->n_models; i++) {
@@ -137,6 +153,15 @@ void admin_add_tenant(buf *out, const app *a, uint32_t config_idx) {
     if (t->n_models > 0) buf_add_char(out, ']');
     add_u64(out, "keys", t->n_keys);
     buf_add_char(out, '}');
+}
+
+void admin_add_tenant(buf *out, const app *a, uint32_t config_idx) {
+    app_recent recent;
+    if (app_recent_init(&recent, a, clock_now_us()))
+        add_tenant(out, a, config_idx, &recent);
+    else
+        out->failed = true;
+    app_recent_deinit(&recent);
 }
 
 /* ---- models ---- */
@@ -221,7 +246,7 @@ static void add_replicas(buf *out, const app *a, uint32_t slot) {
     add_text(out, "placement_problem", problem[0] != 0 ? problem : NULL);
 }
 
-void admin_add_model(buf *out, const app *a, uint32_t config_idx) {
+static void add_model(buf *out, const app *a, uint32_t config_idx, const app_recent *recent) {
     const config_model *m = &a->config->c->models[config_idx];
     uint32_t slot = (uint32_t)a->config->slots[config_idx];
     engine_model_info info;
@@ -245,7 +270,17 @@ void admin_add_model(buf *out, const app *a, uint32_t config_idx) {
     add_policy(out, &app_model(a, slot)->policy);
     add_numbers(out, &info);
     add_replicas(out, a, slot);
+    add_recent(out, recent, &recent->by_name[app_model(a, slot)->name_idx]);
     buf_add_char(out, '}');
+}
+
+void admin_add_model(buf *out, const app *a, uint32_t config_idx) {
+    app_recent recent;
+    if (app_recent_init(&recent, a, clock_now_us()))
+        add_model(out, a, config_idx, &recent);
+    else
+        out->failed = true;
+    app_recent_deinit(&recent);
 }
 
 /* Models that the configuration no longer names and that finish their work. */
@@ -283,14 +318,14 @@ static void add_device(buf *out, const app *a, uint32_t device_idx, uint64_t map
     json_add_string(out, name, strlen(name));
     add_text(out, "kind", a->kinds[device_idx]);
     add_text(out, "about", engine_device_name(e));
-    buf_add_format(out,
-                   ",\"pages\":{\"total\":%u,\"device\":%u,\"host\":%u,\"free\":%u,"
-                   "\"host_free\":%u,\"weight\":%u,\"kv\":%u,\"cached\":%u,\"warm\":%u,"
-                   "\"parked\":%u,\"quarantine\":%u,\"absent\":%u},\"one_memory\":%s",
-                   s->pages_total, s->pages_device, s->pages_host, s->pages_free,
-                   s->pages_host_free, s->pages_weight, s->pages_kv, s->pages_cached, s->pages_warm,
-                   s->pages_swapped, s->pages_quarantine, s->pages_absent,
-                   s->one_memory ? "true" : "false");
+    buf_add_format(
+        out,
+        ",\"pages\":{\"total\":%u,\"device\":%u,\"host\":%u,\"free\":%u,"
+        "\"device_free\":%u,\"host_free\":%u,\"weight\":%u,\"kv\":%u,\"cached\":%u,\"warm\":%u,"
+        "\"parked\":%u,\"quarantine\":%u,\"absent\":%u},\"one_memory\":%s",
+        s->pages_total, s->pages_device, s->pages_host, s->pages_free, s->pages_device_free,
+        s->pages_host_free, s->pages_weight, s->pages_kv, s->pages_cached, s->pages_warm,
+        s->pages_swapped, s->pages_quarantine, s->pages_absent, s->one_memory ? "true" : "false");
     add_u64(out, "page_bytes", s->page_bytes);
     buf_add_format(
         out, ",\"account\":{\"step_s\":%.6f,\"load_s\":%.6f,\"idle_s\":%.6f,\"wall_s\":%.6f}",
@@ -298,6 +333,11 @@ static void add_device(buf *out, const app *a, uint32_t device_idx, uint64_t map
         (double)s->usage_idle_us / US_PER_S,
         s->opened_us == 0 || now_us < s->opened_us ? 0.0
                                                    : (double)(now_us - s->opened_us) / US_PER_S);
+    device_times t = device_recent_get(a->device_recent, device_idx, s);
+    double window_us = t.window_us > 0 ? (double)t.window_us : 1;
+    buf_add_format(out, ",\"recent\":{\"window_s\":%.3f,\"step\":%.4f,\"load\":%.4f,\"idle\":%.4f}",
+                   (double)t.window_us / US_PER_S, (double)t.step_us / window_us,
+                   (double)t.load_us / window_us, (double)t.idle_us / window_us);
     add_u64(out, "steps", s->n_steps);
     add_u64(out, "turns", s->n_slices);
     buf_add_format(out,
@@ -324,6 +364,12 @@ void admin_add_state(buf *out, const app *a, const changer_about *about) {
     fleet_queues q;
     uint64_t maps_until_us = clock_now_us() + MAPS_WAIT_US;
     fleet_get_queues(a->fleet, &q);
+    app_recent recent;
+    if (!app_recent_init(&recent, a, clock_now_us())) {
+        out->failed = true;
+        app_recent_deinit(&recent);
+        return;
+    }
     buf_add_str(out, "{\"devices\":[");
     for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
         if (d > 0) buf_add_char(out, ',');
@@ -332,17 +378,18 @@ void admin_add_state(buf *out, const app *a, const changer_about *about) {
     buf_add_str(out, "],\"models\":[");
     for (uint32_t i = 0; i < c->n_models; i++) {
         if (i > 0) buf_add_char(out, ',');
-        admin_add_model(out, a, i);
+        add_model(out, a, i, &recent);
     }
     buf_add_char(out, ']');
     add_leaving(out, a);
     buf_add_str(out, ",\"tenants\":[");
     for (uint32_t i = 0; i < c->n_tenants; i++) {
         if (i > 0) buf_add_char(out, ',');
-        admin_add_tenant(out, a, i);
+        add_tenant(out, a, i, &recent);
     }
-    buf_add_char(out, ']');
+    buf_add_format(out, "],\"recent\":{\"window_s\":%.3f}", (double)recent.window_us / US_PER_S);
     app_add_usage(out, a);
+    app_recent_deinit(&recent);
     buf_add_format(out, ",\"queues\":{\"running\":%u,\"waiting\":%u,\"paused\":%u}", q.n_running,
                    q.n_waiting, q.n_paused);
     const queue_slots *p = admission_queue_slots(a->admission);

@@ -436,8 +436,9 @@ static inferd_status create_parts(app *a, const app_options *o, inferd_err *err)
     a->routes = o->routes;
     a->n_routes = o->n_routes;
     a->metrics = metrics_create(REGISTRY_NAMES_MAX, o->routes, o->n_routes);
+    a->device_recent = device_recent_create(fleet_n_devices(o->fleet));
     a->unknown_names = unknown_names_create();
-    if (a->metrics == NULL || a->unknown_names == NULL ||
+    if (a->metrics == NULL || a->device_recent == NULL || a->unknown_names == NULL ||
         !create_slots(a, &o->config->limits.engine))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the front thread");
     st = admission_create(o->config->state_dir, a->n_slots, REGISTRY_NAMES_MAX, &a->admission, err);
@@ -485,6 +486,7 @@ void app_destroy(app *a) {
     free(a->told);
     free(a->slots);
     metrics_destroy(a->metrics);
+    device_recent_destroy(a->device_recent);
     unknown_names_destroy(a->unknown_names);
     admission_destroy(a->admission);
     a->models.fleet = NULL; // it may be freed already

@@ -74,6 +74,7 @@ typedef struct app {
     http_server *http_admin;   // of the admin socket; NULL: there is none
     struct admin *admin; // borrowed; NULL before app_set_admin: routes of HTTP_ADMIN are refused
     metrics *metrics;
+    struct device_recent *device_recent; // device_recent.h; owned
     struct unknown_names *unknown_names; // unknown.h
     struct admission *admission;         // admission.h
     app_slot *slots;                     // [n_slots] all queue slots plus the spare ones

@@ -25,7 +25,16 @@ static bool is_one_departing(const app *a) {
     return false;
 }
 
+static void sample_devices(const app *a, uint64_t now_us) {
+    engine_stats stats[FLEET_DEVICES_MAX];
+    if (!device_recent_is_due(a->device_recent, now_us)) return;
+    for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++)
+        engine_get_stats(fleet_engine(a->fleet, d), &stats[d]);
+    device_recent_tick(a->device_recent, stats, now_us);
+}
+
 void app_watch_usage(const app *a, uint64_t now_us) {
+    sample_devices(a, now_us);
     if (tenant_usage_is_due(metrics_tenant_usage(a->metrics), now_us) || is_one_departing(a))
         app_read_usage(a, now_us);
 }
@@ -44,6 +53,27 @@ void app_read_usage(const app *a, uint64_t now_us) {
     tenant_usage_tick(l, now_us);
 }
 
+/* ---- the last seconds ---- */
+
+bool app_recent_init(app_recent *r, const app *a, uint64_t now_us) {
+    const tenant_usage *l = metrics_tenant_usage(a->metrics);
+    size_t n = (size_t)a->n_tenants + a->models.n_names + 1;
+    *r = (app_recent){.by_tenant = calloc(n, sizeof *r->by_tenant),
+                      .refused = calloc((size_t)a->n_tenants + 1, sizeof *r->refused)};
+    if (r->by_tenant == NULL || r->refused == NULL) return false;
+    r->by_name = r->by_tenant + a->n_tenants;
+    app_read_usage(a, now_us);
+    tenant_usage_sum_recent(l, r->by_tenant, a->n_tenants, r->by_name, a->models.n_names);
+    metrics_sum_refusals(a->metrics, r->refused, a->n_tenants);
+    r->window_us = tenant_usage_window_us(l, now_us);
+    return true;
+}
+
+void app_recent_deinit(app_recent *r) {
+    free(r->by_tenant);
+    free(r->refused);
+}
+
 /* ---- shares ---- */
 
 static double ratio(uint64_t us, uint64_t of_us) {
@@ -56,22 +86,22 @@ static double entitled(const share_spec *s) {
 }
 
 /* Shares of all tenants and models of the configuration, from sums of the window by number. */
-static uint32_t write_shares(const app *a, const metrics_view *view, uint64_t window_us,
-                             const uint64_t *by_tenant, const uint64_t *by_name,
+static uint32_t write_shares(const app *a, const metrics_view *view, const app_recent *r,
                              metrics_share *list) {
     const inferd_config *c = a->config->c;
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->n_tenants; i++) {
         uint32_t number = a->config->numbers[i];
         if (view != NULL && view->tenant != number) continue;
-        list[n++] =
-            (metrics_share){"tenant", c->tenants[i].name, ratio(by_tenant[number], window_us),
-                            entitled(&c->tenants[i].policy.share)};
+        list[n++] = (metrics_share){"tenant", c->tenants[i].name,
+                                    ratio(r->by_tenant[number].device_us, r->window_us),
+                                    entitled(&c->tenants[i].policy.share)};
     }
     for (uint32_t i = 0; i < c->n_models; i++) {
         const registry_slot *s = app_model(a, (uint32_t)a->config->slots[i]);
         if (view != NULL && !view->names[s->name_idx]) continue;
-        list[n++] = (metrics_share){"model", s->name, ratio(by_name[s->name_idx], window_us),
+        list[n++] = (metrics_share){"model", s->name,
+                                    ratio(r->by_name[s->name_idx].device_us, r->window_us),
                                     entitled(&s->policy.share)};
     }
     return n;
@@ -81,19 +111,14 @@ static uint32_t write_shares(const app *a, const metrics_view *view, uint64_t wi
 static metrics_share *list_shares(const app *a, const metrics_view *view, uint64_t now_us,
                                   uint32_t *n) {
     const inferd_config *c = a->config->c;
-    const tenant_usage *l = metrics_tenant_usage(a->metrics);
     metrics_share *list = calloc((size_t)c->n_tenants + c->n_models + 1, sizeof *list);
-    uint64_t *by_tenant = calloc((size_t)a->n_tenants + a->models.n_names + 1, sizeof *by_tenant);
-    if (list == NULL || by_tenant == NULL) {
-        free(list);
-        free(by_tenant);
-        return NULL;
-    }
-    uint64_t *by_name = by_tenant + a->n_tenants;
-    tenant_usage_sum_recent(l, by_tenant, a->n_tenants, by_name, a->models.n_names);
-    *n = write_shares(a, view, tenant_usage_window_us(l, now_us), by_tenant, by_name, list);
-    free(by_tenant);
-    return list;
+    app_recent r;
+    bool fine = app_recent_init(&r, a, now_us) && list != NULL;
+    if (fine) *n = write_shares(a, view, &r, list);
+    app_recent_deinit(&r);
+    if (fine) return list;
+    free(list);
+    return NULL;
 }
 
 /* ---- the page ---- */
@@ -190,7 +215,6 @@ static void free_lists(lists *of) {
 static void write_page(const app *a, const metrics_view *view, buf *out) {
     uint64_t now_us = clock_now_us();
     lists of;
-    app_read_usage(a, now_us);
     if (!take_lists(a, view, now_us, &of)) {
         out->failed = true;
         free_lists(&of);

@@ -59,6 +59,8 @@ void metrics_sequence(metrics *m, uint32_t model_idx, uint32_t n_prompt, uint32_
 void metrics_target(metrics *m, uint32_t model_idx, metric_target target, bool kept);
 /* A request was refused, or failed before its answer began.  tenant, name_idx: -1: none. */
 void metrics_refused(metrics *m, int64_t tenant, int64_t name_idx, api_fault fault);
+/* Adds the requests of each tenant that were answered 429 or 503 to by_tenant[n_tenants]. */
+void metrics_sum_refusals(const metrics *m, uint64_t *by_tenant, uint32_t n_tenants);
 struct tenant_usage *metrics_tenant_usage(metrics *m);              // owned by m
 void metrics_http(metrics *m, const http_route *route, int status); // route NULL: none matched
 void metrics_unknown_fields(metrics *m, uint32_t n);

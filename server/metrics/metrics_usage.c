@@ -16,6 +16,22 @@ static const char *const fault_names[API_FAULTS] = {
     [API_OVER_LIMIT] = "over_limit",
 };
 
+/* 429 and 503 (api_error.h): a later request of the same kind may be served. */
+static const bool is_refusal[API_FAULTS] = {
+    [API_UNLOADED] = true,   [API_OVERLOADED] = true,  [API_SLO] = true,
+    [API_DRAINING] = true,   [API_DEVICE_LOST] = true, [API_REQUEST_RATE] = true,
+    [API_TOKEN_RATE] = true, [API_CONCURRENCY] = true, [API_QUOTA] = true,
+};
+
+void metrics_sum_refusals(const metrics *m, uint64_t *by_tenant, uint32_t n_tenants) {
+    for (uint32_t i = 0; i < m->n_refusals; i++) {
+        const refusal_row *r = &m->refusals[i];
+        if (r->tenant < 0 || r->tenant >= n_tenants) continue;
+        for (int f = 0; f < API_FAULTS; f++)
+            if (is_refusal[f]) by_tenant[r->tenant] += r->n[f];
+    }
+}
+
 /* The rows of a usage table that the page shows. */
 #define EACH_ROW(p, l, i)                                                                          \
     for (uint32_t i = 0; i < tenant_usage_n(l); i++)                                               \

@@ -21,7 +21,7 @@ struct tenant_usage {
     uint32_t n_devices;
     uint64_t hour_micros; // the present price
     bool priced;
-    uint64_t ticks_us[TENANT_USAGE_WINDOW_S + 1]; // when then_us of all rows was written; a ring
+    uint64_t ticks_us[TENANT_USAGE_WINDOW_S + 1]; // when `then` of all rows was written; a ring
     uint32_t n_ticks;
 };
 
@@ -127,11 +127,15 @@ bool tenant_usage_is_due(const tenant_usage *l, uint64_t now_us) {
     return l->n_ticks == 0 || now_us >= l->ticks_us[ring_idx(l->n_ticks - 1)] + SECOND_US;
 }
 
+static tenant_usage_amounts amounts_of(const tenant_usage_row *r) {
+    return (tenant_usage_amounts){r->device_us, r->prompt_tokens, r->output_tokens};
+}
+
 void tenant_usage_tick(tenant_usage *l, uint64_t now_us) {
     if (!tenant_usage_is_due(l, now_us)) return;
     uint32_t at = ring_idx(l->n_ticks++);
     l->ticks_us[at] = now_us;
-    for (uint32_t i = 0; i < l->n_rows; i++) l->rows[i].then_us[at] = l->rows[i].device_us;
+    for (uint32_t i = 0; i < l->n_rows; i++) l->rows[i].then[at] = amounts_of(&l->rows[i]);
 }
 
 /* The oldest tick that is kept. */
@@ -139,9 +143,19 @@ static uint32_t oldest(const tenant_usage *l) {
     return l->n_ticks > TENANT_USAGE_WINDOW_S ? ring_idx(l->n_ticks) : 0;
 }
 
-uint64_t tenant_usage_recent_us(const tenant_usage *l, uint32_t i) {
+tenant_usage_amounts tenant_usage_recent(const tenant_usage *l, uint32_t i) {
     INFERD_CHECK(i < l->n_rows);
-    return l->n_ticks == 0 ? 0 : l->rows[i].device_us - l->rows[i].then_us[oldest(l)];
+    if (l->n_ticks == 0) return (tenant_usage_amounts){0};
+    const tenant_usage_amounts *then = &l->rows[i].then[oldest(l)];
+    return (tenant_usage_amounts){l->rows[i].device_us - then->device_us,
+                                  l->rows[i].prompt_tokens - then->prompt_tokens,
+                                  l->rows[i].output_tokens - then->output_tokens};
+}
+
+static void add_amounts(tenant_usage_amounts *to, const tenant_usage_amounts *a) {
+    to->device_us += a->device_us;
+    to->prompt_tokens += a->prompt_tokens;
+    to->output_tokens += a->output_tokens;
 }
 
 uint64_t tenant_usage_window_us(const tenant_usage *l, uint64_t now_us) {
@@ -149,13 +163,13 @@ uint64_t tenant_usage_window_us(const tenant_usage *l, uint64_t now_us) {
     return now_us - l->ticks_us[oldest(l)];
 }
 
-void tenant_usage_sum_recent(const tenant_usage *l, uint64_t *by_tenant, uint32_t n_tenants,
-                             uint64_t *by_name, uint32_t n_names) {
+void tenant_usage_sum_recent(const tenant_usage *l, tenant_usage_amounts *by_tenant,
+                             uint32_t n_tenants, tenant_usage_amounts *by_name, uint32_t n_names) {
     for (uint32_t i = 0; i < l->n_rows; i++) {
         const tenant_usage_row *r = &l->rows[i];
-        uint64_t us = tenant_usage_recent_us(l, i);
-        if (r->tenant < n_tenants) by_tenant[r->tenant] += us;
-        if (r->name_idx < n_names) by_name[r->name_idx] += us;
+        tenant_usage_amounts a = tenant_usage_recent(l, i);
+        if (r->tenant < n_tenants) add_amounts(&by_tenant[r->tenant], &a);
+        if (r->name_idx < n_names) add_amounts(&by_name[r->name_idx], &a);
     }
 }
 

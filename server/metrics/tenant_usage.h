@@ -20,13 +20,18 @@
 enum { TENANT_USAGE_ROWS_MAX = 8192, TENANT_USAGE_WINDOW_S = 10 };
 #define TENANT_USAGE_NONE UINT32_MAX // no tenant, no name: the row for the rest
 
+/* The use that rates are computed from. */
+typedef struct tenant_usage_amounts {
+    uint64_t device_us, prompt_tokens, output_tokens; // prompt: computed
+} tenant_usage_amounts;
+
 typedef struct tenant_usage_row {
     uint32_t tenant, name_idx;
     uint64_t device_us, prompt_tokens, cached_tokens, output_tokens;
     uint64_t n_preempts[GEN_PREEMPTS],
         away_us;            // preemptions by kind; time swapped out or otherwise away
     unsigned __int128 cost; // of device_us: us * millionths of a currency per hour
-    uint64_t then_us[TENANT_USAGE_WINDOW_S + 1]; // device_us at the last seconds; a ring
+    tenant_usage_amounts then[TENANT_USAGE_WINDOW_S + 1]; // at the last seconds; a ring
 } tenant_usage_row;
 
 typedef struct tenant_usage tenant_usage;
@@ -52,13 +57,13 @@ bool tenant_usage_is_due(const tenant_usage *l,
 uint32_t tenant_usage_n(const tenant_usage *l);
 const tenant_usage_row *tenant_usage_at(const tenant_usage *l,
                                         uint32_t i); // until the next tenant_usage_read
-/* Device time of a row in the window, and the window's length; 0 before two ticks. */
-uint64_t tenant_usage_recent_us(const tenant_usage *l, uint32_t i);
+/* The use of a row in the window, and the window's length; 0 before two ticks. */
+tenant_usage_amounts tenant_usage_recent(const tenant_usage *l, uint32_t i);
 uint64_t tenant_usage_window_us(const tenant_usage *l, uint64_t now_us);
-/* Adds the device time of all rows in the window to by_tenant[n_tenants] and by_name[n_names], in
- * one pass; rows with a number beyond these are not added. */
-void tenant_usage_sum_recent(const tenant_usage *l, uint64_t *by_tenant, uint32_t n_tenants,
-                             uint64_t *by_name, uint32_t n_names);
+/* Adds the use of all rows in the window to by_tenant[n_tenants] and by_name[n_names], in one pass;
+ * rows with a number beyond these are not added. */
+void tenant_usage_sum_recent(const tenant_usage *l, tenant_usage_amounts *by_tenant,
+                             uint32_t n_tenants, tenant_usage_amounts *by_name, uint32_t n_names);
 
 double tenant_usage_cost(const tenant_usage_row *r); // in the currency
 

@@ -248,7 +248,7 @@ def test_state_says_what_is_there(fresh):
     device = s["devices"][0]
     pages = device["pages"]
     assert device["name"] == "cpu0" and device["kind"] == "cpu" and device["page_bytes"] > 0
-    assert set(pages) == {"total", "device", "host", "free", "host_free", "weight", "kv", "cached", "warm", "parked",
+    assert set(pages) == {"total", "device", "host", "free", "device_free", "host_free", "weight", "kv", "cached", "warm", "parked",
                           "quarantine", "absent"}
     assert pages["weight"] == sum(m["pages"]["weight"] for m in s["models"]) > 0
     adds_up(device)
