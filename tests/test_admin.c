@@ -261,6 +261,27 @@ static void an_unneeded_victim_is_spared(void) {
     plan_answer_deinit(&p);
 }
 
+/* Such a plan named no model, because a min is given in any case, and then models were evicted. */
+static void a_min_names_the_models_that_it_takes_pages_of(void) {
+    plan_device d = device_of_four();
+    plan_answer p = plan_of(&d, GEN_NORMAL, 30, 31, FEASIBLE_UNLIMITED); // for its load, as without
+    EXPECT(p.now && p.n_victims == 1 && p.n_for_load == 1 && p.victims[0] == 1);
+    plan_answer_deinit(&p);
+    p = plan_of(&d, GEN_NORMAL, 10, 15, FEASIBLE_UNLIMITED); // 10 free and 5 cached: there is room
+    EXPECT(p.now && p.n_victims == 0);
+    plan_answer_deinit(&p);
+    p = plan_of(&d, GEN_NORMAL, 10, 16, FEASIBLE_UNLIMITED); // the load has room, the min has not
+    EXPECT(p.now && p.n_for_load == 0 && p.n_victims == 1 && p.victims[0] == 2);
+    plan_answer_deinit(&p);
+    p = plan_of(&d, GEN_NORMAL, 10, 50, FEASIBLE_UNLIMITED); // in order, and none is spared
+    EXPECT(p.now && p.n_for_load == 0 && p.n_victims == 2);
+    EXPECT(p.victims[0] == 2 && p.victims[1] == 1);
+    plan_answer_deinit(&p);
+    p = plan_of(&d, GEN_NORMAL, 80, 81, FEASIBLE_UNLIMITED); // d works, and is of a higher class
+    EXPECT(p.now && p.n_for_load == 4 && p.n_victims == 4 && p.n_idle == 3 && p.victims[3] == 3);
+    plan_answer_deinit(&p);
+}
+
 static void no_model_is_evicted_in_vain(void) {
     plan_device d = device_of_four();
     plan_answer p = plan_of(&d, GEN_NORMAL, 80, 0, FEASIBLE_UNLIMITED);
@@ -652,6 +673,21 @@ static void sizes_and_times_are_for_people(void) {
     }
 }
 
+static void counts_have_at_most_five_places(void) {
+    static const struct {
+        uint64_t n;
+        const char *text;
+    } tries[] = {{0, "0"},          {99999, "99999"},     {100000, "100k"},
+                 {999499, "999k"},  {999500, "1.0M"},     {12345678, "12M"},
+                 {9949999, "9.9M"}, {3000000000, "3.0G"}, {UINT64_MAX, "18E"}};
+    for (size_t i = 0; i < INFERD_COUNT(tries); i++) {
+        buf out = {0};
+        show_add_count(&out, tries[i].n);
+        EXPECT_STR(buf_cstr(&out), tries[i].text);
+        buf_deinit(&out);
+    }
+}
+
 static void tables_are_aligned_and_hold_no_controls(void) {
     json_t *state =
         load("{\"tenants\":[{\"name\":\"a\\u001b[2J\",\"class\":\"high\",\"weight\":2,"
@@ -659,17 +695,133 @@ static void tables_are_aligned_and_hold_no_controls(void) {
     buf out = {0};
     show_tenants(&out, state);
     buf_add_char(&out, 0);
-    const char *first = strchr(out.p, '\n') + 1, *second = strchr(first, '\n') + 1;
     EXPECT(memchr(out.p, 0x1b, out.n) == NULL);
-    EXPECT(strncmp(out.p, "TENANT    UP TO", 15) == 0);
-    EXPECT(strncmp(first, "a [2J     high ", 15) == 0);
-    EXPECT(strncmp(second, "longer \xc3\xa4  -    ", 16) == 0);
-    EXPECT(strstr(first, "  10\n") != NULL && strstr(second, "   1\n") != NULL);
+    EXPECT(strncmp(out.p, "TENANT    USED%", 15) == 0);
+    const char *limits = strstr(out.p, "TENANT    UP TO");
+    EXPECT(limits != NULL);
+    if (limits != NULL) {
+        const char *first = strchr(limits, '\n') + 1, *second = strchr(first, '\n') + 1;
+        EXPECT(strncmp(first, "a [2J     high ", 15) == 0);
+        EXPECT(strncmp(second, "longer \xc3\xa4  -    ", 16) == 0);
+        EXPECT(strstr(first, "  10\n") != NULL && strstr(second, "   1\n") != NULL);
+    }
     show_state(&out, NULL); // whatever comes, nothing breaks
+    show_models(&out, NULL);
     show_plan(&out, state);
     show_error(&out, state);
     buf_deinit(&out);
     json_decref(state);
+}
+
+/* A state with the longest names and numbers that there may be. */
+static const char wide_state[] =
+    "{\"recent\":{\"window_s\":10.9},"
+    "\"devices\":[{\"name\":\"NAME\",\"about\":\"NAME NAME\",\"page_bytes\":2097152,\"lost\":true,"
+    "\"pages\":{\"device\":511999,\"device_free\":511999,\"weight\":511999,\"kv\":511999,"
+    "\"cached\":511999,\"host\":511999,\"host_free\":511999,\"warm\":511999,\"parked\":511999},"
+    "\"recent\":{\"step\":1,\"load\":1,\"idle\":1},\"turns\":18000000000,\"thrash\":{\"now\":true}}"
+    "],"
+    "\"models\":[{\"name\":\"NAME\",\"state\":\"loading\",\"bytes\":{\"loaded\":1,\"total\":1},"
+    "\"held\":true,\"pin\":\"warm\",\"class\":\"system\",\"weight\":1000,"
+    "\"share\":{\"policy\":\"besteffort\",\"percent\":6400},\"min_bytes\":1072693248,"
+    "\"max_bytes\":1072693248,\"running\":100000,\"waiting\":100000,\"loads\":1234567,"
+    "\"pages\":{\"weight\":511999,\"kv\":511999},\"evictions\":{\"idle\":12345678},"
+    "\"switch\":{\"mean\":{\"stage_s\":119.9}},\"device_s\":431999000,\"idle_s\":431999000,"
+    "\"recent\":{\"share\":64,\"prompt_tokens_per_s\":123456,\"output_tokens_per_s\":123456},"
+    "\"placed\":[{\"device\":\"NAME\",\"replica\":\"joining\"}],\"desired_replicas\":64}],"
+    "\"tenants\":[{\"name\":\"NAME\",\"class\":\"normal\",\"weight\":1000,"
+    "\"share\":{\"policy\":\"besteffort\",\"percent\":6400},\"min_bytes\":1072693248,"
+    "\"max_bytes\":1072693248,\"used_bytes\":1072693248,\"refused\":123456789012,"
+    "\"queue\":{\"running\":100000,\"waiting\":100000},\"use\":{\"tokens_today\":9007199254740992},"
+    "\"recent\":{\"share\":64,\"prompt_tokens_per_s\":123456,\"output_tokens_per_s\":123456},"
+    "\"limits\":{\"requests_per_min\":4000000000,\"tokens_per_min\":4000000000,"
+    "\"concurrent\":4000000000,\"tokens_per_day\":900719925474099,"
+    "\"tokens_per_month\":900719925474099},\"keys\":100000}],"
+    "\"queues\":{\"running\":100000,\"waiting\":100000,\"paused\":100000},\"draining\":true,"
+    "\"config\":{\"path\":\"/NAME/NAME\",\"reloads\":{\"ok\":123456789,\"refused\":123456789},"
+    "\"unsaved\":4096}}";
+
+/* wide_state with this name everywhere. */
+static json_t *state_of(const char *name) {
+    buf text = {0};
+    for (const char *p = wide_state; *p != 0;) {
+        const char *hole = strstr(p, "NAME");
+        buf_add(&text, p, hole != NULL ? (size_t)(hole - p) : strlen(p));
+        p = hole != NULL ? hole + 4 : p + strlen(p);
+        if (hole != NULL) buf_add_str(&text, name);
+    }
+    json_t *state = load(buf_cstr(&text));
+    buf_deinit(&text);
+    return state;
+}
+
+/* Code points of the longest line. */
+static size_t longest_line(const char *text) {
+    size_t longest = 0, n = 0;
+    for (; *text != 0; text++) {
+        n = *text == '\n' ? 0 : n + (((unsigned char)*text & 0xC0) != 0x80);
+        longest = size_max(longest, n);
+    }
+    return longest;
+}
+
+static void no_table_is_wider_than_a_terminal(void) {
+    static void (*const shows[])(buf *, const json_t *) = {show_state, show_models, show_tenants};
+    static const char *const names[] = {
+        "m", "Meta-Llama-3.1-70B-Instruct-Q4_K_M-with-a-very-long-name-of-a-fine-tune-2026-11-26",
+        "gr\xc3\xbc\xc3\x9f-"
+        "\xc3\xa4\xc3\xb6\xc3\xbc\xc3\xa4\xc3\xb6\xc3\xbc\xc3\xa4\xc3\xb6\xc3\xbc"
+        "\xc3\xa4\xc3\xb6\xc3\xbc\xc3\xa4\xc3\xb6\xc3\xbc\xc3\xa4\xc3\xb6\xc3\xbc"
+        "\xc3\xa4\xc3\xb6\xc3\xbc\xc3\xa4\xc3\xb6\xc3\xbc\xc3\xa4\xc3\xb6\xc3\xbc"};
+    for (size_t i = 0; i < INFERD_COUNT(names); i++) {
+        json_t *state = state_of(names[i]);
+        for (size_t k = 0; k < INFERD_COUNT(shows); k++) {
+            buf out = {0};
+            shows[k](&out, state);
+            size_t n = longest_line(buf_cstr(&out));
+            EXPECT(n <= SHOW_WIDTH);
+            if (n > SHOW_WIDTH) printf("%zu columns:\n%s", n, buf_cstr(&out));
+            if (i > 0) EXPECT(strstr(buf_cstr(&out), "\xe2\x80\xa6") != NULL);
+            json_t *whole = json_string(buf_cstr(&out)); // cut between characters: it is UTF-8
+            EXPECT(whole != NULL);
+            json_decref(whole);
+            buf_deinit(&out);
+        }
+        json_decref(state);
+    }
+}
+
+static void a_model_tells_how_many_replicas_serve_and_how_many_it_wants(void) {
+    json_t *state = load("{\"models\":[{\"name\":\"one\",\"placed\":[{\"replica\":\"serving\"}],"
+                         "\"desired_replicas\":1},{\"name\":\"two\",\"placed\":[{\"replica\":"
+                         "\"serving\"},{\"replica\":\"joining\"}],\"desired_replicas\":2,"
+                         "\"placement_problem\":\"cpu1 is full\"}]}");
+    buf out = {0};
+    show_state(&out, state);
+    EXPECT(strstr(buf_cstr(&out), "  1\ntwo ") != NULL);
+    EXPECT(strstr(buf_cstr(&out), "  1, wants 2\n") != NULL);
+    EXPECT(strstr(buf_cstr(&out), "two: no device for another replica: cpu1 is full\n") != NULL);
+    buf_deinit(&out);
+    json_decref(state);
+}
+
+static void a_plan_tells_warm_and_cold_bring_ups_apart(void) {
+    json_t *plan = load(
+        "{\"model\":\"m\",\"fits\":true,\"victims\":[{\"name\":\"a\",\"when\":\"load\",\"why\":"
+        "\"idle\",\"bytes\":1024,\"idle_s\":2},{\"name\":\"b\",\"when\":\"min\",\"why\":\"idle\","
+        "\"bytes\":1024,\"idle_s\":2}],\"bring_up\":{\"s\":2.8,\"from\":\"file\",\"measured\":true,"
+        "\"basis\":\"its earlier loads\",\"file\":{\"n\":1,\"s\":2.8},\"host\":{\"n\":3,\"s\":"
+        "0.06}}}");
+    buf out = {0};
+    show_plan(&out, plan);
+    EXPECT_STR(buf_cstr(&out), "m fits\n"
+                               "  evicts      a (idle, 1.0 KiB, idle 2.0 s)\n"
+                               "  evicts      b, once it uses its min (idle, 1.0 KiB, idle 2.0 s)\n"
+                               "  brought up in 2.8 s, from its file (its earlier loads)\n"
+                               "    from its file: 2.8 s (mean of 1 bring-up)\n"
+                               "    from its copy in host memory: 60 ms (mean of 3 bring-ups)\n");
+    buf_deinit(&out);
+    json_decref(plan);
 }
 
 /* ---- routes ---- */
@@ -720,6 +872,7 @@ static const test_case tests[] = {
     TEST(no_model_is_evicted_while_there_is_room),
     TEST(the_lowest_class_goes_first_then_the_least_worth),
     TEST(an_unneeded_victim_is_spared),
+    TEST(a_min_names_the_models_that_it_takes_pages_of),
     TEST(no_model_is_evicted_in_vain),
     TEST(work_of_a_lower_class_goes_after_the_idle),
     TEST(what_is_pinned_stays_and_counts_for_others),
@@ -741,7 +894,11 @@ static const test_case tests[] = {
     TEST(answers_are_read_whole_or_not_at_all),
     TEST(names_become_one_segment),
     TEST(sizes_and_times_are_for_people),
+    TEST(counts_have_at_most_five_places),
     TEST(tables_are_aligned_and_hold_no_controls),
+    TEST(no_table_is_wider_than_a_terminal),
+    TEST(a_model_tells_how_many_replicas_serve_and_how_many_it_wants),
+    TEST(a_plan_tells_warm_and_cold_bring_ups_apart),
     TEST(a_name_may_stand_in_the_middle_of_a_route),
 };
 TEST_MAIN(tests)

@@ -26,14 +26,13 @@ static const char *const source_names[] = {"held", "shared", "counted", "file"};
 typedef struct snapshot {
     const engine *e;
     plan_device d;
-    plan_model *models;   // [REGISTRY_SLOTS] owned, like the others
-    plan_member *members; // [REGISTRY_SLOTS]
-    uint32_t *idx_of;     // [REGISTRY_SLOTS] of a slot's weights in models, or UINT32_MAX
-    uint32_t *member_of;  // [REGISTRY_SLOTS] of a slot in members, or UINT32_MAX
-    feasible_task *tasks; // [REGISTRY_SLOTS]
-    const char **names;   // [REGISTRY_SLOTS] of models, for tasks; borrowed
-    uint64_t bytes_per_s; // measured speed of bringing up models
-    bool measured;
+    plan_model *models;          // [REGISTRY_SLOTS] owned, like the others
+    plan_member *members;        // [REGISTRY_SLOTS]
+    uint32_t *idx_of;            // [REGISTRY_SLOTS] of a slot's weights in models, or UINT32_MAX
+    uint32_t *member_of;         // [REGISTRY_SLOTS] of a slot in members, or UINT32_MAX
+    feasible_task *tasks;        // [REGISTRY_SLOTS]
+    const char **names;          // [REGISTRY_SLOTS] of models, for tasks; borrowed
+    engine_bring_ups file, host; // of all models; n is bytes
 } snapshot;
 
 static void snapshot_deinit(snapshot *s) {
@@ -45,11 +44,9 @@ static void snapshot_deinit(snapshot *s) {
     free(s->names);
 }
 
-/* Average time to bring it up, from its file or from host memory. */
-static uint64_t bring_us(const engine_model_info *i) {
-    uint64_t us = i->n_loads > 0 ? i->sum.load_us / i->n_loads : 0;
-    bool warm = i->state == MODEL_WARM || i->state == MODEL_LOADING;
-    return us + (warm || i->n_stages == 0 ? 0 : i->sum.stage_us / i->n_stages);
+static void add_bytes(engine_bring_ups *sum, const engine_bring_ups *b, uint64_t n_bytes) {
+    sum->n += b->n * n_bytes;
+    sum->us += b->us;
 }
 
 /* `leaves`: it is being replaced, so its guarantees end. */
@@ -93,7 +90,6 @@ static uint64_t reserve_of(const app *a, uint32_t device_idx) {
 }
 
 static bool take_snapshot(snapshot *s, const app *a, uint32_t device_idx, int replaced) {
-    uint64_t n_bytes = 0, us = 0;
     engine_stats stats;
     *s = (snapshot){.e = fleet_engine(a->fleet, device_idx),
                     .models = calloc(REGISTRY_SLOTS, sizeof *s->models),
@@ -115,9 +111,9 @@ static bool take_snapshot(snapshot *s, const app *a, uint32_t device_idx, int re
         engine_model_get(s->e, i, &info);
         if (info.state == MODEL_NONE) continue;
         add_member(s, a, i, &info, (int)i == replaced);
-        if (info.weights_of != i || info.n_stages == 0) continue;
-        n_bytes += info.bytes_total * info.n_stages;
-        us += info.sum.stage_us + info.sum.load_us;
+        if (info.weights_of != i) continue;
+        add_bytes(&s->file, &info.from_file, (uint64_t)info.weight_pages * stats.page_bytes);
+        add_bytes(&s->host, &info.from_host, (uint64_t)info.weight_pages * stats.page_bytes);
     }
     s->d.n_pages = stats.pages_device;
     s->d.n_free = stats.pages_device_free;
@@ -127,9 +123,6 @@ static bool take_snapshot(snapshot *s, const app *a, uint32_t device_idx, int re
     s->d.reserved_pages = stats.pages_reserved;
     s->d.models = s->models;
     s->d.members = s->members;
-    s->measured = us > 0 && n_bytes > 0;
-    s->bytes_per_s =
-        s->measured ? (uint64_t)((double)n_bytes / ((double)us / 1e6)) + 1 : PLAN_BYTES_PER_S;
     return true;
 }
 
@@ -139,10 +132,10 @@ typedef struct question {
     plan_wanted w;
     weight_source source;
     uint64_t file_bytes, weight_bytes;
-    bool known;        // it was brought up before
-    uint64_t known_us; // time to bring it up from its present state
-    bool there;        // its weights are on the device
-    model_state state; // MODEL_NONE: it is not served there
+    engine_bring_ups from_file, from_host; // its own
+    bool there;                            // its weights are on the device
+    bool warm;                             // they are in host memory
+    model_state state;                     // MODEL_NONE: it is not served there
 } question;
 
 static void ask_of_file(question *q, const snapshot *s, const model *m) {
@@ -162,8 +155,9 @@ static void ask_of_slot(question *q, const snapshot *s, const app *a, uint32_t s
     q->w.idx = s->idx_of[slot];
     q->w.member_idx = s->member_of[slot];
     q->there = info.state == MODEL_HOT;
-    q->known = info.n_loads > 0;
-    q->known_us = bring_us(&info);
+    q->warm = info.state == MODEL_WARM || info.state == MODEL_LOADING;
+    q->from_file = info.from_file;
+    q->from_host = info.from_host;
     ask_of_file(q, s, app_model(a, slot)->m);
     if (info.weight_pages > 0) q->w.weight_pages = info.weight_pages;
     bool held = q->w.idx != UINT32_MAX && s->models[q->w.idx].weight_pages > 0;
@@ -205,32 +199,60 @@ static void add_checks(buf *out, const plan_answer *p, uint64_t page_bytes) {
     buf_add_char(out, ']');
 }
 
-static void add_victims(buf *out, const plan_answer *p, const snapshot *s) {
+static void add_victims(buf *out, const plan_answer *p, const snapshot *s, gen_class prio) {
     buf_add_str(out, ",\"victims\":[");
     for (uint32_t i = 0; i < p->n_victims; i++) {
         const plan_model *m = &s->models[p->victims[i]];
         buf_add_str(out, i > 0 ? ",{\"name\":" : "{\"name\":");
         json_add_string(out, m->name, strlen(m->name));
-        buf_add_format(out,
-                       ",\"why\":\"%s\",\"class\":\"%s\",\"bytes\":%llu,\"idle_s\":%.3f,"
-                       "\"back_s\":%.3f}",
-                       i < p->n_idle ? "idle" : "lower class", admin_class_name(m->prio),
-                       (unsigned long long)((m->weight_pages + m->kv_pages) * s->d.page_bytes),
-                       (double)m->idle_us / 1e6, (double)m->reload_us / 1e6);
+        buf_add_format(
+            out,
+            ",\"when\":\"%s\",\"why\":\"%s\",\"class\":\"%s\",\"bytes\":%llu,\"idle_s\":%.3f,"
+            "\"back_s\":%.3f}",
+            i < p->n_for_load ? "load" : "min",
+            m->n_work == 0   ? "idle"
+            : m->prio > prio ? "lower class"
+                             : "beyond its own min",
+            admin_class_name(m->prio),
+            (unsigned long long)((m->weight_pages + m->kv_pages) * s->d.page_bytes),
+            (double)m->idle_us / 1e6, (double)m->reload_us / 1e6);
     }
     buf_add_char(out, ']');
 }
 
+/* Its own bring-ups of one kind. */
+static void add_own(buf *out, const char *name, const engine_bring_ups *b) {
+    buf_add_format(out, ",\"%s\":{\"n\":%llu,\"s\":", name, (unsigned long long)b->n);
+    if (b->n > 0)
+        buf_add_format(out, "%.6f}", (double)b->us / (double)b->n / 1e6);
+    else
+        buf_add_str(out, "null}");
+}
+
+/* The time from where its weights are now; bring-ups of the other kind say nothing about it. */
 static void add_bring_up(buf *out, const question *q, const snapshot *s) {
-    double seconds = q->there   ? 0.0
-                     : q->known ? (double)q->known_us / 1e6
-                                : (double)q->weight_bytes / (double)s->bytes_per_s;
-    const char *basis = q->there      ? "it is there"
-                        : q->known    ? "its earlier loads"
-                        : s->measured ? "loads of other models"
-                                      : "nothing was measured yet";
-    buf_add_format(out, ",\"bring_up\":{\"s\":%.3f,\"bytes_per_s\":%llu,\"basis\":\"%s\"}", seconds,
-                   (unsigned long long)s->bytes_per_s, basis);
+    const engine_bring_ups *own = q->warm ? &q->from_host : &q->from_file,
+                           *all = q->warm ? &s->host : &s->file;
+    bool measured = all->n > 0 && all->us > 0;
+    double per_s = measured ? (double)all->n / ((double)all->us / 1e6) : (double)PLAN_BYTES_PER_S;
+    double seconds = q->there     ? 0.0
+                     : own->n > 0 ? (double)own->us / (double)own->n / 1e6
+                                  : (double)q->weight_bytes / per_s;
+    const char *basis = q->there     ? "it is there"
+                        : own->n > 0 ? "its earlier loads"
+                        : measured   ? "loads of other models"
+                                     : "not measured yet, 500 MB/s are assumed";
+    buf_add_format(out,
+                   ",\"bring_up\":{\"s\":%.6f,\"from\":\"%s\",\"measured\":%s,"
+                   "\"bytes_per_s\":%.0f,\"basis\":\"%s\"",
+                   seconds,
+                   q->there  ? "device"
+                   : q->warm ? "host"
+                             : "file",
+                   q->there || own->n > 0 ? "true" : "false", per_s, basis);
+    add_own(out, "file", &q->from_file);
+    add_own(out, "host", &q->from_host);
+    buf_add_char(out, '}');
 }
 
 /* The subject of a question: a served model (slot), or one that was opened for the question. */
@@ -386,7 +408,7 @@ static void write_plan(buf *out, const app *a, const verdict *v, const device_pl
                    (unsigned long long)q->file_bytes,
                    q->file_bytes > 0 ? (double)n_bytes / (double)q->file_bytes : 0.0);
     add_checks(out, p, d->s.d.page_bytes);
-    add_victims(out, p, &d->s);
+    add_victims(out, p, &d->s, q->w.prio);
     add_bring_up(out, q, &d->s);
     add_devices(out, a, all, problems);
     buf_add_str(out, ",\"problems\":");

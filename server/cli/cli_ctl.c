@@ -26,7 +26,7 @@ static const char usage[] =
     "  load | unload | drop | prefetch | drain | undrain NAME [--wait] [--timeout S]\n"
     "  pin NAME [--level warm|hot] [--wait]\n"
     "  unpin NAME\n"
-    "  plan FILE.json | plan --load NAME  check whether it would fit\n"
+    "  plan FILE.json | plan --load NAME | plan model NAME KEY=VALUE...   would it fit?\n"
     "  set model|tenant NAME KEY=VALUE... [--persist]   weight=4 share.percent=30 max=8GiB\n"
     "  config get | config put FILE.json (- is standard input)\n"
     "\n"
@@ -187,36 +187,6 @@ static bool read_file(const char *path, buf *out) {
     return fine;
 }
 
-/* The file holds a question, or a model as in the configuration. */
-static int do_plan(const ctl *c) {
-    buf text = {0};
-    json_t *v = NULL;
-    if (c->n_words != (c->load == NULL ? 2 : 1)) return use("expected a file, or --load NAME");
-    if (c->load != NULL) {
-        v = json_pack("{s:s}", "load", c->load);
-    } else {
-        if (!read_file(c->words[1], &text)) {
-            buf_deinit(&text);
-            return EXIT_USAGE;
-        }
-        v = parse(&text);
-        buf_deinit(&text);
-        if (!json_is_object(v)) {
-            json_decref(v);
-            fprintf(stderr, "inferd: %s: expected a JSON object\n", c->words[1]);
-            return EXIT_USAGE;
-        }
-        if (json_object_get(v, "path") != NULL) v = json_pack("{s:o}", "model", v);
-    }
-    char *question = v == NULL ? NULL : json_dumps(v, JSON_COMPACT);
-    json_decref(v);
-    if (question == NULL) return fputs("inferd: no memory\n", stderr), EXIT_REFUSED;
-    int status =
-        ask(c, "POST", "/admin/plan", (bytes){question, strlen(question)}, CONFIG_S, show_plan);
-    free(question);
-    return status;
-}
-
 /* share.percent=30: a JSON value if it parses, else text. */
 static bool set_value(json_t *into, char *word) {
     char *value = strchr(word, '='), *dot;
@@ -235,6 +205,99 @@ static bool set_value(json_t *into, char *word) {
     json_t *v = json_loads(value, JSON_DECODE_ANY, NULL);
     if (v == NULL) v = json_string(value);
     return json_object_set_new(into, word, v) == 0;
+}
+
+/* ---- plans ---- */
+
+/* A question of a file, which holds one, or a model as in the configuration.  NULL: said why. */
+static json_t *question_of_file(const char *path) {
+    buf text = {0};
+    json_t *v = read_file(path, &text) ? parse(&text) : NULL;
+    bool read = text.n > 0 && !text.failed;
+    buf_deinit(&text);
+    if (json_is_object(v))
+        return json_object_get(v, "path") != NULL ? json_pack("{s:o}", "model", v) : v;
+    if (read) fprintf(stderr, "inferd: %s: expected a JSON object\n", path);
+    json_decref(v);
+    return NULL;
+}
+
+static bool is_text(const json_t *v, const char *text) {
+    return json_is_string(v) && strcmp(json_string_value(v), text) == 0;
+}
+
+/* By name or alias. */
+static json_t *find_model(const json_t *config, const char *name) {
+    const json_t *models = json_object_get(config, "models");
+    for (size_t i = 0; i < json_array_size(models); i++) {
+        json_t *m = json_array_get(models, i);
+        const json_t *aliases = json_object_get(m, "aliases");
+        if (is_text(json_object_get(m, "name"), name)) return m;
+        for (size_t k = 0; k < json_array_size(aliases); k++)
+            if (is_text(json_array_get(aliases, k), name)) return m;
+    }
+    return NULL;
+}
+
+/* null brings a default back, as in `set`. */
+static void drop_nulls(json_t *v) {
+    const char *key;
+    json_t *inner;
+    void *next;
+    json_object_foreach_safe(v, next, key, inner) {
+        if (json_is_null(inner))
+            json_object_del(v, key);
+        else
+            drop_nulls(inner);
+    }
+}
+
+/* plan model NAME KEY=VALUE...: the model as it would be after `set` with the same words.  NULL:
+ * said why, *status is set. */
+static json_t *question_of_words(const ctl *c, int *status) {
+    ctl_answer answer;
+    inferd_err err = {0};
+    *status = EXIT_USAGE;
+    if (ctl_ask(&c->target, "GET", "/admin/config", (bytes){0}, TIMEOUT_S, &answer, &err) !=
+        INFERD_OK) {
+        fprintf(stderr, "inferd: %s\n", err.text);
+        if (err.status != INFERD_EINVAL) *status = EXIT_UNREACHABLE;
+        return NULL;
+    }
+    json_t *config = parse(&answer.body), *model = find_model(config, c->words[2]);
+    buf_deinit(&answer.body);
+    json_incref(model);
+    json_decref(config);
+    if (model == NULL) {
+        fprintf(stderr, "inferd: the configuration has no model \"%s\"\n", c->words[2]);
+        *status = EXIT_REFUSED;
+        return NULL;
+    }
+    for (int i = 3; i < c->n_words; i++) {
+        if (set_value(model, c->words[i])) continue;
+        json_decref(model);
+        use("expected: plan model NAME KEY=VALUE...");
+        return NULL;
+    }
+    drop_nulls(model);
+    return json_pack("{s:o}", "model", model);
+}
+
+static int do_plan(const ctl *c) {
+    int status = EXIT_USAGE;
+    bool words = c->n_words >= 4 && strcmp(c->words[1], "model") == 0 && c->load == NULL;
+    if (!words && c->n_words != (c->load == NULL ? 2 : 1))
+        return use("expected a file, --load NAME, or model NAME KEY=VALUE...");
+    json_t *v = c->load != NULL ? json_pack("{s:s}", "load", c->load)
+                : words         ? question_of_words(c, &status)
+                                : question_of_file(c->words[1]);
+    char *question = v == NULL ? NULL : json_dumps(v, JSON_COMPACT);
+    json_decref(v);
+    if (question == NULL) return status;
+    status =
+        ask(c, "POST", "/admin/plan", (bytes){question, strlen(question)}, CONFIG_S, show_plan);
+    free(question);
+    return status;
 }
 
 static void show_changed(buf *out, const json_t *v) {

@@ -31,6 +31,15 @@ void show_add_seconds(buf *out, double seconds) {
         buf_add_format(out, "%.1f h", seconds / 3600);
 }
 
+void show_add_count(buf *out, uint64_t n) {
+    static const char *const units[] = {"", "k", "M", "G", "T", "P", "E"};
+    double value = (double)n;
+    size_t u = 0;
+    if (n >= 100000)
+        for (; value >= 999.5; u++) value /= 1000;
+    buf_add_format(out, value < 9.95 && u > 0 ? "%.1f%s" : "%.0f%s", value, units[u]);
+}
+
 /* ---- reading ---- */
 
 static const json_t *member(const json_t *v, const char *path) {
@@ -60,13 +69,18 @@ static uint64_t count_of(const json_t *v, const char *path) {
 
 /* ---- tables ---- */
 
-enum { COLUMNS_MAX = 16 };
+enum { COLUMNS_MAX = 16, CUT_WIDTH_MIN = 6 };
 
+/* The first character of a head: '>' right-aligned; '~' cut where the table would be too wide. */
 typedef struct table {
-    const char *const *heads; // a leading '>': the column is right-aligned
+    const char *const *heads;
     uint32_t n_columns;
     buf cells; // each ends with a NUL, row by row
 } table;
+
+static bool has_mark(const char *head) {
+    return head[0] == '>' || head[0] == '~';
+}
 
 static void end_cell(table *t) {
     buf_add_char(&t->cells, 0);
@@ -78,12 +92,30 @@ static void add_cell(table *t, const char *text) {
 }
 
 static void add_number(table *t, uint64_t n) {
-    buf_add_format(&t->cells, "%llu", (ull)n);
+    show_add_count(&t->cells, n);
     end_cell(t);
 }
 
 static void add_size(table *t, uint64_t n_bytes) {
     show_add_size(&t->cells, n_bytes);
+    end_cell(t);
+}
+
+static void add_seconds(table *t, double seconds) {
+    show_add_seconds(&t->cells, seconds);
+    end_cell(t);
+}
+
+static void add_percent(table *t, double ratio) {
+    buf_add_format(&t->cells, "%.1f", ratio * 100);
+    end_cell(t);
+}
+
+static void add_rate(table *t, double per_s) {
+    if (per_s > 0 && per_s < 99.5)
+        buf_add_format(&t->cells, "%.1f", per_s);
+    else
+        show_add_count(&t->cells, (uint64_t)(per_s + 0.5));
     end_cell(t);
 }
 
@@ -94,27 +126,54 @@ static size_t width_of(const char *text) {
     return n;
 }
 
-static void write_cell(buf *out, const char *text, size_t width, bool right, bool last) {
-    size_t pad = width - width_of(text);
-    if (right) buf_add_format(out, "%*s", (int)pad, "");
-    /* Names come from files: control characters must not reach the terminal. */
-    for (const char *p = text; *p != 0; p++)
+/* The first `width` code points; a longer text ends with an ellipsis. */
+static void write_cut(buf *out, const char *text, size_t width) {
+    bool cut = width_of(text) > width;
+    size_t n = 0;
+    for (const char *p = text; *p != 0; p++) {
+        n += ((unsigned char)*p & 0xC0) != 0x80;
+        if (cut && n >= width) break;
+        /* Names come from files: control characters must not reach the terminal. */
         buf_add_char(out, (unsigned char)*p < 0x20 || *p == 0x7f ? ' ' : *p);
+    }
+    if (cut) buf_add_str(out, "\xe2\x80\xa6");
+}
+
+static void write_cell(buf *out, const char *text, size_t width, bool right, bool last) {
+    size_t n = width_of(text), pad = width > n ? width - n : 0;
+    if (right) buf_add_format(out, "%*s", (int)pad, "");
+    write_cut(out, text, width);
     if (!right && !last) buf_add_format(out, "%*s", (int)pad, "");
     buf_add_str(out, last ? "\n" : "  ");
+}
+
+/* Narrows the widest of the columns that may be cut until the table is SHOW_WIDTH wide. */
+static void fit_widths(const table *t, size_t *widths) {
+    size_t total = 2 * (t->n_columns - 1);
+    for (uint32_t i = 0; i < t->n_columns; i++) total += widths[i];
+    for (; total > SHOW_WIDTH; total--) {
+        uint32_t widest = UINT32_MAX;
+        for (uint32_t i = 0; i < t->n_columns; i++)
+            if (t->heads[i][0] == '~' && widths[i] > CUT_WIDTH_MIN &&
+                (widest == UINT32_MAX || widths[i] > widths[widest]))
+                widest = i;
+        if (widest == UINT32_MAX) return;
+        widths[widest]--;
+    }
 }
 
 static void write_table(table *t, buf *out) {
     size_t widths[COLUMNS_MAX];
     const char *end = t->cells.n > 0 ? t->cells.p + t->cells.n : t->cells.p;
     for (uint32_t i = 0; i < t->n_columns; i++)
-        widths[i] = width_of(t->heads[i] + (t->heads[i][0] == '>'));
+        widths[i] = width_of(t->heads[i] + has_mark(t->heads[i]));
     uint32_t column = 0;
     for (const char *p = t->cells.p; p < end; p += strlen(p) + 1, column++)
         widths[column % t->n_columns] = size_max(widths[column % t->n_columns], width_of(p));
+    fit_widths(t, widths);
     for (uint32_t i = 0; i < t->n_columns; i++) {
-        bool right = t->heads[i][0] == '>';
-        write_cell(out, t->heads[i] + right, widths[i], right, i + 1 == t->n_columns);
+        const char *head = t->heads[i];
+        write_cell(out, head + has_mark(head), widths[i], head[0] == '>', i + 1 == t->n_columns);
     }
     column = 0;
     for (const char *p = t->cells.p; p < end; p += strlen(p) + 1, column++) {
@@ -124,7 +183,7 @@ static void write_table(table *t, buf *out) {
     buf_deinit(&t->cells);
 }
 
-/* ---- answers ---- */
+/* ---- models ---- */
 
 static void add_share(table *t, const json_t *v) {
     uint64_t percent = count_of(v, "share.percent");
@@ -148,25 +207,30 @@ static void add_bounds(table *t, const json_t *v) {
 
 static void add_state_cell(table *t, const json_t *m) {
     double total = number_of(m, "bytes.total"), done = number_of(m, "bytes.loaded");
-    const char *state = text_of(m, "state");
+    const char *state = text_of(m, "state"), *pin = text_of(m, "pin");
     buf_add_str(&t->cells, state);
     if ((strcmp(state, "staging") == 0 || strcmp(state, "loading") == 0) && total > 0)
         buf_add_format(&t->cells, " %.0f %%", done / total * 100);
     if (json_is_true(member(m, "held"))) buf_add_str(&t->cells, ", drained");
-    if (strcmp(text_of(m, "pin"), "none") != 0)
-        buf_add_format(&t->cells, ", pinned %s", text_of(m, "pin"));
+    if (pin[0] != 0 && strcmp(pin, "none") != 0) buf_add_format(&t->cells, ", pin %s", pin);
     end_cell(t);
 }
 
-/* "1 of 2" (serving, of those needed), then their devices, with the state of those not serving. */
-static void add_replicas(table *t, const json_t *m) {
+/* "2" replicas that serve; "1, wants 2" while its load needs more of them. */
+static void add_serving(table *t, const json_t *m) {
+    const json_t *replicas = member(m, "placed");
+    uint64_t n = 0, wanted = count_of(m, "desired_replicas");
+    for (size_t i = 0; i < json_array_size(replicas); i++)
+        n += strcmp(text_of(json_array_get(replicas, i), "replica"), "serving") == 0;
+    buf_add_format(&t->cells, "%llu", (ull)n);
+    if (n != wanted) buf_add_format(&t->cells, ", wants %llu", (ull)wanted);
+    end_cell(t);
+}
+
+/* The devices with a replica, with the state of those not serving. */
+static void add_placed(table *t, const json_t *m) {
     const json_t *replicas = member(m, "placed");
     size_t n = json_array_size(replicas);
-    uint64_t n_serving = 0;
-    for (size_t i = 0; i < n; i++)
-        n_serving += strcmp(text_of(json_array_get(replicas, i), "replica"), "serving") == 0;
-    buf_add_format(&t->cells, "%llu of %llu", (ull)n_serving, (ull)count_of(m, "desired_replicas"));
-    end_cell(t);
     for (size_t i = 0; i < n; i++) {
         const json_t *r = json_array_get(replicas, i);
         const char *state = text_of(r, "replica");
@@ -178,48 +242,82 @@ static void add_replicas(table *t, const json_t *m) {
     end_cell(t);
 }
 
-void show_models(buf *out, const json_t *state) {
-    static const char *const heads[] = {
-        "MODEL", "STATE",  "CLASS",    "SHARE",   "MEMORY",  ">WEIGHTS", ">KV",      ">RUN",
-        ">WAIT", ">LOADS", ">EVICTED", ">SWITCH", ">DEVICE", ">IDLE",    "REPLICAS", "DEVICES"};
+static uint64_t count_evictions(const json_t *m) {
+    const char *key;
+    const json_t *v;
+    uint64_t n = 0;
+    json_object_foreach((json_t *)(uintptr_t)member(m, "evictions"), key, v) n +=
+        (uint64_t)json_integer_value(v);
+    return n;
+}
+
+static void show_model_use(buf *out, const json_t *state) {
+    static const char *const heads[] = {"~MODEL", "~STATE", ">WEIGHTS", ">KV",   ">RUN",    ">WAIT",
+                                        ">IN/S",  ">OUT/S", ">USED%",   ">IDLE", "REPLICAS"};
     table t = {.heads = heads, .n_columns = INFERD_COUNT(heads)};
     const json_t *models = member(state, "models");
     uint64_t page =
         count_of(json_array_get(member(state, "devices"), 0), "page_bytes"); // of the first device
     for (size_t i = 0; i < json_array_size(models); i++) {
-        const json_t *m = json_array_get(models, i), *evictions = member(m, "evictions"), *v;
-        const char *key;
-        uint64_t n_evicted = 0;
-        json_object_foreach((json_t *)(uintptr_t)evictions, key, v) n_evicted +=
-            (uint64_t)json_integer_value(v);
+        const json_t *m = json_array_get(models, i);
         add_cell(&t, text_of(m, "name"));
         add_state_cell(&t, m);
-        add_cell(&t, text_of(m, "class"));
-        add_share(&t, m);
-        add_bounds(&t, m);
         add_size(&t, (count_of(m, "pages.weight") + count_of(m, "pages.warm")) * page);
         add_size(&t, count_of(m, "pages.kv") * page);
         add_number(&t, count_of(m, "running"));
         add_number(&t, count_of(m, "waiting"));
-        add_number(&t, count_of(m, "loads"));
-        add_number(&t, n_evicted);
-        show_add_seconds(&t.cells, number_of(m, "switch.mean.reclaim_s") +
-                                       number_of(m, "switch.mean.stage_s") +
-                                       number_of(m, "switch.mean.load_s"));
-        end_cell(&t);
-        show_add_seconds(&t.cells, number_of(m, "device_s"));
-        end_cell(&t);
-        show_add_seconds(&t.cells, number_of(m, "idle_s"));
-        end_cell(&t);
-        add_replicas(&t, m);
+        add_rate(&t, number_of(m, "recent.prompt_tokens_per_s"));
+        add_rate(&t, number_of(m, "recent.output_tokens_per_s"));
+        add_percent(&t, number_of(m, "recent.share"));
+        add_seconds(&t, number_of(m, "idle_s"));
+        add_serving(&t, m);
     }
     write_table(&t, out);
+}
+
+static void show_model_settings(buf *out, const json_t *state) {
+    static const char *const heads[] = {"~MODEL",   "CLASS",   "SHARE",   "MEMORY", ">LOADS",
+                                        ">EVICTED", ">SWITCH", ">DEVICE", "~ON"};
+    table t = {.heads = heads, .n_columns = INFERD_COUNT(heads)};
+    const json_t *models = member(state, "models");
+    for (size_t i = 0; i < json_array_size(models); i++) {
+        const json_t *m = json_array_get(models, i);
+        add_cell(&t, text_of(m, "name"));
+        add_cell(&t, text_of(m, "class"));
+        add_share(&t, m);
+        add_bounds(&t, m);
+        add_number(&t, count_of(m, "loads"));
+        add_number(&t, count_evictions(m));
+        add_seconds(&t, number_of(m, "switch.mean.reclaim_s") +
+                            number_of(m, "switch.mean.stage_s") +
+                            number_of(m, "switch.mean.load_s"));
+        add_seconds(&t, number_of(m, "device_s"));
+        add_placed(&t, m);
+    }
+    write_table(&t, out);
+}
+
+/* Sentences of the daemon, under the tables. */
+static void show_model_troubles(buf *out, const json_t *state) {
+    const json_t *models = member(state, "models");
     for (size_t i = 0; i < json_array_size(models); i++) {
         const json_t *m = json_array_get(models, i);
         if (text_of(m, "error")[0] != 0)
             buf_add_format(out, "%s: %s\n", text_of(m, "name"), text_of(m, "error"));
+        if (text_of(m, "placement_problem")[0] != 0)
+            buf_add_format(out, "%s: no device for another replica: %s\n", text_of(m, "name"),
+                           text_of(m, "placement_problem"));
     }
 }
+
+void show_models(buf *out, const json_t *state) {
+    show_model_use(out, state);
+    buf_add_char(out, '\n');
+    show_model_settings(out, state);
+    show_model_troubles(out, state);
+}
+
+/* ---- tenants ---- */
 
 static void add_limit(table *t, const json_t *tenant, const char *path) {
     if (json_is_integer(member(tenant, path)))
@@ -228,10 +326,34 @@ static void add_limit(table *t, const json_t *tenant, const char *path) {
         add_cell(t, "-"); // null: no limit
 }
 
-void show_tenants(buf *out, const json_t *state) {
-    static const char *const heads[] = {"TENANT",   "UP TO",    "SHARE",    "MEMORY",
-                                        ">USED",    ">REQ/MIN", ">TOK/MIN", ">CONCURRENT",
-                                        ">TOK/DAY", ">TOK/MON", ">KEYS"};
+static void show_tenant_use(buf *out, const json_t *state) {
+    static const char *const heads[] = {"~TENANT", ">USED%",   ">ENTITLED%", ">TODAY", ">RUN",
+                                        ">WAIT",   ">REFUSED", ">IN/S",      ">OUT/S", ">KV"};
+    table t = {.heads = heads, .n_columns = INFERD_COUNT(heads)};
+    const json_t *tenants = member(state, "tenants");
+    for (size_t i = 0; i < json_array_size(tenants); i++) {
+        const json_t *v = json_array_get(tenants, i);
+        uint64_t percent = count_of(v, "share.percent");
+        add_cell(&t, text_of(v, "name"));
+        add_percent(&t, number_of(v, "recent.share"));
+        if (percent > 0)
+            add_number(&t, percent);
+        else
+            add_cell(&t, "-"); // a part by its weight
+        add_number(&t, count_of(v, "use.tokens_today"));
+        add_number(&t, count_of(v, "queue.running"));
+        add_number(&t, count_of(v, "queue.waiting"));
+        add_number(&t, count_of(v, "refused"));
+        add_rate(&t, number_of(v, "recent.prompt_tokens_per_s"));
+        add_rate(&t, number_of(v, "recent.output_tokens_per_s"));
+        add_size(&t, count_of(v, "used_bytes"));
+    }
+    write_table(&t, out);
+}
+
+static void show_tenant_settings(buf *out, const json_t *state) {
+    static const char *const heads[] = {"~TENANT",  "UP TO",    "~SHARE",   "MEMORY",   ">REQ/MIN",
+                                        ">TOK/MIN", ">AT ONCE", ">TOK/DAY", ">TOK/MON", ">KEYS"};
     table t = {.heads = heads, .n_columns = INFERD_COUNT(heads)};
     const json_t *tenants = member(state, "tenants");
     for (size_t i = 0; i < json_array_size(tenants); i++) {
@@ -240,7 +362,6 @@ void show_tenants(buf *out, const json_t *state) {
         add_cell(&t, text_of(v, "class"));
         add_share(&t, v);
         add_bounds(&t, v);
-        add_size(&t, count_of(v, "used_bytes"));
         add_limit(&t, v, "limits.requests_per_min");
         add_limit(&t, v, "limits.tokens_per_min");
         add_limit(&t, v, "limits.concurrent");
@@ -251,57 +372,136 @@ void show_tenants(buf *out, const json_t *state) {
     write_table(&t, out);
 }
 
+void show_tenants(buf *out, const json_t *state) {
+    show_tenant_use(out, state);
+    buf_add_char(out, '\n');
+    show_tenant_settings(out, state);
+}
+
+/* ---- devices ---- */
+
 static void show_devices(buf *out, const json_t *state) {
-    static const char *const heads[] = {"DEVICE",  "KIND",    ">MEMORY", ">FREE",   ">WEIGHTS",
-                                        ">KV",     ">CACHED", ">WARM",   ">PARKED", ">STEPS%",
-                                        ">LOADS%", ">IDLE%",  ">TURNS"};
+    static const char *const heads[] = {"~DEVICE", ">MEMORY", ">FREE",   ">WEIGHTS", ">KV",
+                                        ">CACHED", ">STEPS%", ">LOADS%", ">IDLE%",   ">TURNS"};
     table t = {.heads = heads, .n_columns = INFERD_COUNT(heads)};
     const json_t *devices = member(state, "devices");
     for (size_t i = 0; i < json_array_size(devices); i++) {
         const json_t *d = json_array_get(devices, i);
         uint64_t page = count_of(d, "page_bytes");
-        double wall = number_of(d, "account.wall_s");
-        static const char *const sizes[] = {"pages.total", "pages.free",   "pages.weight",
-                                            "pages.kv",    "pages.cached", "pages.warm",
-                                            "pages.parked"};
-        static const char *const parts[] = {"account.step_s", "account.load_s", "account.idle_s"};
+        static const char *const sizes[] = {"pages.device", "pages.device_free", "pages.weight",
+                                            "pages.kv", "pages.cached"};
         add_cell(&t, text_of(d, "name"));
-        if (json_is_true(member(d, "lost"))) buf_add_str(&t.cells, "lost: ");
-        add_cell(&t, text_of(d, "about")[0] != 0 ? text_of(d, "about") : text_of(d, "kind"));
         for (size_t k = 0; k < INFERD_COUNT(sizes); k++) add_size(&t, count_of(d, sizes[k]) * page);
-        for (size_t k = 0; k < INFERD_COUNT(parts); k++) {
-            buf_add_format(&t.cells, "%.1f", wall > 0 ? number_of(d, parts[k]) / wall * 100 : 0.0);
-            end_cell(&t);
-        }
-        buf_add_format(&t.cells, "%llu%s", (ull)count_of(d, "turns"),
-                       json_is_true(member(d, "thrash.now")) ? ", thrashing" : "");
-        end_cell(&t);
+        add_percent(&t, number_of(d, "recent.step"));
+        add_percent(&t, number_of(d, "recent.load"));
+        add_percent(&t, number_of(d, "recent.idle"));
+        add_number(&t, count_of(d, "turns"));
     }
     write_table(&t, out);
+}
+
+/* Host memory, and what the device is. */
+static void show_hosts(buf *out, const json_t *state) {
+    static const char *const heads[] = {"~DEVICE", ">HOST ARENA", ">FREE",
+                                        ">WARM",   ">PARKED",     "~COMPUTES ON"};
+    table t = {.heads = heads, .n_columns = INFERD_COUNT(heads)};
+    const json_t *devices = member(state, "devices");
+    for (size_t i = 0; i < json_array_size(devices); i++) {
+        const json_t *d = json_array_get(devices, i);
+        uint64_t page = count_of(d, "page_bytes");
+        static const char *const sizes[] = {"pages.host", "pages.host_free", "pages.warm",
+                                            "pages.parked"};
+        add_cell(&t, text_of(d, "name"));
+        for (size_t k = 0; k < INFERD_COUNT(sizes); k++) add_size(&t, count_of(d, sizes[k]) * page);
+        if (json_is_true(member(d, "lost"))) buf_add_str(&t.cells, "lost: ");
+        if (json_is_true(member(d, "thrash.now"))) buf_add_str(&t.cells, "thrashing: ");
+        add_cell(&t, text_of(d, "about")[0] != 0 ? text_of(d, "about") : text_of(d, "kind"));
+    }
+    write_table(&t, out);
+}
+
+/* ---- the state ---- */
+
+/* A path is cut at its beginning. */
+static void add_path(buf *out, const char *path, size_t width) {
+    size_t n = width_of(path);
+    if (n > width) {
+        for (size_t skip = n - width + 1; skip > 0; path++)
+            skip -= ((unsigned char)path[1] & 0xC0) != 0x80;
+        buf_add_str(out, "\xe2\x80\xa6");
+    }
+    write_cut(out, path, width);
+}
+
+static void show_summary(buf *out, const json_t *state) {
+    buf_add_format(out, "\nrunning %llu, waiting %llu, paused %llu",
+                   (ull)count_of(state, "queues.running"), (ull)count_of(state, "queues.waiting"),
+                   (ull)count_of(state, "queues.paused"));
+    if (json_is_true(member(state, "draining"))) buf_add_str(out, "; shutting down");
+    buf_add_format(
+        out, "\nrates and percents: of the last %.0f s%s\n", number_of(state, "recent.window_s"),
+        json_array_size(member(state, "tenants")) > 0 ? "; refused: 429 and 503 since the start"
+                                                      : "");
+    if (text_of(state, "config.path")[0] == 0) return;
+    add_path(out, text_of(state, "config.path"), SHOW_WIDTH);
+    buf_add_format(out,
+                   "\nreloads: %llu applied, %llu refused; changes: %llu applied, %llu refused, "
+                   "%llu not in the file\n",
+                   (ull)count_of(state, "config.reloads.ok"),
+                   (ull)count_of(state, "config.reloads.refused"),
+                   (ull)count_of(state, "config.changes.ok"),
+                   (ull)count_of(state, "config.changes.refused"),
+                   (ull)count_of(state, "config.unsaved"));
 }
 
 void show_state(buf *out, const json_t *state) {
     show_devices(out, state);
     buf_add_char(out, '\n');
-    show_models(out, state);
+    show_hosts(out, state);
+    buf_add_char(out, '\n');
+    show_model_use(out, state);
+    show_model_troubles(out, state);
     if (json_array_size(member(state, "tenants")) > 0) {
         buf_add_char(out, '\n');
-        show_tenants(out, state);
+        show_tenant_use(out, state);
     }
-    buf_add_format(out, "\nrunning %llu, waiting %llu, paused %llu",
-                   (ull)count_of(state, "queues.running"), (ull)count_of(state, "queues.waiting"),
-                   (ull)count_of(state, "queues.paused"));
-    if (text_of(state, "config.path")[0] != 0)
-        buf_add_format(out,
-                       "; %s, reloads: %llu applied, %llu refused; changes: %llu applied, %llu "
-                       "refused, %llu not in the file",
-                       text_of(state, "config.path"), (ull)count_of(state, "config.reloads.ok"),
-                       (ull)count_of(state, "config.reloads.refused"),
-                       (ull)count_of(state, "config.changes.ok"),
-                       (ull)count_of(state, "config.changes.refused"),
-                       (ull)count_of(state, "config.unsaved"));
-    if (json_is_true(member(state, "draining"))) buf_add_str(out, "; shutting down");
-    buf_add_char(out, '\n');
+    show_summary(out, state);
+}
+
+/* ---- plans ---- */
+
+static void show_victims(buf *out, const json_t *victims) {
+    for (size_t i = 0; i < json_array_size(victims); i++) {
+        const json_t *v = json_array_get(victims, i);
+        bool later = strcmp(text_of(v, "when"), "min") == 0;
+        buf_add_format(out, "  evicts      %s%s (%s, ", text_of(v, "name"),
+                       later ? ", once it uses its min" : "", text_of(v, "why"));
+        show_add_size(out, count_of(v, "bytes"));
+        buf_add_str(out, ", idle ");
+        show_add_seconds(out, number_of(v, "idle_s"));
+        buf_add_str(out, ")\n");
+    }
+}
+
+static void add_measured(buf *out, const json_t *b, const char *kind, const char *from) {
+    const json_t *v = member(b, kind);
+    uint64_t n = count_of(v, "n");
+    if (n == 0) return;
+    buf_add_format(out, "    from its %s: ", from);
+    show_add_seconds(out, number_of(v, "s"));
+    buf_add_format(out, " (mean of %llu bring-up%s)\n", (ull)n, n == 1 ? "" : "s");
+}
+
+static void show_bring_up(buf *out, const json_t *b) {
+    const char *from = text_of(b, "from");
+    buf_add_str(out, "  brought up in ");
+    if (!json_is_true(member(b, "measured"))) buf_add_str(out, "about ");
+    show_add_seconds(out, number_of(b, "s"));
+    if (strcmp(from, "device") != 0)
+        buf_add_format(out, ", from %s", strcmp(from, "host") == 0 ? "host memory" : "its file");
+    buf_add_format(out, " (%s)\n", text_of(b, "basis"));
+    add_measured(out, b, "file", "file");
+    add_measured(out, b, "host", "copy in host memory");
 }
 
 void show_plan(buf *out, const json_t *plan) {
@@ -319,18 +519,8 @@ void show_plan(buf *out, const json_t *plan) {
     }
     if (json_is_true(member(plan, "turns")))
         buf_add_str(out, "  not now, but in time slices with models of its class\n");
-    for (size_t i = 0; i < json_array_size(victims); i++) {
-        const json_t *v = json_array_get(victims, i);
-        buf_add_format(out, "  evicts      %s (%s, ", text_of(v, "name"), text_of(v, "why"));
-        show_add_size(out, count_of(v, "bytes"));
-        buf_add_str(out, ", idle ");
-        show_add_seconds(out, number_of(v, "idle_s"));
-        buf_add_str(out, ")\n");
-    }
-    if (member(plan, "bring_up") == NULL || !fits) return;
-    buf_add_str(out, "  brought up in ");
-    show_add_seconds(out, number_of(plan, "bring_up.s"));
-    buf_add_format(out, " (%s)\n", text_of(plan, "bring_up.basis"));
+    show_victims(out, victims);
+    if (member(plan, "bring_up") != NULL && fits) show_bring_up(out, member(plan, "bring_up"));
 }
 
 void show_error(buf *out, const json_t *answer) {

@@ -95,12 +95,14 @@ static uint64_t lent_by(const plan_device *d, const plan_wanted *w, const room *
 typedef enum kind {
     KIND_IDLE,
     KIND_LOWER, // its work is of a lower class than the wanted one's
-    KIND_EQUAL  // of the same class: they would share time slices
+    KIND_EQUAL, // of the same class: they would share time slices
+    KIND_ANY
 } kind;
 
 static bool is_of(const plan_device *d, uint32_t i, const plan_wanted *w, kind k) {
     const plan_model *m = &d->models[i];
     if (!may_go(d, i, w)) return false;
+    if (k == KIND_ANY) return true;
     if (m->n_work == 0 || k == KIND_IDLE) return m->n_work == 0 && k == KIND_IDLE;
     return k == KIND_LOWER ? m->prio > w->prio : m->prio == w->prio;
 }
@@ -230,22 +232,37 @@ static uint32_t held_by_wanted(const plan_device *d, const plan_wanted *w) {
     return (m->owns ? 0 : weights) + u32_less(m->held_pages, m->cached_pages);
 }
 
-/* Is there enough memory for it? */
-static bool check_pages(const plan_device *d, const plan_wanted *w, const room *r,
-                        feasible_owner *o, feasible_pages *f) {
+static feasible_owner owner_of(const plan_device *d, const plan_wanted *w, const room *r) {
     uint32_t shared = w->weight_pages - own_weight_pages(d, w); // do not count for its ceiling
     bool limited = w->max_pages < FEASIBLE_UNLIMITED - shared;
     uint64_t lent = lent_by(d, w, r);
-    *o = (feasible_owner){.weight_pages = w->weight_pages,
-                          .finish_pages = PLAN_KV_PAGES,
-                          .min_pages = w->min_pages,
-                          .held_pages = held_by_wanted(d, w),
-                          .max_pages = limited ? w->max_pages + shared : FEASIBLE_UNLIMITED,
-                          .free_pages = d->n_free,
-                          .guaranteed_pages = guaranteed_max(unfilled_pages(d, w), d),
-                          .revocable_pages = lent < UINT32_MAX ? (uint32_t)lent : UINT32_MAX,
-                          .page_bytes = d->page_bytes};
+    return (feasible_owner){.weight_pages = w->weight_pages,
+                            .finish_pages = PLAN_KV_PAGES,
+                            .min_pages = w->min_pages,
+                            .held_pages = held_by_wanted(d, w),
+                            .max_pages = limited ? w->max_pages + shared : FEASIBLE_UNLIMITED,
+                            .free_pages = d->n_free,
+                            .guaranteed_pages = guaranteed_max(unfilled_pages(d, w), d),
+                            .revocable_pages = lent < UINT32_MAX ? (uint32_t)lent : UINT32_MAX,
+                            .page_bytes = d->page_bytes};
+}
+
+/* May it have enough memory?  Its min is given to it in any case. */
+static bool check_pages(const plan_device *d, const plan_wanted *w, const room *r,
+                        feasible_owner *o, feasible_pages *f) {
+    *o = owner_of(d, w, r);
     return feasible_pages_check(o, f);
+}
+
+/* The pages that are missing for its weights and so many pages of keys and values, unless more
+ * models are evicted: its min does not free any. */
+static uint64_t missing_pages(const plan_device *d, const plan_wanted *w, const room *r,
+                              uint32_t kv_pages) {
+    feasible_pages f;
+    feasible_owner o = owner_of(d, w, r);
+    o.finish_pages = kv_pages;
+    o.min_pages = 0;
+    return feasible_pages_check(&o, &f) ? 0 : f.need_pages - f.may_pages;
 }
 
 /* Adds victims of one kind until there is enough memory: each time the next model that cannot be
@@ -256,16 +273,15 @@ static bool add_victims(const plan_device *d, const plan_wanted *w, kind k, room
     uint32_t *pages = calloc(d->n_models + (size_t)1, sizeof *pages);
     room *gives = calloc(d->n_models + (size_t)1, sizeof *gives);
     bool fine = left != NULL && pages != NULL && gives != NULL;
-    feasible_owner o;
-    feasible_pages f;
+    uint64_t missing;
     uint32_t n = fine ? collect(d, w, k, left) : 0;
     for (uint32_t i = 0; i < n; i++) gives[i] = left_by(d, w, left[i]);
-    while (n > 0 && !check_pages(d, w, r, &o, &f)) {
+    while (n > 0 && (missing = missing_pages(d, w, r, PLAN_KV_PAGES)) > 0) {
         for (uint32_t i = 0; i < n; i++) {
             room then = add(*r, gives[i]);
-            pages[i] = (uint32_t)(lent_by(d, w, &then) - o.revocable_pages);
+            pages[i] = (uint32_t)(lent_by(d, w, &then) - lent_by(d, w, r));
         }
-        uint32_t next = worth_first(pages, n, f.need_pages - f.may_pages);
+        uint32_t next = worth_first(pages, n, missing);
         out->victims[out->n_victims++] = left[next];
         out->n_idle += k == KIND_IDLE;
         *r = add(*r, gives[next]);
@@ -277,6 +293,45 @@ static bool add_victims(const plan_device *d, const plan_wanted *w, kind k, room
     free(left);
     free(pages);
     return fine;
+}
+
+static bool is_victim(const plan_answer *p, uint32_t idx) {
+    for (uint32_t i = 0; i < p->n_victims; i++)
+        if (p->victims[i] == idx) return true;
+    return false;
+}
+
+/* Adds models of one kind in order of eviction, of those that give it pages, until so many pages of
+ * keys and values have room.  False: no memory. */
+static bool add_in_order(const plan_device *d, const plan_wanted *w, kind k, uint32_t kv_pages,
+                         room *r, plan_answer *out) {
+    uint32_t *left = calloc(d->n_models + (size_t)1, sizeof *left);
+    uint32_t n = left != NULL ? collect(d, w, k, left) : 0;
+    for (uint32_t i = 0; i < n && missing_pages(d, w, r, kv_pages) > 0; i++) {
+        room more = left_by(d, w, left[i]), then = add(*r, more);
+        if (is_victim(out, left[i]) || lent_by(d, w, &then) <= lent_by(d, w, r)) continue;
+        out->victims[out->n_victims++] = left[i];
+        *r = then;
+    }
+    free(left);
+    return left != NULL;
+}
+
+/* Within its min it takes pages of any model that has more than its own. */
+static bool is_owed(const plan_device *d, const plan_wanted *w) {
+    return own_weight_pages(d, w) == w->weight_pages &&
+           w->min_pages >= w->weight_pages + PLAN_KV_PAGES;
+}
+
+/* The models that go for its load, then those that go while its keys and values fill its min. */
+static bool list_victims(const plan_device *d, const plan_wanted *w, room r, plan_answer *out) {
+    uint32_t kv_pages = u32_less(w->min_pages, own_weight_pages(d, w));
+    if (!add_victims(d, w, KIND_IDLE, &r, out)) return false;
+    if (!is_owed(d, w) && !add_victims(d, w, KIND_LOWER, &r, out)) return false;
+    if (is_owed(d, w) && !add_in_order(d, w, KIND_ANY, PLAN_KV_PAGES, &r, out)) return false;
+    out->n_for_load = out->n_victims;
+    return add_in_order(d, w, KIND_IDLE, kv_pages, &r, out) &&
+           add_in_order(d, w, KIND_LOWER, kv_pages, &r, out);
 }
 
 bool plan_model_check(const plan_device *d, const plan_wanted *w, plan_answer *out) {
@@ -295,17 +350,16 @@ bool plan_model_check(const plan_device *d, const plan_wanted *w, plan_answer *o
     out->fits = true;
     for (uint32_t i = 0; i < out->n_checks; i++) out->fits = out->fits && out->checks[i].kept;
 
-    room r = room_without_cached(d, w), idle = room_after_kind(d, w, r, KIND_IDLE);
-    room all = room_after_kind(d, w, idle, KIND_LOWER);
-    bool by_idle = check_pages(d, w, &idle, &o, &f);
-    bool enough = by_idle || check_pages(d, w, &all, &o, &f);
-    if (!enough) { // evict no model if all are not enough
-        r = all;
-    } else if (!add_victims(d, w, KIND_IDLE, &r, out) ||
-               (!by_idle && !add_victims(d, w, KIND_LOWER, &r, out))) {
+    room r = room_without_cached(d, w), all = room_after_kind(d, w, r, KIND_IDLE);
+    all = room_after_kind(d, w, all, KIND_LOWER);
+    bool enough = check_pages(d, w, &all, &o, &f);
+    /* Evict no model if all are not enough. */
+    if (enough && !list_victims(d, w, r, out)) {
         plan_answer_deinit(out);
         return false;
     }
+    if (!enough) r = all;
+    for (uint32_t i = 0; i < out->n_for_load; i++) r = add(r, left_by(d, w, out->victims[i]));
     check_pages(d, w, &r, &o, &f);
     plan_check *c = add_check(out, "memory", f.need_pages, f.may_pages);
     feasible_pages_say(&f, &o, c->text, sizeof c->text);

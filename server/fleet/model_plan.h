@@ -7,6 +7,11 @@
  *   2  of these the lowest class first
  *   3  in a class the least worth first (scheduler/worth.h), except models that the others spare
  *
+ * A guarantee (min) that covers the load is given in any case: after the idle models, any model
+ * goes that gives it pages, whatever its class and work.  Beyond the load its keys and values fill
+ * the min page by page: then idle models and those with work of a lower class go in this order, and
+ * none is spared.
+ *
  * A pinned model is never evicted, and no model is evicted if all of them were not enough.  Not
  * considered: whether a model is protected because it came up recently (policy.min_residency_ms).
  *
@@ -94,8 +99,9 @@ typedef struct plan_answer {
     bool fits;          // all checks are kept, apart from "memory"
     bool now;           // and "memory" too, once the victims are evicted
     uint32_t *victims;  // [n_victims] indices in models, in order of eviction; owned
-    uint32_t n_victims; // the first n_idle are idle
-    uint32_t n_idle;
+    uint32_t n_victims; // the first n_for_load go at its load, the others once it uses its min
+    uint32_t n_idle;    // of the first n_for_load, the first n_idle are idle
+    uint32_t n_for_load;
     bool slices; // not now, but it would share time slices with models of its class
 } plan_answer;
 
