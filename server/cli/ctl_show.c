@@ -444,14 +444,13 @@ static void show_summary(buf *out, const json_t *state) {
                                                       : "");
     if (text_of(state, "config.path")[0] == 0) return;
     add_path(out, text_of(state, "config.path"), SHOW_WIDTH);
-    buf_add_format(out,
-                   "\nreloads: %llu applied, %llu refused; changes: %llu applied, %llu refused, "
-                   "%llu not in the file\n",
-                   (ull)count_of(state, "config.reloads.ok"),
-                   (ull)count_of(state, "config.reloads.refused"),
-                   (ull)count_of(state, "config.changes.ok"),
-                   (ull)count_of(state, "config.changes.refused"),
-                   (ull)count_of(state, "config.unsaved"));
+    buf_add_format(
+        out,
+        "\nreloads: %llu applied, %llu refused; changes: %llu applied, %llu refused, "
+        "%llu not in the file\n",
+        (ull)count_of(state, "config.reloads.ok"), (ull)count_of(state, "config.reloads.refused"),
+        (ull)count_of(state, "config.changes.ok"), (ull)count_of(state, "config.changes.refused"),
+        (ull)count_of(state, "config.unsaved"));
 }
 
 void show_state(buf *out, const json_t *state) {
