@@ -85,13 +85,32 @@ static void print(buf *out) {
     buf_deinit(out);
 }
 
+/* Where nobody says which socket: the environment's, or the first default one with a daemon.  NULL:
+ * there is none, and standard error says where it was looked for. */
+static const char *find_socket(char places[ADMIN_SOCKET_PLACES][ADMIN_SOCKET_BYTES]) {
+    const char *path = getenv("INFERD_ADMIN_SOCKET");
+    if (path != NULL && *path != 0) return path;
+    inferd_err why[ADMIN_SOCKET_PLACES];
+    uint32_t n = admin_socket_places(places);
+    for (uint32_t i = 0; i < n; i++)
+        if (ctl_is_there(places[i], &why[i])) return places[i];
+    fputs("inferd: found no daemon: INFERD_ADMIN_SOCKET is not set", stderr);
+    for (uint32_t i = 0; i < n; i++) fprintf(stderr, "; %s", why[i].text);
+    fputs(".  Name it with --socket PATH (admin.listen), or --url http://HOST:PORT\n", stderr);
+    return NULL;
+}
+
 /* Sends a request and shows the answer.  `how` NULL: unchanged. */
 static int ask(const ctl *c, const char *method, const char *path, bytes body, unsigned timeout_s,
                show *how) {
     ctl_answer answer;
+    ctl_target target = c->target;
+    char places[ADMIN_SOCKET_PLACES][ADMIN_SOCKET_BYTES];
     inferd_err err = {0};
     buf out = {0};
-    if (ctl_ask(&c->target, method, path, body, timeout_s, &answer, &err) != INFERD_OK) {
+    if (target.url == NULL && target.socket_path == NULL) target.socket_path = find_socket(places);
+    if (target.url == NULL && target.socket_path == NULL) return EXIT_UNREACHABLE;
+    if (ctl_ask(&target, method, path, body, timeout_s, &answer, &err) != INFERD_OK) {
         fprintf(stderr, "inferd: %s\n", err.text);
         return err.status == INFERD_EINVAL ? EXIT_USAGE : EXIT_UNREACHABLE;
     }
@@ -433,31 +452,11 @@ static int read_options(int argc, char **argv, ctl *c, const char **key_env) {
     return c->n_words == 0 ? use("expected a command") : -1;
 }
 
-/* Where nobody says which socket: the environment's, or the first default one with a daemon.  NULL:
- * there is none, and standard error says where it was looked for. */
-static const char *find_socket(char places[ADMIN_SOCKET_PLACES][ADMIN_SOCKET_BYTES]) {
-    const char *path = getenv("INFERD_ADMIN_SOCKET");
-    if (path != NULL && *path != 0) return path;
-    inferd_err why[ADMIN_SOCKET_PLACES];
-    uint32_t n = admin_socket_places(places);
-    for (uint32_t i = 0; i < n; i++)
-        if (ctl_is_there(places[i], &why[i])) return places[i];
-    fputs("inferd: found no daemon: INFERD_ADMIN_SOCKET is not set", stderr);
-    for (uint32_t i = 0; i < n; i++) fprintf(stderr, "; %s", why[i].text);
-    fputs(".  Name it with --socket PATH (admin.listen), or --url http://HOST:PORT\n", stderr);
-    return NULL;
-}
-
 int cli_ctl(int argc, char **argv) {
     ctl c = {.timeout_s = TIMEOUT_S, .every_s = 1};
     const char *key_env = NULL;
     int status = read_options(argc, argv, &c, &key_env);
     if (status >= 0) return status;
-    char places[ADMIN_SOCKET_PLACES][ADMIN_SOCKET_BYTES];
-    if (c.target.url == NULL && c.target.socket_path == NULL) {
-        c.target.socket_path = find_socket(places);
-        if (c.target.socket_path == NULL) return EXIT_UNREACHABLE;
-    }
     if (c.target.url != NULL) {
         c.target.key = getenv(key_env != NULL ? key_env : "INFERD_ADMIN_KEY");
         if (c.target.key == NULL && key_env != NULL) {
