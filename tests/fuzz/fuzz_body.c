@@ -2,6 +2,8 @@
  *
  * The first byte chooses the route.  What is accepted must hold the promises that the rest of the
  * server relies on; INFERD_CHECK makes a broken one a finding. */
+#include <math.h>
+
 #include "api_params.h"
 #include "inferd/buf.h"
 
@@ -21,8 +23,12 @@ static void check_refusal(const api_error *e) {
 }
 
 static void check_numbers(const api_params *p) {
-    INFERD_CHECK(p->temperature >= 0 && p->temperature <= 2 && p->top_p > 0 && p->top_p <= 1);
-    INFERD_CHECK(p->repetition_penalty > 0 && p->top_k >= 0 && p->n >= 1 && p->n <= API_N_MAX);
+    for (sampling_param i = 0; i < SAMPLING_PARAMS; i++) {
+        const sampling_range *r = sampling_about(i);
+        double v = p->sampling[i]; // NaN: not given
+        INFERD_CHECK(isnan(v) || (v >= r->min && v <= r->max && !(r->above_min && v == r->min)));
+    }
+    INFERD_CHECK(p->n >= 1 && p->n <= API_N_MAX);
     INFERD_CHECK(p->n_logprobs >= -1 && p->n_logprobs <= API_TOP_MAX && p->min_tokens >= 0);
     INFERD_CHECK(p->max_tokens == API_UNSET ||
                  (p->max_tokens >= p->min_tokens && p->max_tokens <= INT32_MAX));
