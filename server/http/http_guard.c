@@ -316,8 +316,9 @@ static bool refuse_path(const guard *g, const http_route *routes, size_t n, guar
             nearest_try(&meant, g->target, routes[i].path);
     const char *route = nearest_word(&meant);
     refuse(why, 404, "unknown_url", "There is nothing at this path.");
-    snprintf(why->text, sizeof why->text, "There is nothing at %s%s%s.", path,
-             route != NULL ? "; did you mean " : "", route != NULL ? route : "");
+    snprintf(why->text, sizeof why->text, "There is nothing at %s%s%s%s", path,
+             route != NULL ? "; did you mean " : "", route != NULL ? route : "",
+             route != NULL ? "?" : ".");
     return false;
 }
 

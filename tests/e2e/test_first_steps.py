@@ -148,7 +148,7 @@ def test_a_wrong_path_is_named_with_the_nearest(tiny, path, hint):
     message = r.json()["error"]["message"]
     assert r.status_code == 404 and r.json()["error"]["code"] == "unknown_url"
     shown = path.replace('"', "?") if '"' not in path else message[len("There is nothing at "):-1]
-    assert message == f"There is nothing at {shown}" + (f"; did you mean {hint}." if hint else "."), message
+    assert message == f"There is nothing at {shown}" + (f"; did you mean {hint}?" if hint else "."), message
 
 
 def test_a_long_path_is_cut_off(tiny):
