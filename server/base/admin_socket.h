@@ -1,4 +1,4 @@
-/* admin_socket.h - where the socket file of administrators is when nobody says where: the daemon
+/* admin_socket.h - where the socket file of administrators is by default: the daemon
  * takes the first place whose folder is there or can be made, and `inferd ctl` looks in the same
  * order.
  *

@@ -85,8 +85,8 @@ static void print(buf *out) {
     buf_deinit(out);
 }
 
-/* Where nobody says which socket: the environment's, or the first default one with a daemon.  NULL:
- * there is none, and standard error says where it was looked for. */
+/* The socket without an option: that of the environment, or the first default one with a daemon.
+ * NULL: there is none, and standard error says where it was looked for. */
 static const char *find_socket(char places[ADMIN_SOCKET_PLACES][ADMIN_SOCKET_BYTES]) {
     const char *path = getenv("INFERD_ADMIN_SOCKET");
     if (path != NULL && *path != 0) return path;
