@@ -1454,13 +1454,13 @@ static void weights_without_effect_are_noted(void) {
         notes_of(THREE("\"weight\":1", "\"weight\":3", "\"weight\":1")),
         "tenants[1].weight: 3 beside 1 divides the output of model \"m\" only while more than "
         "running_max (32) requests want to run; with fewer, each gets a token per step, and "
-        "weights only decide whose prompts come first\n");
+        "weights only decide which tenant's prompts come first\n");
 #define FEW(n, weight) "\"limits\":{\"concurrent\":" n "},\"weight\":" weight
-    EXPECT_STR(
-        notes_of(THREE(FEW("10", "1"), FEW("10", "3"), FEW("12", "1"))),
-        "tenants[1].weight: 3 beside 1 only decides whose prompts model \"m\" computes first: "
-        "its tenants have at most 32 requests at a time (limits.concurrent), all fit in "
-        "running_max (32), and each gets a token per step\n");
+    EXPECT_STR(notes_of(THREE(FEW("10", "1"), FEW("10", "3"), FEW("12", "1"))),
+               "tenants[1].weight: 3 beside 1 only decides which tenant's prompts model \"m\" "
+               "computes first: "
+               "its tenants have at most 32 requests at a time (limits.concurrent), all fit in "
+               "running_max (32), and each gets a token per step\n");
     EXPECT_STR(notes_of(THREE(FEW("10", "1"), FEW("10", "3"), FEW("13", "1"))), "");
     EXPECT_STR(notes_of(THREE(FEW("10", "2"), FEW("10", "2"), FEW("10", "2"))), "");
 #undef FEW

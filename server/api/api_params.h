@@ -102,7 +102,7 @@ typedef struct api_reader {
 typedef struct api_field {
     const char *name;
     unsigned routes;   // of api_route
-    unsigned required; // of them, those whose requests must have it
+    unsigned required; // of them, those that cannot do without it
     api_field_kind kind;
     double min, max;     // FIELD_INT, FIELD_REAL; FIELD_STRING: max bytes
     bool above_min;      // min itself is not allowed

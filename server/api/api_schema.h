@@ -5,8 +5,9 @@
  * name a field, a type or a bound that the reader does not have (test_api_schema compares them,
  * value by value).  The rules for all rows are in it: an optional field may be null, a refused one
  * has its neutral value or null, a body may have fields that are not in the table.  Rules between
- * fields are not in it. Schemas in the source are written with ' for ", and @stop_max for that
- * number of the limits. Thread: any. */
+ * fields are not in it.  Schemas in the source are written with ' for ", and @stop_max for that
+ * number of the limits.
+ * Thread: any. */
 #ifndef INFERD_API_SCHEMA_H
 #define INFERD_API_SCHEMA_H
 

@@ -1,8 +1,8 @@
 /* admin_socket.h - where the socket file of administrators is by default: the daemon
- * takes the first place whose folder is there or can be made, and `inferd ctl` looks in the same
- * order.
+ * takes the first place with a folder that is there or can be made, and `inferd ctl` looks in the
+ * same order.
  *
- *     $XDG_RUNTIME_DIR/inferd/admin.sock   of a user who is logged in
+ *     $XDG_RUNTIME_DIR/inferd/admin.sock   of a logged-in user
  *     /run/inferd/admin.sock               of root, or a service with that runtime folder
  *
  * Thread: any, as getenv. */

@@ -86,6 +86,7 @@ int cli_check(int argc, char **argv) {
     json_in_init();
     bool fine = config_load(path, &config, &problems, &err) == INFERD_OK;
     uint64_t *file_bytes = fine ? calloc((size_t)config->n_models + 1, sizeof *file_bytes) : NULL;
+    if (fine && file_bytes == NULL) inferd_fail(&err, INFERD_ENOMEM, "no memory for %s", path);
     fine = fine && file_bytes != NULL && config_check(config, &problems) &&
            check_models(config, allow_dummy, file_bytes, &problems);
     if (!fine) {

@@ -438,10 +438,15 @@ static void show_summary(buf *out, const json_t *state) {
                    (ull)count_of(state, "queues.running"), (ull)count_of(state, "queues.waiting"),
                    (ull)count_of(state, "queues.paused"));
     if (json_is_true(member(state, "draining"))) buf_add_str(out, "; shutting down");
-    buf_add_format(
-        out, "\nrates and percents: of the last %.0f s%s\n", number_of(state, "recent.window_s"),
-        json_array_size(member(state, "tenants")) > 0 ? "; refused: 429 and 503 since the start"
-                                                      : "");
+    double window_s = number_of(state, "recent.window_s");
+    buf_add_str(out, "\nrates and percents: of ");
+    if (window_s < 1)
+        buf_add_str(out, "less than a second");
+    else
+        buf_add_format(out, "the last %.0f s", window_s);
+    if (json_array_size(member(state, "tenants")) > 0)
+        buf_add_str(out, "; refused: 429 and 503 since the start");
+    buf_add_char(out, '\n');
     if (text_of(state, "config.path")[0] == 0) return;
     add_path(out, text_of(state, "config.path"), SHOW_WIDTH);
     buf_add_format(

@@ -29,7 +29,7 @@ const char run_commands_help[] =
 
 static const char blanks[] = " \t\r\n";
 
-/* The command whose name the first n bytes are; N_COMMANDS: none. */
+/* The command with the first n bytes as its name; N_COMMANDS: none. */
 static size_t find(const char *word, size_t n) {
     size_t i = 0;
     while (i < N_COMMANDS &&

@@ -139,7 +139,7 @@ typedef struct inferd_config {
     char *state_dir; // folder of token quotas; NULL: in memory only
     config_policy policy;
     config_admin admin;
-    char **cors; // [n_cors] origins whose web pages may use the server; NULL: this machine's
+    char **cors; // [n_cors] their web pages may use the server; NULL: those of this machine
     uint32_t n_cors;
     config_model *models;
     uint32_t n_models;

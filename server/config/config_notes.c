@@ -176,7 +176,7 @@ static void note_slot_weights(const inferd_config *c, config_report *r) {
         if (u.n_concurrent <= slots)
             config_problem(
                 r, &at,
-                "%u beside %u only decides whose prompts model \"%.40s\" computes first: "
+                "%u beside %u only decides which tenant's prompts model \"%.40s\" computes first: "
                 "its tenants have at most %llu requests at a time (limits.concurrent), all "
                 "fit in running_max (%u), and each gets a token per step",
                 a != 1 ? a : b, a != 1 ? b : a, m->name, (ull)u.n_concurrent, slots);
@@ -185,7 +185,7 @@ static void note_slot_weights(const inferd_config *c, config_report *r) {
                 r, &at,
                 "%u beside %u divides the output of model \"%.40s\" only while more than "
                 "running_max (%u) requests want to run; with fewer, each gets a token per "
-                "step, and weights only decide whose prompts come first",
+                "step, and weights only decide which tenant's prompts come first",
                 a != 1 ? a : b, a != 1 ? b : a, m->name, slots);
         else
             continue;

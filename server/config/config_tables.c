@@ -409,7 +409,7 @@ static const option of_config[] = {
     {"admin", OPTION_OBJECT, AT(C, admin), .table = &admin_table,
      .about = "access to the admin API"},
     {"cors", OPTION_TEXTS, AT(C, cors), COUNT(C, n_cors), .min = 1, .max = MEMBERS_MAX, .live = true,
-     .about = "origins, as `https://chat.example`, whose web pages may use the server, beside this "
+     .about = "origins, as `https://chat.example`: their web pages may use the server, beside this "
               "machine's; `\"*\"`: all; absent: this machine's; empty: none"},
     {"models", OPTION_LIST, AT(C, models), COUNT(C, n_models), .max = CONFIG_MODELS_MAX,
      .table = &model_table, .required = true, .live = true, .about = "the served models"},

@@ -126,7 +126,7 @@ static config_size_text write_in(uint64_t n, uint64_t base, const char *const un
     return out;
 }
 
-/* 24GB is also 23437500KiB: nobody wrote that. */
+/* 24GB is also 23437500KiB, which no configuration says. */
 config_size_text config_write_size(uint64_t n) {
     static const char *const binary[] = {"", "KiB", "MiB", "GiB", "TiB"};
     static const char *const decimal_units[] = {"", "KB", "MB", "GB", "TB"};
