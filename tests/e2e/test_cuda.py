@@ -11,6 +11,7 @@ import random
 import re
 import signal
 import socket
+import statistics
 import subprocess
 import threading
 import time
@@ -444,9 +445,10 @@ def test_one_of_two_devices_is_lost(launch, tiny_model, tmp_path, loss):
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for t in threads:
         t.start()
-    while len(answers) < 8:
+    while len(answers) < 24:
         time.sleep(0.01)
-    used = re.findall(r"event=done .*device=gpu(\d)", d.stderr())[-1]
+    # The one that most requests go to: the other may be left idle, and an idle one is not missed.
+    used = statistics.mode(re.findall(r"event=done .*device=gpu(\d)", d.stderr())[-12:])
     orders.write_text(f"lose {used}\n")
     if loss == "process":
         assert d.process.wait(60 * SLOW) == 70
