@@ -244,12 +244,12 @@ def test_memory_stays_the_same_over_2000_requests(launch, tiny_model):
                 "temperature": 3 if i % 5 == 0 else 1})
             assert r.status_code == (400 if i % 5 == 0 else 200)
 
-    d.rss_at_rest()
-    many(50 if SANITIZE else 500)
+    # First what is touched once: the pages of the pool, and tables of fixed size that fill up.
+    many(50 if SANITIZE else 2500)
     before = d.rss_at_rest()
     many(200 if SANITIZE else 2000)
     grown = d.rss_at_rest() - before
     print(f"RSS grew {grown} bytes")
-    assert SANITIZE or grown < 1 << 20  # sanitizers keep freed memory for a while
+    assert SANITIZE or grown < 256 << 10  # 128 bytes each; sanitizers keep freed memory for a while
     d.settled()
     assert d.stop() == 0
