@@ -65,10 +65,7 @@ static void submit(yard *y, gen_request *r) {
     yard_note_limits(y, q);
     q->is_private = r->cache_scope[1] != 0;
     const sched_limits *l = &y->core.options.limits;
-    q->may_be_refused =
-        y->n_alive >= l->queue_len_max ||
-        (l->objective == OBJECTIVE_SLA &&
-         (r->tpot_target_ms != 0 || y->slots[r->model_idx].policy.slo_tpot_ms != 0));
+    q->may_be_refused = y->n_alive >= l->queue_len_max;
     if (residency_state(&y->core.models, r->model_idx) == MODEL_FAILED)
         y->slots[r->model_idx].failed_us = now(y);
     r->arrival_us = now(y);

@@ -55,7 +55,9 @@ static void check_end(yard *y, request *q, const gen_event *e) {
         right = (st == INFERD_EDEVICE && q->has_failed_step) ||
                 (st == INFERD_ELOST && y->is_lost) ||
                 (st == INFERD_ETOOLONG && stored_max(r) > u32_min(q->fewest, CONTEXT - 1)) ||
-                (st == INFERD_EQUOTA && stored_max(r) > q->fewest_allowed) ||
+                (st == INFERD_EQUOTA &&
+                 (stored_max(r) > q->fewest_allowed ||
+                  has_failed_since(y, r->model_idx, q->submitted_us))) || // weights above its max
                 (st == INFERD_EMODEL &&
                  (q->fewest == 0 || has_failed_since(y, r->model_idx, q->submitted_us))) ||
                 (st == INFERD_EBUSY && q->may_be_refused);

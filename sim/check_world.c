@@ -131,9 +131,10 @@ static void make_limits(yard *y, sched_limits *l, residency_limits *m) {
                             .retry_max_us = RETRY_US_MAX,
                             .eager = chance(y, 50)};
     if (chance(y, 50)) l->starvation_percent = 1 + below(y, 10);
+    if (y->theme == THEME_FLOOD) l->starvation_percent = u32_max(l->starvation_percent, 2);
+    if (chance(y, 30)) l->urgent_percent = 1 + below(y, 10);
     l->background_copies = chance(y, 50);
     if (y->theme != THEME_STORM) return;
-    if (chance(y, 60)) l->objective = (policy_objective)(1 + below(y, POLICY_OBJECTIVES - 1));
     l->zero_on_tenant_change = chance(y, 40);
 }
 

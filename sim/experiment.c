@@ -270,8 +270,7 @@ static inferd_status run(const experiment *e, const workload_spec *load, run_fig
     o.tenants = e->tenants;
     if (e->queue_len > 0) o.sched.queue_len_max = e->queue_len;
     o.worth = e->worth;
-    o.sched.objective = e->objective;
-    o.sched.pace_us = limits_pace_us(e->objective, e->tpot_ms);
+    if (e->tpot_ms > 0) o.sched.pace_us = (uint64_t)e->tpot_ms * 1000;
     if (e->running_max > 0) {
         o.sched.logits_max += e->running_max - o.sched.running_max;
         o.sched.running_max = e->running_max;

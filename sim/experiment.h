@@ -62,8 +62,7 @@ typedef struct experiment {
     bool told;          // requests pass their targets to the scheduler
     bool obeys;         // clients come back after their Retry-After
     uint32_t queue_len; // 0: the daemon's default
-    policy_objective objective;
-    uint32_t tpot_ms; // pace of decoding; 0: from the objective
+    uint32_t tpot_ms;   // pace of decoding; 0: the default
     world_worth worth;
     const char *json_path, *svg_path; // NULL: none
     double load_percent; // mix: finds the rate at which devices compute that much; 0: uses the

@@ -8,7 +8,7 @@
 
 #include "experiment.h"
 
-static const char *const NAMES[] = {POLICY_OBJECTIVE_NAMES};
+static const char *const NAMES[] = {"default"};
 static const double FACTORS[] = {0.6, 0.8, 1, 1.2}; // of the capacity of a dedicated device
 enum { MODELS = 3, STEP_TOKENS = 2048 };            // all of them fit; chunks are bounded by time
 enum { N_OBJECTIVES = INFERD_COUNT(NAMES), N_FACTORS = INFERD_COUNT(FACTORS) };
@@ -83,7 +83,6 @@ inferd_status experiment_objectives(const experiment *e, inferd_err *err) {
     for (int k = 0; k < N_FACTORS; k++)
         for (int o = 0; o < N_OBJECTIVES; o++) {
             name_group(group, sizeof group, o, k);
-            one.objective = (policy_objective)o;
             if (st == INFERD_OK) one.lambda = t.base.capacity_per_s * FACTORS[k] / one.n_models;
             if (st == INFERD_OK)
                 st = experiment_run_seeds(&one, 0, e->rate_factor, t.ttft_us, t.tpot_us, &f, group,

@@ -158,8 +158,8 @@ static void defaults_are_those_of_the_headers(void) {
     EXPECT(c->kv_disk.path == NULL && c->state_dir == NULL && c->admin.listen == NULL);
     EXPECT_EQ(c->kv_disk.max_bytes, 8ull << 30);
     EXPECT_EQ(c->admin.n_keys, 0);
-    EXPECT_EQ(c->policy.objective, OBJECTIVE_BALANCED);
-    EXPECT_EQ(c->policy.tpot_ms, 0);
+    EXPECT_EQ(c->policy.urgent_percent, 5);
+    EXPECT_EQ(c->policy.tpot_ms, 40);
     EXPECT_EQ(c->policy.placement, PLACEMENT_BALANCED);
     EXPECT_EQ(c->policy.min_residency_ms, 0);
     EXPECT_EQ(c->policy.starvation_percent, 2);
@@ -619,7 +619,6 @@ static void check_documented_devices(void) {
     EXPECT_EQ(strncmp(c->kv_disk.path, folder, strlen(folder)), 0);
     EXPECT_STR(c->kv_disk.path + strlen(folder), "/kv"); // relative to the file
     EXPECT_STR(c->state_dir + strlen(folder), "/state");
-    EXPECT_EQ(c->policy.objective, OBJECTIVE_SLA);
     EXPECT_EQ(c->policy.placement, PLACEMENT_BALANCED);
     EXPECT(c->policy.zero_on_tenant_change && c->policy.background_copies);
     EXPECT_EQ(c->policy.device_hour_cost_micros, 2490000);
@@ -866,8 +865,9 @@ static void each_new_value_has_its_range(void) {
         {"", "\"state_dir\":\"\"", "state_dir: must have 1 to 4095 bytes"},
         {"", "\"policy\":[]", "policy: expected an object, found a list"},
         {"policy", "\"min_residency_ms\":86400000,\"starvation_percent\":50", NULL},
-        {"policy", "\"objective\":\"speed\"",
-         "objective: expected one of \"balanced\", \"latency\", \"throughput\", \"sla\""},
+        {"policy", "\"objective\":\"sla\"",
+         "objective: this option was replaced by \"policy.tpot_ms\""},
+        {"policy", "\"urgent_percent\":51", "urgent_percent: must be between 0 and 50"},
         {"policy", "\"tpot_ms\":60000", NULL},
         {"policy", "\"tpot_ms\":0", "tpot_ms: must be between 1 and 60000"},
         {"limits", "\"decode_step_ms\":25",
@@ -923,11 +923,11 @@ static void each_new_value_has_its_range(void) {
 static void values_arrive_where_they_belong(void) {
     open_folder();
     EXPECT_EQ(load_at("policy",
-                      "\"objective\":\"throughput\",\"tpot_ms\":25,\"placement\":\"spread\","
+                      "\"urgent_percent\":9,\"tpot_ms\":25,\"placement\":\"spread\","
                       "\"min_residency_ms\":7,\"starvation_percent\":11,"
                       "\"background_copies\":false,\"cost_per_device_hour\":\"0.000001\""),
               INFERD_OK);
-    EXPECT_EQ(c->policy.objective, OBJECTIVE_THROUGHPUT);
+    EXPECT_EQ(c->policy.urgent_percent, 9);
     EXPECT_EQ(c->policy.tpot_ms, 25);
     EXPECT_EQ(c->policy.placement, PLACEMENT_SPREAD);
     EXPECT_EQ(c->policy.min_residency_ms, 7);
@@ -1550,7 +1550,7 @@ static void the_whole_shape_is_read(void) {
     EXPECT_EQ(
         load("{\"devices\":[{\"name\":\"gpu0\",\"kind\":\"cuda\",\"uuid\":\"GPU-12345678\","
              "\"memory\":\"140GiB\",\"reserve\":\"2GiB\"}],\"host_arena\":\"64GiB\","
-             "\"policy\":{\"objective\":\"latency\",\"placement\":\"balanced\"},"
+             "\"policy\":{\"tpot_ms\":10,\"placement\":\"balanced\"},"
              "\"models\":[{\"name\":\"a\",\"path\":\"a.gguf\",\"min\":\"0\",\"max\":\"24GiB\","
              "\"class\":\"normal\",\"weight\":1,"
              "\"share\":{\"policy\":\"burst\",\"percent\":40,\"devices\":1},"
@@ -2021,7 +2021,7 @@ static void what_needs_a_restart_is_named(void) {
         {"{\"models\":[{\"name\":\"m\",\"path\":\"n.gguf\",\"aliases\":[\"a\"],\"max_context\":5}]"
          "}",
          ""},
-        {"{" MODELS ",\"policy\":{\"objective\":\"sla\",\"placement\":\"spread\","
+        {"{" MODELS ",\"policy\":{\"urgent_percent\":3,\"placement\":\"spread\","
          "\"min_residency_ms\":1,\"starvation_percent\":3,\"cost_per_device_hour\":1,"
          "\"background_copies\":false}}",
          ""},

@@ -200,8 +200,8 @@ static void an_urgent_prompt_finds_a_slot_beside_aged_ones(void) {
     close_rig(&r);
 }
 
-/* As long as streams were aside no place counted as free, so what waiting had lifted was behind
- * each newcomer of the flood. */
+/* Beside a flood and displaced streams, waiting requests of the streams' class begin after those,
+ * and those of a class between have a floor of their own. */
 static void waiting_requests_get_slots_beside_displaced_streams(void) {
     static const gen_class classes[] = {GEN_NORMAL, GEN_BATCH};
     for (size_t c = 0; c < INFERD_COUNT(classes); c++) {
@@ -210,7 +210,7 @@ static void waiting_requests_get_slots_beside_displaced_streams(void) {
         open_rig(&r, &l);
         loop f = {.prio = GEN_HIGH, .random = rng_make(1, 0, 0), .next = FIRST_OF_FLOOD};
         for (uint64_t id = 101; id <= 100 + BATCH_SLOTS; id++)
-            submit(&r, GEN_BATCH, request(id, 20, 480));
+            submit(&r, GEN_BATCH, request(id, 20, classes[c] == GEN_BATCH ? 30 : 480));
         while (r.outcomes[100 + BATCH_SLOTS].n_tokens < 3) rig_iterate(&r);
         for (int i = 0; i < 20; i++) iterate_with(&r, &f);
         for (uint64_t id = 1; id <= 6; id++) submit(&r, classes[c], request(id, 60, 4));

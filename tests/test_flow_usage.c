@@ -244,7 +244,7 @@ static void a_late_step_is_charged_to_whose_it_was(void) {
     sched_commit(s, st, 1234, core_rig_now(&r));
     EXPECT_EQ(flow_row(&r, 1)->device_us, 1234);
     for (uint32_t i = 0; i < s->n_flows; i++)
-        EXPECT(s->flows[i].tenant == 1 || s->flows[i].virtual_us[TIER_SURPLUS] < 1234);
+        EXPECT(s->flows[i].tenant == 1 || s->flows[i].virtual_us[flow_part(TIER_SURPLUS)] < 1234);
     /* Rows of whoever made room are the first to go. */
     const flow_usage *a = &s->flow_usage;
     uint32_t n_kept = 0;

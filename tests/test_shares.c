@@ -172,17 +172,11 @@ static void a_share_has_its_part_of_the_batch(void) {
         uint64_t from_us = core_rig_now(&r);
         while (r.outcomes[13].n_tokens == 0) core_rig_iterate(&r, 1000);
         EXPECT(core_rig_now(&r) - from_us < 20000);
-        while (r.outcomes[18].n_done == 0) {
-            uint32_t n = n_running_of(&r, 2), n_left = 0;
-            for (uint64_t id = 13; id <= 18; id++) n_left += r.outcomes[id].n_done == 0;
-            EXPECT(n <= 4 || prio == GEN_BATCH); // half of eight
-            EXPECT(n_running_of(&r, 1) >= 3 || prio == GEN_BATCH || n_left == 0);
-            core_rig_iterate(&r, 1000);
-        }
+        while (r.outcomes[18].n_done == 0) core_rig_iterate(&r, 1000);
         uint32_t n_preempted = 0;
         core_rig_finish(&r);
         for (uint64_t id = 1; id <= 12; id++) n_preempted += r.outcomes[id].done.done.n_preempted;
-        EXPECT(n_preempted <= 6 || prio == GEN_BATCH); // one for each who came, not by turns
+        EXPECT_EQ(n_preempted, 0); // a step is of one tier, so each has a whole batch
         for (uint64_t id = 1; id <= 18; id++) EXPECT(core_rig_gives(&r, id));
         core_rig_deinit(&r);
     }
@@ -249,12 +243,71 @@ static void what_an_idle_tenant_leaves_is_used_by_others_at_once(void) {
     core_rig_deinit(&r);
 }
 
+/* Weights divide the time of a model's steps also when all sequences fit into its batch. */
+static void weights_divide_the_steps_of_one_model(void) {
+    static core_rig r;
+    next_id = 0;
+    open_rig(&r, 1);
+    set_tenant(&r, 1, SHARE_BESTEFFORT, 0, 1);
+    set_tenant(&r, 2, SHARE_BESTEFFORT, 0, 3);
+    load l[] = {{.tenant = 1, .n_streams = 3, .prio = GEN_NORMAL},
+                {.tenant = 2, .n_streams = 3, .prio = GEN_NORMAL}};
+    run_busy(&r, l, 2, SECOND_US);
+    uint64_t a = used_us(&r, 1), b = used_us(&r, 2);
+    run_busy(&r, l, 2, 5 * SECOND_US);
+    EXPECT_NEAR(percent_of(used_us(&r, 1) - a, 5 * SECOND_US), 25, 2);
+    EXPECT_NEAR(percent_of(used_us(&r, 2) - b, 5 * SECOND_US), 75, 2);
+    set_tenant(&r, 2, SHARE_BESTEFFORT, 0, 1); // equal again: no sequence waits for another
+    run_busy(&r, l, 2, SECOND_US);
+    a = used_us(&r, 1);
+    run_busy(&r, l, 2, 2 * SECOND_US);
+    EXPECT_NEAR(percent_of(used_us(&r, 1) - a, 2 * SECOND_US), 50, 2);
+    core_rig_finish(&r);
+    core_rig_deinit(&r);
+}
+
+/* Shares of all of the device, busy with batch work, and urgent requests of a tenant without one:
+ * at once while the allowance lasts, and no more than that in the long run. */
+static void urgent_requests_go_before_shares(void) {
+    static core_rig r;
+    next_id = 0;
+    open_rig(&r, 2);
+    sched_limits limits = r.core.sched->limits;
+    limits.urgent_percent = 5;
+    sched_set_policy(r.core.sched, &limits, core_rig_now(&r));
+    set_tenant(&r, 1, SHARE_FIXED, 40, 1);
+    set_tenant(&r, 2, SHARE_BURST, 60, 1);
+    set_tenant(&r, 3, SHARE_BESTEFFORT, 0, 1);
+    load l[] = {{.tenant = 1, .n_streams = 4, .prio = GEN_BATCH},
+                {.tenant = 2, .model = 1, .n_streams = 4, .prio = GEN_BATCH},
+                {.tenant = 3, .model = 1, .n_streams = 2, .prio = GEN_HIGH}};
+    run_busy(&r, l, 2, SECOND_US);
+    for (int i = 0; i < 20; i++) {
+        gen_request *q = request(++next_id, 8, 2);
+        uint64_t id = next_id, from_us = core_rig_now(&r);
+        q->tenant_idx = 3;
+        q->prio = GEN_HIGH;
+        core_rig_submit(&r, i % 2, q);
+        while (r.outcomes[id].n_tokens == 0) run_busy(&r, l, 2, 500);
+        EXPECT(core_rig_now(&r) - from_us < 10000); // a few steps
+        run_busy(&r, l, 2, 100000);
+    }
+    uint64_t a = used_us(&r, 1), b = used_us(&r, 2), c = used_us(&r, 3);
+    run_busy(&r, l, 3, 10 * (uint64_t)SECOND_US); // urgent work without an end
+    /* 5 %, and the depth of the allowance once: 250 ms. */
+    EXPECT_NEAR(percent_of(used_us(&r, 3) - c, 10 * (uint64_t)SECOND_US), 7.5, 1);
+    EXPECT_NEAR(percent_of(used_us(&r, 1) - a, 10 * (uint64_t)SECOND_US), 40 * 0.925, 1);
+    EXPECT_NEAR(percent_of(used_us(&r, 2) - b, 10 * (uint64_t)SECOND_US), 60 * 0.925, 1);
+    core_rig_finish(&r);
+    core_rig_deinit(&r);
+}
+
 /* As an operator does while it runs. */
 static void set_floor(core_rig *r, uint32_t percent) {
     sched_limits limits = r->core.sched->limits;
     residency_limits models = r->core.models.limits;
     limits.starvation_percent = percent;
-    limits.objective = OBJECTIVE_THROUGHPUT;
+    limits.urgent_percent = 9;
     limits.background_copies = !limits.background_copies;
     limits.kv_slice_us++;
     models.min_residency_us = 77;
@@ -263,11 +316,11 @@ static void set_floor(core_rig *r, uint32_t percent) {
     uint64_t slice_us = r->core.models.limits.slice_us;
     core_set_policy(&r->core, &limits, &models);
     const sched_limits *is = &r->core.sched->limits;
-    EXPECT(is->starvation_percent == percent && is->objective == OBJECTIVE_THROUGHPUT);
+    EXPECT(is->starvation_percent == percent && is->urgent_percent == 9);
     EXPECT(is->background_copies != was.background_copies && is->kv_slice_us == was.kv_slice_us);
     EXPECT_EQ(r->core.models.limits.min_residency_us, 77);
     EXPECT_EQ(r->core.models.limits.slice_us, slice_us);
-    limits.objective = was.objective;
+    limits.urgent_percent = was.urgent_percent;
     limits.background_copies = was.background_copies;
     models.min_residency_us = 0;
     core_set_policy(&r->core, &limits, &models);
@@ -404,124 +457,14 @@ static void the_earliest_urgent_deadline_goes_first(void) {
     core_rig_deinit(&r);
 }
 
-static void what_could_not_be_kept_is_refused_when_targets_are_the_objective(void) {
-    static core_rig r;
-    for (int sla = 0; sla <= 1; sla++) {
-        next_id = 0;
-        open_rig(&r, 3);
-        r.core.sched->limits.objective = sla ? OBJECTIVE_SLA : OBJECTIVE_LATENCY;
-        load l[] = {{.tenant = 1, .n_streams = 2, .prio = GEN_NORMAL},
-                    {.tenant = 1, .model = 1, .n_streams = 2, .prio = GEN_NORMAL}};
-        run_busy(&r, l, 2, SECOND_US / 2); // steps of 1.2 ms are known
-        core_rig_finish(&r);
-        gen_request *a = request(++next_id, 8, 200), *b = request(++next_id, 8, 200);
-        a->tpot_target_ms = 4;
-        b->tpot_target_ms = 2; // 1.1/4 + 1.1/2 + 1.1/2 > 1
-        core_rig_submit(&r, 0, a);
-        core_rig_run(&r, 20000);
-        uint64_t id = next_id;
-        core_rig_submit(&r, 1, b);
-        core_rig_run(&r, 5000);
-        const gen_event *e = &r.outcomes[id].done;
-        EXPECT_EQ(r.outcomes[id].n_done, sla ? 1 : 0);
-        if (sla) {
-            EXPECT_EQ(e->done.status, INFERD_EBUSY);
-            EXPECT(strstr(e->done.text, "sum C/T + max C / min T = 0.") != NULL ||
-                   strstr(e->done.text, "sum C/T + max C / min T = 1.") != NULL);
-        }
-        core_rig_finish(&r);
-        core_rig_deinit(&r);
-    }
-}
-
-/* With another objective a target that cannot be met neither refuses a request nor keeps it out of
- * the batch. */
-static void targets_bind_nothing_with_another_objective(void) {
-    for (int sla = 0; sla < 2; sla++) {
-        static core_rig r;
-        next_id = 0;
-        open_rig(&r, 3);
-        r.core.sched->limits.objective = sla ? OBJECTIVE_SLA : OBJECTIVE_LATENCY;
-        load l[] = {{.tenant = 1, .n_streams = 2, .prio = GEN_NORMAL}};
-        r.device.a_us = 3000;
-        run_busy(&r, l, 1, SECOND_US); // the length of steps is known
-        core_rig_finish(&r);
-        core_rig_submit(&r, 0, request(++next_id, 8, 400));
-        core_rig_run(&r, 20000);
-        gen_request *narrow = request(++next_id, 8, 4);
-        narrow->tpot_target_ms = 1;
-        core_rig_submit(&r, 0, narrow);
-        core_rig_run(&r, 40000);
-        EXPECT_EQ(r.outcomes[next_id].n_done, 1);
-        EXPECT_EQ(r.outcomes[next_id].done.done.for_targets, sla == 1);
-        EXPECT_EQ(r.outcomes[next_id].done.done.n_output, sla ? 0 : 4);
-        core_rig_finish(&r);
-        core_rig_deinit(&r);
-    }
-}
-
-/* Whoever is refused for a target is told when enough of what runs will have ended; and nothing
- * when it is too narrow anyway: a client that came again each second would do so for ever. */
-static void a_refusal_for_targets_tells_when_it_is_of_use_to_ask_again(void) {
-    static core_rig r;
-    next_id = 0;
-    open_rig(&r, 3);
-    r.core.sched->limits.objective = OBJECTIVE_SLA;
-    load l[] = {{.tenant = 1, .n_streams = 2, .prio = GEN_NORMAL},
-                {.tenant = 1, .model = 1, .n_streams = 2, .prio = GEN_NORMAL}};
-    r.device.a_us = 3000;
-    run_busy(&r, l, 2, SECOND_US); // steps of 3.2 ms are known
-    core_rig_finish(&r);
-
-    gen_request *narrow = request(++next_id, 8, 200);
-    narrow->tpot_target_ms = 1;
-    core_rig_submit(&r, 1, narrow);
-    core_rig_run(&r, 5000);
-    const gen_event *e = &r.outcomes[next_id].done;
-    EXPECT_EQ(r.outcomes[next_id].n_done, 1);
-    EXPECT(e->done.for_targets);
-    EXPECT_EQ(e->done.status, INFERD_EBUSY);
-    EXPECT_EQ(e->done.retry_after_ms, 0);
-    EXPECT(strstr(e->done.text, "its target of 1.0 ms per token") != NULL);
-    EXPECT(strstr(e->done.text, "even with no other request") != NULL);
-
-    uint32_t before_ms = 0;
-    for (uint32_t n = 800; n <= 1600; n += 800) { // tokens to go, of a little more than 3 ms each
-        gen_request *a = request(++next_id, 8, n), *b = request(++next_id, 8, 200);
-        uint64_t a_id = a->id;
-        a->tpot_target_ms = 12;
-        b->tpot_target_ms = 6; // 3.1/12 + 3.1/6 + 3.1/6 > 1
-        core_rig_submit(&r, 0, a);
-        core_rig_run(&r, 20000);
-        uint64_t id = next_id, begin_us = core_rig_now(&r);
-        core_rig_submit(&r, 1, b);
-        core_rig_run(&r, 5000);
-        EXPECT_EQ(r.outcomes[id].n_done, 1);
-        uint32_t after_ms = r.outcomes[id].done.done.retry_after_ms;
-        EXPECT(r.outcomes[id].done.done.for_targets);
-        EXPECT(after_ms >= 2 * n && after_ms <= 4 * n + 1000);
-        EXPECT(after_ms % 1000 == 0 && after_ms > before_ms);
-        before_ms = after_ms;
-        core_rig_run(&r, begin_us + after_ms * (uint64_t)1000 - core_rig_now(&r));
-        EXPECT_EQ(r.outcomes[a_id].n_done, 1); // it was the truth
-        gen_request *again = request(++next_id, 8, 20);
-        again->tpot_target_ms = 6;
-        core_rig_submit(&r, 1, again);
-        core_rig_finish(&r);
-        EXPECT_EQ(r.outcomes[next_id].done.done.status, INFERD_OK);
-    }
-    core_rig_deinit(&r);
-}
-
-/* With targets as the objective whoever cannot have his first token in time is overtaken by those
- * of his class who can; and a prompt takes as many times as long as models have work. */
+/* A request that cannot have its first token in time is overtaken by those of its class that can;
+ * and a prompt takes as many times as long as models have work. */
 static void late_work_lets_others_go_first(void) {
     static core_rig r;
     for (int busy = 0; busy <= 1; busy++) {
         next_id = 0;
         open_rig(&r, 2);
         sched *s = r.core.sched;
-        s->limits.objective = OBJECTIVE_SLA;
         load l[] = {{.tenant = 1, .n_streams = 2, .prio = GEN_NORMAL}};
         run_busy(&r, l, 1, SECOND_US / 2); // what a row takes is known
         core_rig_finish(&r);
@@ -629,6 +572,8 @@ static const test_case cases[] = {
     TEST(large_weights_divide_as_small_ones),
     TEST(a_fixed_share_is_a_ceiling_on_an_idle_device),
     TEST(guarantees_hold_whatever_the_number_of_streams),
+    TEST(weights_divide_the_steps_of_one_model),
+    TEST(urgent_requests_go_before_shares),
     TEST(a_burst_share_has_its_part_of_what_is_left),
     TEST(time_within_a_share_is_no_credit),
     TEST(a_share_has_its_part_of_the_batch),
@@ -641,9 +586,6 @@ static const test_case cases[] = {
     TEST(a_weight_of_zero_pauses_a_model),
     TEST(a_deadline_that_passes_in_a_pause_says_so),
     TEST(the_earliest_urgent_deadline_goes_first),
-    TEST(what_could_not_be_kept_is_refused_when_targets_are_the_objective),
-    TEST(targets_bind_nothing_with_another_objective),
-    TEST(a_refusal_for_targets_tells_when_it_is_of_use_to_ask_again),
     TEST(late_work_lets_others_go_first),
     TEST(every_microsecond_is_paid_once),
 };

@@ -438,7 +438,7 @@ static void defaults_are_those_of_the_daemon(void) {
     engine_limits l = c->limits.engine; // as the daemon fills them
     l.min_residency_ms = c->policy.min_residency_ms;
     l.starvation_percent = c->policy.starvation_percent;
-    l.objective = c->policy.objective;
+    l.urgent_percent = c->policy.urgent_percent;
     l.tpot_ms = c->policy.tpot_ms;
     l.background_copies = c->policy.background_copies;
     l.zero_on_tenant_change = c->policy.zero_on_tenant_change;
@@ -458,7 +458,7 @@ static void defaults_are_those_of_the_daemon(void) {
     EXPECT_EQ(o.sched.starvation_us, s.starvation_us);
     EXPECT_EQ(o.sched.starvation_percent, s.starvation_percent);
     EXPECT(s.starvation_percent > 0);
-    EXPECT_EQ((int)o.sched.objective, (int)s.objective);
+    EXPECT_EQ(o.sched.urgent_percent, s.urgent_percent);
     EXPECT_EQ(o.sched.no_prefix_cache, s.no_prefix_cache);
     EXPECT_EQ(o.sched.background_copies, s.background_copies);
     EXPECT_EQ(o.sched.zero_on_tenant_change, s.zero_on_tenant_change);

@@ -627,29 +627,6 @@ static void failures_have_the_documented_codes(void) {
     }
 }
 
-/* Targets that would be missed are no full queue: their own code, no field to blame, and a time
- * only where it helps. */
-static void targets_that_would_be_missed_have_their_own_code(void) {
-    for (uint32_t ms = 0; ms <= 7000; ms += 7000) {
-        stream_options o = options_of(true, true, 1);
-        stream *s = stream_create(&o);
-        buf out = {0};
-        gen_event ev = {.kind = GEN_EV_DONE};
-        ev.done.finish = GEN_ERROR;
-        ev.done.status = INFERD_EBUSY;
-        ev.done.for_targets = true;
-        ev.done.retry_after_ms = ms;
-        snprintf(ev.done.text, sizeof ev.done.text, "1.2 > 1");
-        stream_on_event(s, 0, &ev, &out);
-        EXPECT_EQ(stream_error(s)->status, 503);
-        EXPECT_STR(stream_error(s)->code, "slo_unattainable");
-        EXPECT_STR(stream_error(s)->param, "");
-        EXPECT_STR(stream_error(s)->message, "1.2 > 1");
-        EXPECT_EQ(stream_error(s)->retry_after_s, ms / 1000);
-        stream_destroy(s);
-    }
-}
-
 static void events_after_a_failure_are_ignored(void) {
     stream_options o = options_of(true, true, 2);
     stream *s = stream_create(&o);
@@ -759,7 +736,6 @@ static const test_case cases[] = {
     TEST(a_stop_string_behind_a_replacement_takes_its_logprobs_along),
     TEST(an_echo_streams_first),
     TEST(failures_have_the_documented_codes),
-    TEST(targets_that_would_be_missed_have_their_own_code),
     TEST(events_after_a_failure_are_ignored),
     TEST(streamed_and_whole_texts_are_equal),
     TEST(streamed_and_whole_logprobs_are_equal),

@@ -13,21 +13,12 @@ engine_limits limits_fill(const engine_limits *given) {
     engine_limits l = *given;
     l.running_max = or_default(l.running_max, 32);
     l.queue_len_max = or_default(l.queue_len_max, 1024);
+    l.tpot_ms = or_default(l.tpot_ms, 40);
     l.starvation_ms = or_default(l.starvation_ms, 2000);
     l.slice_ms = or_default(l.slice_ms, 500);
     l.load_retry_ms = or_default(l.load_retry_ms, 1000);
     l.load_retry_max_ms = or_default(l.load_retry_max_ms, 60000);
     return l;
-}
-
-uint64_t limits_pace_us(policy_objective objective, uint32_t tpot_ms) {
-    static const uint32_t preset_ms[POLICY_OBJECTIVES] = {
-        [OBJECTIVE_BALANCED] = 40,
-        [OBJECTIVE_LATENCY] = 10,
-        [OBJECTIVE_THROUGHPUT] = 100,
-        [OBJECTIVE_SLA] = 40, // for requests without a target
-    };
-    return (uint64_t)or_default(tpot_ms, preset_ms[objective]) * MS_US;
 }
 
 sched_limits limits_of_sched(const engine_limits *l) {
@@ -43,10 +34,10 @@ sched_limits limits_of_sched(const engine_limits *l) {
                           .logits_max = logits_max,
                           .queue_len_max = l->queue_len_max,
                           .draft_tokens = l->draft_tokens,
-                          .pace_us = limits_pace_us(l->objective, l->tpot_ms),
+                          .pace_us = (uint64_t)l->tpot_ms * MS_US,
                           .starvation_us = (uint64_t)l->starvation_ms * MS_US,
                           .starvation_percent = l->starvation_percent,
-                          .objective = l->objective,
+                          .urgent_percent = l->urgent_percent,
                           .no_prefix_cache = l->no_prefix_cache,
                           .background_copies = l->background_copies,
                           .zero_on_tenant_change = l->zero_on_tenant_change};

@@ -14,8 +14,6 @@
 engine_limits limits_fill(const engine_limits *given);
 /* From limits that were filled.  The depth is the most there is; the device's own may be less. */
 sched_limits limits_of_sched(const engine_limits *l);
-/* Time per output token of streams without a target, beside prompts; tpot_ms 0: the objective's. */
-uint64_t limits_pace_us(policy_objective objective, uint32_t tpot_ms);
 residency_limits limits_of_models(const engine_limits *l);
 
 #endif

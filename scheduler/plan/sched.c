@@ -58,6 +58,9 @@ inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_model
         share_init(&s->floors[c], SHARE_BURST, limits->starvation_percent, 1, 0);
         s->floors[c].level = 0;
     }
+    share_init(&s->urgent, SHARE_BURST, limits->urgent_percent, 1, 0);
+    s->urgent.cap_us = URGENT_CAP_US;
+    s->urgent.level = (int64_t)URGENT_CAP_US * 100;
     s->share_ready_us = UINT64_MAX;
     *out = s;
     return INFERD_OK;
@@ -299,12 +302,6 @@ void sched_set_reclaim(sched *s, sched_reclaim *f, void *ctx) {
 
 /* ---- ends ---- */
 
-/* A running sequence gives up its aged class, so that another that waited for long may age. */
-static void forget_age(sched *s, seq *q) {
-    s->n_aged -= q->granted < q->req->prio;
-    q->granted = q->req->prio;
-}
-
 /* Frees its blocks and drops what unfinished steps would have brought. */
 static void remove_running(sched *s, seq *q) {
     sched_leave_disk(s, q);
@@ -316,7 +313,6 @@ static void remove_running(sched *s, seq *q) {
     list_remove(&q->mine);
     s->n_running--;
     sched_note_runs(s, q, false);
-    forget_age(s, q);
     seq_model(s, q)->n_running--;
 }
 
@@ -441,7 +437,6 @@ void sched_pause(sched *s, uint64_t id) {
     q->paused = true;
     s->n_paused++;
     sched_tenant_go_on(s, q->req->tenant_idx); // the tenant's other sequences may take what it has
-    if (q->state == SEQ_RUNNING) forget_age(s, q);
 }
 
 void sched_resume(sched *s, uint64_t id, uint64_t now_us) {

@@ -78,6 +78,7 @@ inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_polic
     s->n_paused_tenants += policy->weight == 0;
     share_set(&t->share, policy->share.policy, share_percent_each(&policy->share), policy->weight,
               now_us);
+    sched_count_shares(s);
     s->unfilled_bytes -= unfilled(t);
     s->min_bytes += policy->min_bytes - t->min_bytes;
     uint64_t max = policy->max_bytes != 0 ? policy->max_bytes : UINT64_MAX;

@@ -6,7 +6,7 @@
  *     limits.pace_us       of a sequence without a target
  *     2 x the target       of one with a target per token (of the request, else slo.tpot_ms of its
  *                          model): a target is a mean, so a sequence that is ahead of its target
- *                          may wait; its deadlines bound the step, too (sched_plan.c)
+ *                          may wait; its deadlines bound the step, too (rows.c)
  *
  * limits.pace_us is a fifth longer while a request has waited for its first token for LONG_WAIT_US.
  * Twice a target is at most STEP_MOST_US, or the bound of a step while nothing decodes if that is
@@ -85,7 +85,7 @@ static bool takes_part(const sched_model *m, const sched_model *other) {
     if (other == m) return true;
     if (!other->hot || other->ready == 0) return false;
     for (uint32_t prio = 0; prio < GEN_CLASSES; prio++)
-        if ((other->found >> prio & 1) != 0 && other->best[prio].tier == TIER_ENTITLED) return true;
+        if ((other->found >> prio & 1) != 0 && other->best[prio].tier <= TIER_ENTITLED) return true;
     return m->ready == 0 || most_urgent(other->ready) <= most_urgent(m->ready);
 }
 

@@ -1,10 +1,9 @@
 /* sched_state.h - the state of the scheduler, and transitions of sequences for all its files.
  *
  *     sched.c          models, cancellation, ends, last events
- *     sched_admit.c    submission, and requests that do not fit
- *     sched_share.c    which model has the next step, and which flows are charged
- *     sched_preempt.c  preemption kinds: what a preemption cost, and how long it took
- *     sched_plan.c     which sequences compute what; preemption
+ *     submit.c         submission, and requests that do not fit
+ *     plan.c           a step: plan.h has its other files
+ *     charge.c         which flows are charged for a step
  *     sched_pace.c     how long a step may take
  *     sched_time.c     whether targets can be kept
  *     sched_memory.c   guarantees and ceilings of memory
@@ -18,29 +17,23 @@
 #define INFERD_SCHED_STATE_H
 
 #include "flow_usage.h"
+#include "order.h"
 #include "rate.h"
 #include "scheduler/feasible.h"
 #include "scheduler.h"
 #include "seq.h"
 #include "share.h"
 
-typedef enum sched_tier { TIER_ENTITLED, TIER_SURPLUS, TIER_NONE } sched_tier;
-#define TIERS_COMPUTED 2 // those that steps have: entitled, surplus
+/* Virtual units of a microsecond at weight 1: a step still counts at the largest weights, 10^8
+ * together, and at the smallest 64 bits last for two years of steps. */
+enum { VIRTUAL_ONE = 1 << 18 };
+enum { URGENT_CAP_US = 250000 }; // depth of the urgent allowance
 
-/* The model that is planned next, and the reasons. */
+/* The model that is planned next, and the key of its first sequence. */
 typedef struct sched_choice {
     struct sched_model *m;
-    sched_tier tier;
-    bool overdue; // it is in a batch, and neither it nor its model had a step for starvation_us
-    bool floor;   // its class got less than its floor
-    bool late;
-    uint32_t prio;
-    uint64_t deadline_us; // urgent: of its next token; 0: not urgent
-    uint64_t due_us;      // the earliest deadline of any sequence, urgent or not; 0: none
-    uint64_t full_us;     // entitled: time until its bucket is full
-    uint64_t virtual_us;
-    bool runs;           // among equals a running sequence goes first,
-    uint64_t arrival_no; // then the earliest arrival
+    order_key key;
+    uint64_t due_us; // the earliest deadline of any sequence, urgent or not; 0: none
 } sched_choice;
 
 /* The measured time of one block, as a fading mean; an outlier counts for no more than four times
@@ -79,17 +72,17 @@ typedef struct sched_model {
     uint64_t first_us, first_us_sum;      // of such steps: the newest, the sum
     uint64_t n_preempts[GEN_PREEMPTS];
     share_bucket share;
-    uint32_t weights_of;       // the model that has its weights
-    uint32_t pinned_pages;     // of its own weights, that never leave
-    uint64_t ttft_us, tpot_us; // targets of its requests; 0: none
-    uint64_t due_us;           // scratch of sched_choose: its earliest deadline,
-    uint64_t looked_plan;      // number of the plan that looked at its sequences; 0: look again
-    bool overdue_step;         // its last step had displaced sequences
-    uint32_t ready, found;     // bits of classes: with a ready sequence, with one that may run,
-    sched_choice best[GEN_CLASSES]; // the first of each,
-    uint64_t ready_us;              // and when a sequence with a used-up share may go on
-    uint64_t tried_plan;            // number of the plan that last tried it,
-    uint32_t tried_tiers;           // and the tiers tried in vain, as bits
+    uint32_t weights_of;         // the model that has its weights
+    uint32_t pinned_pages;       // of its own weights, that never leave
+    uint64_t ttft_us, tpot_us;   // targets of its requests; 0: none
+    uint64_t due_us;             // scratch of sched_choose: its earliest deadline,
+    uint64_t looked_plan;        // number of the plan that looked at its sequences; 0: look again
+    bool floor_step;             // its last step had sequences by rule 2 of order.c
+    uint32_t ready, found;       // bits of classes: with a ready sequence, with one that may run,
+    order_key best[GEN_CLASSES]; // the first of each,
+    uint64_t ready_us;           // and when a sequence with a used-up share may go on
+    uint64_t tried_plan;         // number of the plan that last tried it,
+    uint32_t tried_tiers;        // and the tiers tried in vain, as bits
 } sched_model;
 
 /* Limits and usage of a tenant: time, and KV. */
@@ -115,18 +108,24 @@ typedef struct sched_read {
     uint64_t asked_us, until_us; // until_us: end of the longest wait for it, or the last look
 } sched_read;
 
+/* Virtual time is kept apart for time before the surplus and for the surplus. */
+#define FLOW_PARTS 2
+static inline uint32_t flow_part(sched_tier tier) {
+    return tier == TIER_SURPLUS;
+}
+
 /* A flow: the work of one tenant on one model. */
 typedef struct flow {
     list_node idle; // in sched.idle_flows or sched.active_flows
     uint32_t tenant, model;
     uint32_t n_seqs; // waiting and running
     uint32_t next;   // in its bucket
-    /* Of steps of each tier: device time it got, by weight; the smallest goes first among equals.
+    /* Of each part: device time it got, by weight; the smallest goes first among equals.
      */
-    uint64_t virtual_us[TIERS_COMPUTED];
-    uint64_t virtual_rest[TIERS_COMPUTED]; // the remainder of dividing by the weight
-    uint64_t seen_us[TIERS_COMPUTED]; // when it last could have had a step of this tier; 0: never
-    flow_usage_ref flow_usage;        // its row of the usage table
+    uint64_t virtual_us[FLOW_PARTS];
+    uint64_t virtual_rest[FLOW_PARTS]; // the remainder of dividing by the weight
+    uint64_t seen_us[FLOW_PARTS];      // when it last could have had a step of it; 0: never
+    flow_usage_ref flow_usage;         // its row of the usage table
     bool used;
 } flow;
 
@@ -165,7 +164,6 @@ struct sched {
     list_node free, waiting, running, ended;
     uint32_t n_waiting, n_running, n_ended, n_unsent;
     uint32_t n_paused; // of those waiting and running
-    uint32_t n_aged;   // of those running: in a class more urgent than that of the request
     seq **order;       // [n_seqs] scratch of a plan; owned
 
     uint32_t next_drop; // the model at which sched_drop_cached begins next time
@@ -187,8 +185,12 @@ struct sched {
     uint32_t n_flows;
     list_node idle_flows, active_flows; // idle: the one idle for longest first
     share_bucket floors[GEN_CLASSES];
-    uint64_t virtual_us[TIERS_COMPUTED]; // of the flow served last: new flows start here
-    uint64_t typical_us;                 // length of a step, fading
+    uint32_t below_floor; // of this plan: classes that rule 2 of order.c lets go first, as bits
+    share_bucket urgent;  // the allowance of urgent requests beside shares
+    uint32_t n_shares;    // models and tenants with one
+    uint32_t n_models_running;       // of this plan: models with running sequences
+    uint64_t virtual_us[FLOW_PARTS]; // of the flow served last: new flows start here
+    uint64_t typical_us;             // length of a step, fading
     uint64_t share_ready_us; // when a sequence with a used-up share may go on; UINT64_MAX: never
     uint64_t charged_us, waste_us;    // of all steps
     flow_usage flow_usage;            // charged_us, by tenant and model
@@ -212,24 +214,26 @@ void sched_note_step_end(sched *s, uint64_t now_us);
 /* Ends the sequence: its blocks are freed behind its last step, its last event is ready. */
 void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_status status,
                    const char *text, uint64_t now_us);
-/* -- sched_share.c -- */
+/* -- order.c -- */
+/* The model of the next step; false: nothing can be computed. */
 bool sched_choose(sched *s, uint64_t now_us, sched_choice *out);
-/* Batch slots kept for the share of a tenant, at least one; 0: it has no share. */
-uint32_t sched_batch_slots_kept(const sched *s, uint32_t tenant_idx);
-/* Of an entitled sequence: time until its bucket is full; the smallest goes first. */
-uint64_t sched_full_us(const sched *s, const seq *q);
-sched_tier sched_tier_of(sched *s, const seq *q, uint64_t now_us);
 /* Why it gets no time however long it waits, as the end of an error text; "": it gets some. */
 const char *sched_pause_reason(const sched *s, const seq *q);
+/* Does running `a` deserve its pages less than `b`?  A total order. */
+bool sched_deserves_less(const seq *a, const seq *b);
+
+/* -- charge.c -- */
 void sched_charge(sched *s, const step *st, uint64_t us);
 /* Adds `use` to the usage of its tenant for its model. */
 void sched_note_use(sched *s, const seq *q, const engine_flow *use);
+void sched_count_shares(sched *s);                      // one of them changed
+uint32_t sched_weight_of(const sched *s, const seq *q); // of its tenant, at least 1
 
 /* -- sched.c -- */
 /* Sets in the last event when a retry is of use. */
 void sched_note_retry(const sched_model *m, seq *q, uint64_t now_us);
 
-/* -- sched_preempt.c -- */
+/* -- preempt.c -- */
 void sched_note_preempted(sched *s, seq *q);
 void sched_note_model_out(seq *q); // after sched_note_preempted
 /* Adds n_tokens that needed no computing to the usage of its tenant. */
@@ -241,14 +245,6 @@ void sched_note_outranked(sched *s, uint32_t prio, uint64_t now_us);
 void sched_note_relief(sched *s, uint64_t now_us);
 
 /* -- sched_time.c -- */
-/* The running tasks, with those of one more sequence (NULL: none). */
-void sched_get_load(const sched *s, const seq *newcomer, feasible_load *out);
-/* Could all targets per token be kept with it?  For the objective of targets. */
-inferd_status sched_admit_time(const sched *s, const seq *q, inferd_err *err);
-/* For a request refused by sched_admit_time: an estimate of when enough running sequences have
- * ended, from a second to a minute; 0: its target is missed even when nothing else runs. */
-uint32_t sched_time_retry_ms(const sched *s, const seq *q);
-
 /* Its target per token: that of the request, else of its model; 0: none. */
 uint64_t sched_tpot_us(const sched *s, const seq *q);
 
@@ -259,7 +255,7 @@ bool sched_stands_still(const sched *s, const seq *q);
 /* How long a step of this model may take with prompts beside the rows that it has. */
 uint64_t sched_budget_us(const sched *s, const sched_model *m, const rate_work *work);
 
-/* -- sched_admit.c -- */
+/* -- submit.c -- */
 uint64_t sched_block_bytes(const sched_model *m); // of one block of KV
 /* NULL: a tenant without a policy. */
 const sched_tenant *sched_tenant_at(const sched *s, uint32_t idx);
@@ -281,7 +277,7 @@ void sched_leave_tenant(sched *s, seq *q);
 void sched_note_runs(sched *s, const seq *q, bool runs);
 /* When a sequence has ended while a step still names it, another flow may have taken the entry. */
 flow *sched_flow_of(sched *s, const seq *q);
-/* It could have a step of this tier now.  After a time with work in the other tier only, its
+/* It could have a step of this tier now.  After a time with work in the other part only, its
  * virtual time begins at that of the others. */
 void sched_see_flow(sched *s, flow *p, sched_tier tier, uint64_t now_us);
 
@@ -342,16 +338,10 @@ void sched_drop_reads(sched *s, uint64_t now_us);
 void sched_leave_disk(sched *s, const seq *q);         // it waits for none of its blocks any more
 void sched_forget_reads(sched *s, uint32_t model_idx); // the model is about to close
 
-/* -- sched_plan.c -- */
-/* The class it counts as now; see scheduler.h. */
-uint32_t sched_class_now(const sched *s, const seq *q, uint64_t now_us);
-/* It is in the batch and had no rows for starvation_us. */
-bool sched_is_overdue(const sched *s, const seq *q, uint64_t now_us);
+/* -- admit.c -- */
 /* Blocks, and pages, for its known tokens and the look-ahead of an admission. */
 uint32_t sched_blocks_to_start(const sched *s, const seq *q);
 uint32_t sched_pages_to_start(const sched *s, const seq *q);
-/* Does running `a` deserve its pages less than `b`?  A total order. */
-bool sched_deserves_less(const seq *a, const seq *b);
 bool sched_can_start(const sched *s, const seq *q); // WAITING, and nothing keeps it from starting
 
 /* RUNNING -> WAITING: it keeps its tokens and its position in the order. */

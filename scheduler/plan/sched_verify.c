@@ -70,19 +70,16 @@ static uint32_t length(const list_node *list) {
 }
 
 static inferd_status verify_lists(const sched *s, inferd_err *err) {
-    uint32_t n_in[SEQ_ENDED + 1] = {0}, n_unsent = 0, n_aged = 0, n_paused = 0;
+    uint32_t n_in[SEQ_ENDED + 1] = {0}, n_unsent = 0, n_paused = 0;
     for (uint32_t i = 0; i < s->n_seqs; i++) {
         n_in[s->seqs[i].state]++;
         n_unsent += s->seqs[i].state == SEQ_ENDED && !s->seqs[i].done_sent;
-        n_aged += s->seqs[i].state == SEQ_RUNNING && s->seqs[i].granted < s->seqs[i].req->prio;
         bool alive = s->seqs[i].state == SEQ_WAITING || s->seqs[i].state == SEQ_RUNNING;
         n_paused += alive && s->seqs[i].paused;
     }
-    if (n_aged != s->n_aged || n_paused != s->n_paused)
-        return inferd_fail(
-            err, INFERD_EINVAL,
-            "sched: %u running are aged and %u are paused, the counters say %u and %u", n_aged,
-            n_paused, s->n_aged, s->n_paused);
+    if (n_paused != s->n_paused)
+        return inferd_fail(err, INFERD_EINVAL, "sched: %u are paused, the counter says %u",
+                           n_paused, s->n_paused);
     if (n_in[SEQ_FREE] != length(&s->free) || n_in[SEQ_WAITING] != length(&s->waiting) ||
         n_in[SEQ_RUNNING] != length(&s->running) || n_in[SEQ_ENDED] != length(&s->ended) ||
         n_in[SEQ_WAITING] != s->n_waiting || n_in[SEQ_RUNNING] != s->n_running ||

@@ -8,22 +8,10 @@
  *     sched_flush    -> last events              when there is room for them
  *
  * A step belongs to one model.  First every sequence that needs one row gets it, then prompt chunks
- * fill the rest in order: class, rank, arrival.  The rate of earlier steps predicts how many rows
- * fit (rate.h).  Decoding keeps a pace, which is pace_us or the targets of the decoding sequences;
- * prompts get all time that the pace leaves (sched_pace.c).
- *
- * A sequence without rows for starvation_us is aged: it counts as one class more urgent, per such
- * interval, up to GEN_HIGH.  Of the waiting sequences only a few at a time are aged (AGED_PARTS):
- * if a whole long queue were, an urgent request would not be urgent any more.  An aged sequence
- * keeps its class while it runs.  Prompts of requests of that class go before its own, but an
- * eighth of the time and rows of prompts is for aged ones.  A sequence in a batch that had no rows
- * for starvation_us gets some in the next step of its model, and its model gets the next step of
- * the device, where shares allow it: so no class starves, however much more urgent work there is.
- *
- * When all running_max batch slots are taken, some of them by less urgent sequences, a waiting
- * sequence takes one of those: the less urgent sequence is displaced.  It runs on without a slot,
- * keeps its blocks where pages allow, has a step each starvation_us, and rises by a class with
- * each, until a slot is free again.
+ * fill the rest, in the order of order.c, which also says which sequences a batch has and which
+ * gives up pages.  The rate of earlier steps predicts how many rows fit (rate.h).  Decoding keeps a
+ * pace, which is pace_us or the targets of the decoding sequences; prompts get all time that the
+ * pace leaves (sched_pace.c).
  *
  * A waiting request that begins like a prompt that is being computed is held back until those
  * blocks are there, instead of computing them a second time.  It waits only for a sequence that is
@@ -34,10 +22,9 @@
  *
  * Pages: a request is admitted when its known tokens and a small look-ahead fit beside what the
  * running ones still need.  When pages run out nevertheless, cached blocks go first, then the least
- * deserving sequence is preempted: paused ones, then displaced ones, then the lowest class, then
- * those not yet preempted three times, then the newest.  It keeps its tokens and is computed again
- * later.  The most deserving sequence can take pages from all others, and admission made sure that
- * it fits alone: so one sequence always advances.
+ * deserving sequence is preempted.  It keeps its tokens and is computed again later.  The most
+ * deserving sequence can take pages from all others, and admission made sure that it fits alone: so
+ * one sequence always advances.
  *
  * The requests of a model are accepted from sched_model_open on, and planned while it is hot.
  * Whether it is brought up is decided elsewhere (residency.h), from its demand (sched_demands).
@@ -74,7 +61,7 @@ typedef struct sched_limits {
     uint64_t starvation_us;
     uint64_t kv_slice_us; // so long without a page a model takes some of equals; set by core.h
     uint32_t starvation_percent; // of the time that a class waits: its minimum; 0: none
-    policy_objective objective;
+    uint32_t urgent_percent;     // of the time: for urgent requests beside shares; 0: none
     bool no_prefix_cache;
     bool background_copies;     // of blocks of the batch class to host memory, ahead of eviction
     bool zero_on_tenant_change; // KV memory, before another tenant gets it
@@ -159,7 +146,8 @@ uint32_t sched_next_tenant(sched *s, sched_tenant_use *out);
 /* Pinned pages of its weights, and the model that has its weights.  Guarantees and ceilings of its
  * owner in the pool may have changed, too: the next plan ends requests that cannot be finished. */
 void sched_model_pin(sched *s, uint32_t model_idx, uint32_t weights_of, uint32_t n_pages);
-/* The next plan uses these starvation_percent, objective, pace_us and background_copies only. */
+/* The next plan uses these starvation_percent, urgent_percent, pace_us and background_copies only.
+ */
 void sched_set_policy(sched *s, const sched_limits *limits, uint64_t now_us);
 /* The pool became smaller: the next plan ends requests that cannot be finished any more. */
 void sched_pool_shrank(sched *s);

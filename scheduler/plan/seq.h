@@ -28,6 +28,7 @@
 #include "draft.h"
 #include "inferd/list.h"
 #include "kv.h"
+#include "order.h"
 #include "prefix.h"
 #include "scheduler/gen.h"
 
@@ -41,7 +42,7 @@ typedef struct seq {
     uint32_t model_idx;
     uint64_t arrival_no; // order of submission; kept through preemption
     bool paused;
-    bool displaced; // it runs without a batch slot
+    bool displaced; // it runs, behind the running_max sequences of its batch
     bool scoring;   // the prompt's log-probabilities are reported
     bool cacheable; // may use and leave prefix blocks
 
@@ -65,8 +66,9 @@ typedef struct seq {
     tok_id *banned; // [n_banned] not drawn before min_tokens; owned
     uint32_t n_banned;
 
-    gen_class granted;      // class it was admitted with, or aged to since; decides preemption
-    uint64_t idle_since_us; // last time it was planned, or its arrival: aging counts from here
+    order_key key;          // its place in the order of plan key_plan
+    uint64_t key_plan;      // number of the plan that made it
+    uint64_t idle_since_us; // last time it was planned, or its arrival
     uint64_t first_plan_us; // 0 = never planned
     uint64_t steps_before;  // steps that had ended when it arrived
     uint32_t queued_steps;  // steps that ended later, or had begun, before its first
@@ -76,7 +78,6 @@ typedef struct seq {
     uint32_t n_cached, n_preempted;
 
     uint32_t flow;           // index of its flow
-    uint64_t urgent_plan;    // number of the plan that found its deadline urgent
     uint64_t first_token_us; // 0 = none yet
     uint64_t last_token_us;
     uint64_t device_us;          // it was charged with

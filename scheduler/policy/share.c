@@ -4,7 +4,7 @@
 enum { HUNDREDTHS = 100 };
 
 static int64_t cap_of(const share_bucket *a) {
-    return (int64_t)share_cap_us(a->percent) * HUNDREDTHS;
+    return (int64_t)(a->cap_us != 0 ? a->cap_us : share_cap_us(a->percent)) * HUNDREDTHS;
 }
 
 static void bound(share_bucket *a) {

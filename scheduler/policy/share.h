@@ -34,6 +34,7 @@ typedef struct share_bucket {
     share_policy policy;
     uint32_t percent; // of this device
     uint32_t weight;  // of what is left; 0: nothing of it
+    uint32_t cap_us;  // of the bucket; 0: share_cap_us
     int64_t level;    // hundredths of a microsecond
     uint64_t refilled_us;
     uint64_t used_us; // in all

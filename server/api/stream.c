@@ -432,12 +432,8 @@ static void take_failure(stream *s, const gen_event *ev) {
     default:
         break;
     }
-    if (ev->done.for_targets)
-        api_fail(&s->error, API_SLO, NULL, "%s", err.text);
-    else
-        api_fail_status(&s->error, &err, s->o.chat ? "messages" : "prompt");
-    if (err.status == INFERD_EMODEL || ev->done.for_targets)
-        api_retry_after(&s->error, ev->done.retry_after_ms);
+    api_fail_status(&s->error, &err, s->o.chat ? "messages" : "prompt");
+    if (err.status == INFERD_EMODEL) api_retry_after(&s->error, ev->done.retry_after_ms);
 }
 
 static void take_done(stream *s, uint32_t choice_idx, const gen_event *ev, buf *out) {

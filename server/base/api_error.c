@@ -21,7 +21,6 @@ static const fault_row fault_rows[API_FAULTS] = {
     [API_UNLOADED] = {503, "unavailable_error", "model_unavailable", 2},
     [API_OVERLOADED] = {503, "overloaded_error", "server_overloaded", 1},
     /* The caller sets the delay; a target that is too short even for a request alone never fits. */
-    [API_SLO] = {503, "overloaded_error", "slo_unattainable", 0},
     [API_DRAINING] = {503, "unavailable_error", "shutting_down", 5},
     [API_DEVICE_LOST] = {503, "unavailable_error", "device_lost", 10},
     [API_DEADLINE] = {504, "timeout_error", "deadline_exceeded", 0},

@@ -22,7 +22,6 @@ typedef enum api_fault {
     API_TOO_LARGE,   // 413 request_too_large
     API_UNLOADED,    // 503 model_unavailable
     API_OVERLOADED,  // 503 server_overloaded
-    API_SLO,         // 503 slo_unattainable: a target per token would be missed
     API_DRAINING,    // 503 shutting_down
     API_DEVICE_LOST, // 503 device_lost
     API_DEADLINE,    // 504 deadline_exceeded

@@ -100,7 +100,7 @@ engine_limits config_engine_limits(const inferd_config *c) {
     engine_limits l = c->limits.engine;
     l.min_residency_ms = c->policy.min_residency_ms;
     l.starvation_percent = c->policy.starvation_percent;
-    l.objective = c->policy.objective;
+    l.urgent_percent = c->policy.urgent_percent;
     l.tpot_ms = c->policy.tpot_ms;
     l.background_copies = c->policy.background_copies;
     l.zero_on_tenant_change = c->policy.zero_on_tenant_change;

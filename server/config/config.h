@@ -80,8 +80,8 @@ typedef struct config_tenant {
 
 /* How devices are shared, between models and over time. */
 typedef struct config_policy {
-    policy_objective objective;
-    uint32_t tpot_ms; // target per token while prompts are computed; 0: the objective's
+    uint32_t tpot_ms; // target per token while prompts are computed
+    uint32_t urgent_percent;
     policy_placement placement;
     uint32_t min_residency_ms;        // a model that came up is not evicted for that long; 0
     uint32_t starvation_percent;      // of a device's time, for lower classes that wait; 2

@@ -31,7 +31,6 @@ static const char *const kv_types[] = {"f16", "bf16", "f32", "int8", "int16", "a
 static const char *const share_policies[] = {"besteffort", "burst", "fixed", NULL};
 static const char *const pins[] = {"none", "warm", "hot", NULL};
 static const char *const pin_booleans[] = {"none", "hot"};
-static const char *const objectives[] = {POLICY_OBJECTIVE_NAMES, NULL};
 static const char *const placements[] = {POLICY_PLACEMENT_NAMES, NULL};
 static const char *const levels[] = {"error", "info", "debug", NULL};
 
@@ -345,13 +344,13 @@ static const option_table log_table = {"log", of_log, INFERD_COUNT(of_log), size
 
 #define O config_policy
 static const option of_policy[] = {
-    {"objective", OPTION_CHOICE, AT(O, objective), .normal = OBJECTIVE_BALANCED,
-     .choices = objectives, .live = true,
-     .about = "preset of `tpot_ms`: `balanced` 40, `latency` 10, `throughput` 100, `sla` 40; `sla` "
-              "also orders and refuses requests by their targets (`slo`)"},
-    {"tpot_ms", OPTION_U32, AT(O, tpot_ms), RANGE(1, 60000, 0), .live = true,
+    {"tpot_ms", OPTION_U32, AT(O, tpot_ms), RANGE(1, 60000, 40), .live = true,
      .about = "time per output token that streams keep during prefill; prefill gets all other time. "
-              "Absent: that of `objective`; `slo.tpot_ms` of a model or a request wins"},
+              "`slo.tpot_ms` of a model or a request wins"},
+    {"urgent_percent", OPTION_U32, AT(O, urgent_percent), RANGE(0, STARVATION_PERCENT_MAX, 5),
+     .live = true,
+     .about = "percent of the device time that requests of the classes `high` and `system` get before "
+              "shares ([sharing.md](sharing.md#shares)); 0: none"},
     {"placement", OPTION_CHOICE, AT(O, placement), .normal = PLACEMENT_BALANCED, .choices = placements,
      .live = true,
      .about = "which device gets a model: the one with the least memory pressure, the fullest with "
@@ -369,7 +368,10 @@ static const option of_policy[] = {
     {"background_copies", OPTION_BOOL, AT(O, background_copies), .normal = true, .live = true,
      .about = "keys and values of low classes are copied to host memory before they are preempted"},
 };
-static const option_table policy_table = {"policy", of_policy, INFERD_COUNT(of_policy), sizeof(O)};
+static const option_replaced replaced_policy[] = {{"objective", "policy.tpot_ms"}};
+static const option_table policy_table = {"policy",  of_policy, INFERD_COUNT(of_policy),
+                                          sizeof(O), .replaced = replaced_policy,
+                                          .n_replaced = INFERD_COUNT(replaced_policy)};
 
 #define K config_kv_disk
 static const option of_kv_disk[] = {

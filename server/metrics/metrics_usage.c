@@ -4,23 +4,31 @@
 #include "metrics_page.h"
 
 static const char *const fault_names[API_FAULTS] = {
-    [API_BAD_JSON] = "bad_json",           [API_BAD_VALUE] = "bad_value",
-    [API_MISSING] = "missing_parameter",   [API_UNSUPPORTED] = "unsupported_parameter",
-    [API_TOO_LONG] = "context_length",     [API_NO_MODEL] = "model_not_found",
-    [API_TOO_LARGE] = "request_too_large", [API_UNLOADED] = "model_unavailable",
-    [API_OVERLOADED] = "queue_full",       [API_SLO] = "slo",
-    [API_DRAINING] = "shutting_down",      [API_DEVICE_LOST] = "device_lost",
-    [API_DEADLINE] = "deadline",           [API_INTERNAL] = "internal",
-    [API_REQUEST_RATE] = "request_rate",   [API_TOKEN_RATE] = "token_rate",
-    [API_CONCURRENCY] = "concurrency",     [API_QUOTA] = "quota",
+    [API_BAD_JSON] = "bad_json",
+    [API_BAD_VALUE] = "bad_value",
+    [API_MISSING] = "missing_parameter",
+    [API_UNSUPPORTED] = "unsupported_parameter",
+    [API_TOO_LONG] = "context_length",
+    [API_NO_MODEL] = "model_not_found",
+    [API_TOO_LARGE] = "request_too_large",
+    [API_UNLOADED] = "model_unavailable",
+    [API_OVERLOADED] = "queue_full",
+    [API_DRAINING] = "shutting_down",
+    [API_DEVICE_LOST] = "device_lost",
+    [API_DEADLINE] = "deadline",
+    [API_INTERNAL] = "internal",
+    [API_REQUEST_RATE] = "request_rate",
+    [API_TOKEN_RATE] = "token_rate",
+    [API_CONCURRENCY] = "concurrency",
+    [API_QUOTA] = "quota",
     [API_OVER_LIMIT] = "over_limit",
 };
 
 /* 429 and 503 (api_error.h): a later request of the same kind may be served. */
 static const bool is_refusal[API_FAULTS] = {
-    [API_UNLOADED] = true,   [API_OVERLOADED] = true,  [API_SLO] = true,
-    [API_DRAINING] = true,   [API_DEVICE_LOST] = true, [API_REQUEST_RATE] = true,
-    [API_TOKEN_RATE] = true, [API_CONCURRENCY] = true, [API_QUOTA] = true,
+    [API_UNLOADED] = true,    [API_OVERLOADED] = true,   [API_DRAINING] = true,
+    [API_DEVICE_LOST] = true, [API_REQUEST_RATE] = true, [API_TOKEN_RATE] = true,
+    [API_CONCURRENCY] = true, [API_QUOTA] = true,
 };
 
 void metrics_sum_refusals(const metrics *m, uint64_t *by_tenant, uint32_t n_tenants) {

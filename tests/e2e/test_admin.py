@@ -912,7 +912,7 @@ def test_a_raised_ceiling_counts_for_the_next_request(fresh):
 def test_the_whole_shape_runs(launch, tmp_path):
     """Every member the documents name, on one device, with more replicas than that as the bound."""
     s = Served(launch, tmp_path, devices=[{"name": "cpu0", "kind": "cpu", "memory": "64MiB", "reserve": "2MiB"}],
-               host_arena="16MiB", policy={"objective": "latency", "placement": "balanced"},
+               host_arena="16MiB", policy={"tpot_ms": 10, "placement": "balanced"},
                models=[{"name": "a", "path": "dummy:tiny", "min": "0", "max": "24MiB", "class": "normal", "weight": 1,
                         "share": {"policy": "burst", "percent": 40, "devices": 1},
                         "slo": {"ttft_ms": 500, "tpot_ms": 40}, "pin": "warm", "keep_alive": "never",

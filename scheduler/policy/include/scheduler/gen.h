@@ -80,8 +80,7 @@ typedef struct gen_event {
             inferd_status status;
             char text[GEN_TEXT_BYTES];
             uint32_t n_prompt, n_cached, n_output, n_preempted;
-            bool for_targets; // INFERD_EBUSY: not a full queue: targets would be missed
-            /* The earliest useful retry.  0: unknown (INFERD_EMODEL), or never (for_targets). */
+            /* The earliest useful retry.  0: unknown (INFERD_EMODEL), or never. */
             uint32_t retry_after_ms;
             uint64_t queued_us;    // from arrival to the first plan that had it
             uint32_t queued_steps; // steps in that time, with the one under way on arrival

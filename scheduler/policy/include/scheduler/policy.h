@@ -42,16 +42,6 @@ typedef struct tenant_policy {
     share_spec share;
 } tenant_policy;
 
-/* Presets of the pace of decoding (engine_limits.h); `sla` also orders and refuses by targets. */
-typedef enum policy_objective {
-    OBJECTIVE_BALANCED,
-    OBJECTIVE_LATENCY,
-    OBJECTIVE_THROUGHPUT,
-    OBJECTIVE_SLA,
-    POLICY_OBJECTIVES
-} policy_objective;
-#define POLICY_OBJECTIVE_NAMES "balanced", "latency", "throughput", "sla" // in this order
-
 typedef enum policy_placement {
     PLACEMENT_BALANCED,
     PLACEMENT_BINPACK,

@@ -1,10 +1,10 @@
-/* sched_admit.c - how a request becomes a waiting sequence.
+/* submit.c - how a request becomes a waiting sequence.
  *
  *   sched_submit    in this order: is a sequence free, is the request complete and its model there,
  *                   has the queue room, could it ever fit (memory of the device, ceilings of its
- *                   model and its tenant), can its target be kept.  The first no ends the request
+ *                   model and its tenant).  The first no ends the request
  *   memory          for all its tokens and blocks, so that nothing is allocated later
- *   flow            the work of its tenant on its model (sched_share.c); then it waits
+ *   flow            the work of its tenant on its model (charge.c); then it waits
  *
  * The fit is the arithmetic of the section "fit".  The front asks it for a request before it
  * submits it (engine_admit), with numbers published by the engine; here it is computed again only
@@ -254,32 +254,33 @@ static flow *create(sched *s, uint32_t tenant, uint32_t model) {
     return p;
 }
 
-/* It has work, but all of it in the other tier, and its virtual time in this one stands still. */
-static bool is_away(const flow *p, sched_tier tier) {
-    enum { AWAY_US = 1000000 }; // tiers alternate from step to step: so short a time is no absence
-    return p->seen_us[!tier] > p->seen_us[tier] + AWAY_US;
+/* It has work, but all of it in the other part, and its virtual time in this one stands still. */
+static bool is_away(const flow *p, uint32_t part) {
+    enum { AWAY_US = 1000000 }; // parts alternate from step to step: so short a time is no absence
+    return p->seen_us[!part] > p->seen_us[part] + AWAY_US;
 }
 
-/* The smallest virtual time of the flows with work in this tier; without any, that of the flow
+/* The smallest virtual time of the flows with work in this part; without any, that of the flow
  * served last. */
-static uint64_t least_virtual(const sched *s, sched_tier tier) {
+static uint64_t least_virtual(const sched *s, uint32_t part) {
     uint64_t least = UINT64_MAX;
     LIST_EACH(node, &s->active_flows) {
         const flow *p = LIST_ENTRY(node, flow, idle);
-        if (!is_away(p, tier) && p->virtual_us[tier] < least) least = p->virtual_us[tier];
+        if (!is_away(p, part) && p->virtual_us[part] < least) least = p->virtual_us[part];
     }
-    return least != UINT64_MAX ? least : s->virtual_us[tier];
+    return least != UINT64_MAX ? least : s->virtual_us[part];
 }
 
-/* From now on its virtual time counts: time without work in this tier is no credit. */
-static void begin_tier(const sched *s, flow *p, sched_tier tier) {
-    uint64_t least = least_virtual(s, tier);
-    if (p->virtual_us[tier] < least) p->virtual_us[tier] = least;
+/* From now on its virtual time counts: time without work in this part is no credit. */
+static void begin_part(const sched *s, flow *p, uint32_t part) {
+    uint64_t least = least_virtual(s, part);
+    if (p->virtual_us[part] < least) p->virtual_us[part] = least;
 }
 
 void sched_see_flow(sched *s, flow *p, sched_tier tier, uint64_t now_us) {
-    if (is_away(p, tier)) begin_tier(s, p, tier);
-    p->seen_us[tier] = now_us;
+    uint32_t part = flow_part(tier);
+    if (is_away(p, part)) begin_part(s, p, part);
+    p->seen_us[part] = now_us;
 }
 
 static flow *look_up(sched *s, const seq *q) {
@@ -296,9 +297,9 @@ flow *sched_flow_of(sched *s, const seq *q) {
 static void join_flow(sched *s, seq *q) {
     flow *p = look_up(s, q);
     if (p->n_seqs++ == 0) {
-        for (sched_tier t = 0; t < TIERS_COMPUTED; t++) {
-            begin_tier(s, p, t);
-            p->seen_us[t] = 0;
+        for (uint32_t i = 0; i < FLOW_PARTS; i++) {
+            begin_part(s, p, i);
+            p->seen_us[i] = 0;
         }
         list_remove(&p->idle);
         list_push_back(&s->active_flows, &p->idle);
@@ -472,11 +473,7 @@ static inferd_status check_and_take(sched *s, seq *q, uint64_t now_us, inferd_er
     q->model_idx = r->model_idx;
     if ((status = take_memory(s, q, room, err)) != INFERD_OK) return status;
     q->table.tenant = r->tenant_idx;
-    if ((status = admit_tenant(s, q, err)) != INFERD_OK) return status;
-    if (s->limits.objective != OBJECTIVE_SLA || sched_admit_time(s, q, err) == INFERD_OK)
-        return INFERD_OK;
-    q->done.done.for_targets = true;
-    return err->status;
+    return admit_tenant(s, q, err);
 }
 
 /* It waits, for its first step. */
@@ -491,7 +488,6 @@ static void begin_waiting(sched *s, seq *q, uint64_t now_us) {
     q->n_tokens = r->n_prompt;
     q->arrival_no = s->next_arrival_no++;
     q->idle_since_us = now_us;
-    q->granted = r->prio;
     q->scoring = r->n_prompt_logprobs >= 0;
     q->cacheable = !r->no_cache && !s->limits.no_prefix_cache;
     q->habit = DRAFT_HABIT_NEW(s->limits.draft_tokens);
@@ -517,12 +513,7 @@ void sched_submit(sched *s, gen_request *r, uint64_t now_us) {
         begin_waiting(s, q, now_us);
         return;
     }
-    bool for_targets = q->done.done.for_targets;
-    uint32_t retry_ms = for_targets ? sched_time_retry_ms(s, q) : 0;
     /* n_tokens is 0: no output is reported */
     sched_end_seq(s, q, GEN_ERROR, -1, err.status, err.text, now_us);
     if (r->model_idx < s->n_models) sched_note_retry(&s->models[r->model_idx], q, now_us);
-    if (!for_targets) return;
-    q->done.done.for_targets = true;
-    q->done.done.retry_after_ms = retry_ms;
 }
