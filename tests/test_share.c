@@ -7,7 +7,7 @@ static void a_bucket_fills_with_its_percent_up_to_its_cap(void) {
     share_bucket a;
     share_init(&a, SHARE_FIXED, 25, 1, 1000);
     EXPECT(share_may_run(&a, 0) && share_is_entitled(&a));
-    uint32_t cap_us = share_cap_us(25);
+    uint32_t cap_us = SHARE_CAP_US;
     share_charge(&a, cap_us + 10000, true);
     EXPECT(!share_may_run(&a, 0));
     EXPECT(share_may_run(&a, 10001) && !share_may_run(&a, 10000)); // an urgent one's step
@@ -23,28 +23,29 @@ static void a_bucket_fills_with_its_percent_up_to_its_cap(void) {
     EXPECT_EQ(a.used_us, cap_us + 10000);
 }
 
-static void the_cap_goes_with_the_share(void) {
-    EXPECT_EQ(share_cap_us(1), 25000);
-    EXPECT_EQ(share_cap_us(25), 25000);
-    EXPECT_EQ(share_cap_us(40), 40000);
-    EXPECT_EQ(share_cap_us(100), 50000);
+/* Without work what flows into a full bucket is lost; with work it is owed, up to a bound. */
+static void what_work_waits_for_is_owed(void) {
     share_bucket a;
-    share_init(&a, SHARE_FIXED, 40, 1, 0);
-    EXPECT_EQ(a.level, 40000 * 100);
-    share_set(&a, SHARE_FIXED, 5, 1, 0);
-    EXPECT_EQ(a.level, 25000 * 100);
-}
-
-static void what_flows_in_is_lost_when_the_bucket_is_full(void) {
-    share_bucket a;
-    share_init(&a, SHARE_BURST, 50, 1, 0);
-    EXPECT_EQ(share_full_us(&a), 0);
-    share_charge(&a, 10000, true);
-    EXPECT_EQ(share_full_us(&a), 20000);
-    share_charge(&a, 50000, true);
-    EXPECT_EQ(share_full_us(&a), UINT64_MAX); // not entitled
+    share_init(&a, SHARE_BURST, 50, 1, 1000);
+    EXPECT_EQ(share_owed(&a), 25000 * 100);
+    share_refill(&a, 101000);
+    EXPECT_EQ(share_owed(&a), 25000 * 100);
+    share_want(&a);
+    share_refill(&a, 161000);
+    EXPECT_EQ(share_owed(&a), 55000 * 100);
+    for (uint64_t us = 161000; us < 2000000; us += 50000) {
+        share_want(&a);
+        share_refill(&a, us);
+    }
+    EXPECT_EQ(share_owed(&a), SHARE_OWED_US * 100);
+    share_refill(&a, 2000000 + 2 * SHARE_WANTED_US); // the work is gone
+    EXPECT_EQ(share_owed(&a), 25000 * 100);
+    share_withhold(&a, 20000);
+    EXPECT_EQ(share_owed(&a), 15000 * 100);
+    share_charge(&a, 20000, true);
+    EXPECT_EQ(share_owed(&a), 0); // not entitled
     share_set(&a, SHARE_BESTEFFORT, 0, 1, 0);
-    EXPECT_EQ(share_full_us(&a), UINT64_MAX);
+    EXPECT_EQ(share_owed(&a), 0);
 }
 
 static void besteffort_is_never_entitled_and_always_may(void) {
@@ -114,8 +115,7 @@ static void a_fixed_share_holds_to_a_point_in_ten_seconds(void) {
 
 static const test_case cases[] = {
     TEST(a_bucket_fills_with_its_percent_up_to_its_cap),
-    TEST(the_cap_goes_with_the_share),
-    TEST(what_flows_in_is_lost_when_the_bucket_is_full),
+    TEST(what_work_waits_for_is_owed),
     TEST(besteffort_is_never_entitled_and_always_may),
     TEST(a_share_over_devices_is_split),
     TEST(other_terms_keep_what_was_received),

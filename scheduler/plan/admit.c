@@ -21,9 +21,16 @@ enum { CLAIMS_TRIED = 8 }; // claimants of one model in one plan, behind a reque
 
 /* ---- candidates ---- */
 
+/* The sequence that q was preempted for could still begin. */
+static bool stays_away(const sched *s, const seq *q) {
+    const seq *to = q->gave_to;
+    return to != NULL && s->clock_us < q->gave_until_us && to->state == SEQ_WAITING &&
+           to->arrival_no == q->gave_to_no && !to->paused && s->models[to->model_idx].hot;
+}
+
 /* With n_steps > 0 an unfinished step of an earlier run still reads its block table. */
 bool sched_can_start(const sched *s, const seq *q) {
-    return !q->paused && q->n_steps == 0 && q->refused_plan != s->plan_no &&
+    return !q->paused && !stays_away(s, q) && q->n_steps == 0 && q->refused_plan != s->plan_no &&
            q->held_plan != s->plan_no && !s->models[q->model_idx].closed;
 }
 

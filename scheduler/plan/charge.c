@@ -67,7 +67,7 @@ void sched_note_use(sched *s, const seq *q, const engine_flow *use) {
     flow_usage_charge(&s->flow_usage, &p->flow_usage, p->tenant, p->model, use);
 }
 
-static void charge_item(sched *s, const step_item *item, sched_tier tier, uint64_t us) {
+static void charge_item(sched *s, step_item *item, sched_tier tier, uint64_t us) {
     seq *q = item->q;
     flow *p = sched_flow_of(s, q);
     share_bucket *t = tenant_of(s, q), *m = &seq_model(s, q)->share;
@@ -92,20 +92,55 @@ static void charge_item(sched *s, const step_item *item, sched_tier tier, uint64
     share_charge(&s->floors[q->req->prio], us, true);
 }
 
-void sched_charge(sched *s, const step *st, uint64_t us) {
+/* Shares divide what the urgent allowance leaves. */
+static void withhold(sched *s, uint64_t us) {
+    for (uint32_t i = 0; i < s->n_models; i++) share_withhold(&s->models[i].share, us);
+    for (uint32_t i = 0; i < s->n_tenants; i++) share_withhold(&s->tenants[i].share, us);
+}
+
+typedef void takes_part(sched *s, step_item *item, sched_tier tier, uint64_t us);
+
+/* Divides us over the sequences of the step, by what each cost. */
+static void divide(sched *s, step *st, uint64_t us, takes_part *take) {
     const rate *r = &s->models[st->model_idx].rate;
     double total = 0, passed = 0;
     uint64_t given = 0;
-    rate_note_typical(&s->typical_us, us);
     for (uint32_t i = 0; i < st->b.n_seqs; i++) total += cost_of(r, &st->items[i], st->b.n_seqs);
     for (uint32_t i = 0; i < st->b.n_seqs; i++) {
         passed += cost_of(r, &st->items[i], st->b.n_seqs);
         uint64_t until = i + 1 == st->b.n_seqs ? us : (uint64_t)((double)us * passed / total);
         if (until < given) until = given;
         if (until > us) until = us;
-        charge_item(s, &st->items[i], (sched_tier)st->tier, until - given);
+        take(s, &st->items[i], (sched_tier)st->tier, until - given);
         given = until;
     }
+}
+
+static void expect_item(sched *s, step_item *item, sched_tier tier, uint64_t us) {
+    share_bucket *t = tenant_of(s, item->q);
+    item->expected_us = tier == TIER_ENTITLED ? us : 0;
+    share_expect(&seq_model(s, item->q)->share, item->expected_us);
+    if (t != NULL) share_expect(t, item->expected_us);
+}
+
+void sched_expect(sched *s, step *st) {
+    divide(s, st, st->predicted_us, expect_item);
+}
+
+void sched_unexpect(sched *s, const step *st) {
+    for (uint32_t i = 0; i < st->b.n_seqs; i++) {
+        const step_item *item = &st->items[i];
+        share_bucket *t = tenant_of(s, item->q);
+        share_unexpect(&seq_model(s, item->q)->share, item->expected_us);
+        if (t != NULL) share_unexpect(t, item->expected_us);
+    }
+}
+
+void sched_charge(sched *s, step *st, uint64_t us) {
+    sched_unexpect(s, st);
+    rate_note_typical(&s->typical_us, us);
+    if (st->tier == TIER_URGENT) withhold(s, us);
+    divide(s, st, us, charge_item);
 }
 
 void sched_set_policy(sched *s, const sched_limits *limits, uint64_t now_us) {

@@ -20,8 +20,7 @@
  *   6. Deadline.  A token is urgent when two more steps would miss its target; the earliest first.
  *      A token that is late by more than its own target is not urgent: hurrying would only make
  *      others late, too.
- *   7. Bucket.  Among entitled sequences the one whose bucket is full soonest, because what flows
- *      into a full bucket is lost.
+ *   7. Bucket.  Among entitled sequences the one that is owed most time.
  *   8. Virtual time: time received, divided by weight, for each flow (one tenant's work on one
  *      model); entitled time and surplus apart.
  *   9. Arrival.
@@ -63,6 +62,8 @@ static bool may_run(sched *s, const seq *q, uint64_t now_us, uint64_t overdraw_u
     share_bucket *t = tenant_of(s, q), *m = &seq_model(s, q)->share;
     share_refill(m, now_us);
     if (t != NULL) share_refill(t, now_us);
+    share_want(m);
+    if (t != NULL) share_want(t);
     if (share_may_run(m, overdraw_us) && (t == NULL || share_may_run(t, overdraw_us))) return true;
     uint64_t ready_us = share_ready_us(m, now_us);
     uint64_t tenant_us = t != NULL ? share_ready_us(t, now_us) : now_us;
@@ -70,11 +71,11 @@ static bool may_run(sched *s, const seq *q, uint64_t now_us, uint64_t overdraw_u
     return false;
 }
 
-/* The time until its bucket is full, if it is entitled; else UINT64_MAX. */
-static uint64_t full_us(const sched *s, const seq *q) {
+/* 0: it is not entitled. */
+static uint64_t owed(const sched *s, const seq *q) {
     const share_bucket *t = tenant_of(s, q);
-    uint64_t model_us = share_full_us(&s->models[q->model_idx].share);
-    return u64_min(model_us, t != NULL ? share_full_us(t) : UINT64_MAX);
+    uint64_t by_model = share_owed(&s->models[q->model_idx].share);
+    return u64_max(by_model, t != NULL ? share_owed(t) : 0);
 }
 
 static bool has_allowance(sched *s, const seq *q, uint64_t now_us) {
@@ -86,12 +87,12 @@ static bool has_allowance(sched *s, const seq *q, uint64_t now_us) {
 /* Sets the tier, and what orders entitled sequences. */
 static void set_tier(sched *s, seq *q, uint64_t now_us, uint64_t overdraw_us) {
     const share_bucket *t = tenant_of(s, q), *m = &seq_model(s, q)->share;
-    q->key.full_us = UINT64_MAX;
+    q->key.owed = 0;
     q->key.tier = TIER_NONE;
     if (!may_run(s, q, now_us, overdraw_us)) return;
-    q->key.full_us = full_us(s, q);
+    q->key.owed = owed(s, q);
     q->key.tier = TIER_ENTITLED;
-    if (q->key.full_us != UINT64_MAX) return;
+    if (q->key.owed > 0) return;
     q->key.tier = TIER_NONE;
     if (m->weight == 0 || (t != NULL && t->weight == 0)) return;
     q->key.tier = has_allowance(s, q, now_us) ? TIER_URGENT : TIER_SURPLUS;
@@ -114,7 +115,7 @@ static bool is_overdue(const sched *s, const seq *q, uint64_t now_us) {
 
 /* A typical step, but at most what a class can save up. */
 static int64_t floor_us(const sched *s) {
-    return (int64_t)u64_min(s->typical_us, share_cap_us(s->limits.starvation_percent));
+    return (int64_t)u64_min(s->typical_us, SHARE_CAP_US);
 }
 
 /* A class that waits while others run saves up its floor: so much time it may go before them.  What

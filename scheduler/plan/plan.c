@@ -83,6 +83,7 @@ bool sched_plan(sched *s, uint64_t now_us, step *st) {
         rate_work work = step_work(st);
         sched_note_outranked(s, choice.key.prio, now_us);
         st->predicted_us = rate_us(&p.m->rate, &work);
+        sched_expect(s, st);
         for (uint32_t i = 0; i < st->b.n_seqs; i++) st->items[i].q->last_epoch = st->epoch;
         s->blocked_since_us = 0;
         return true;

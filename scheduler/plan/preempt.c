@@ -48,6 +48,9 @@ bool plan_preempt_for_pages(plan *p, seq *q, bool own_tenant) {
     if (&p->s->models[victim->model_idx] == p->m && plan_may_join(p, victim))
         p->n_active[victim->req->prio]--;
     sched_preempt_seq(p->s, victim);
+    victim->gave_to = q;
+    victim->gave_to_no = q->arrival_no;
+    victim->gave_until_us = p->now_us + p->s->limits.starvation_us;
     if (relief_is_coming(p->s)) p->s->relief_for = q;
     return true;
 }

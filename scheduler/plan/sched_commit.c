@@ -186,6 +186,7 @@ void sched_withdraw(sched *s, step *st, uint64_t now_us) {
     s->models[st->model_idx].n_steps--;
     s->clock_us = now_us;
     s->waste_us += st->charge_us;
+    sched_unexpect(s, st);
     sched_note_relief(s, now_us);
     for (uint32_t i = 0; i < st->b.n_seqs; i++) {
         seq *q = st->items[i].q;

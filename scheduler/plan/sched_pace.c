@@ -26,6 +26,9 @@
  * Prompts get at least a quarter of the time that decoding takes, or decoding requests would keep
  * all others out.  While nothing decodes no stream waits, and a step is bounded only because a more
  * urgent request may arrive meanwhile.
+ *
+ * Where there are shares the pace is a quarter shorter, and bounds steps without decoding, too: the
+ * error of a share is about a step.
  * Thread: engine. */
 #include "sched_state.h"
 
@@ -36,7 +39,8 @@ enum {
     PROMPT_PACES = 2,       // of a step while nothing decodes
     STEP_MOST_US = 200000,
     LONG_WAIT_US = 1500000,
-    LONG_WAIT_PARTS = 5
+    LONG_WAIT_PARTS = 5,
+    SHARES_LESS_PARTS = 4
 };
 
 /* One step of every model that takes part. */
@@ -71,8 +75,9 @@ static void add_pace(const sched *s, const seq *q, rotation *r) {
 /* UINT64_MAX: nothing decodes. */
 static uint64_t pace_us(const sched *s, const rotation *r) {
     if (!r->without_target) return r->targets_us;
-    uint64_t more_us = r->long_wait ? s->limits.pace_us / LONG_WAIT_PARTS : 0;
-    return u64_min(r->targets_us, s->limits.pace_us + more_us);
+    uint64_t more_us = r->long_wait && s->n_shares == 0 ? s->limits.pace_us / LONG_WAIT_PARTS : 0;
+    uint64_t less_us = s->n_shares > 0 ? s->limits.pace_us / SHARES_LESS_PARTS : 0;
+    return u64_min(r->targets_us, s->limits.pace_us + more_us - less_us);
 }
 
 /* The most urgent of classes as bits: the lowest bit. */
@@ -127,7 +132,8 @@ uint64_t sched_budget_us(const sched *s, const sched_model *m, const rate_work *
         if (takes_part(m, &s->models[i]))
             add_model(s, &s->models[i], m == &s->models[i] ? work : NULL, &r);
     uint64_t pace = pace_us(s, &r);
-    if (pace == UINT64_MAX) return PROMPT_PACES * s->limits.pace_us;
+    if (pace == UINT64_MAX && s->n_shares == 0) return PROMPT_PACES * s->limits.pace_us;
+    if (pace == UINT64_MAX) return s->limits.pace_us - s->limits.pace_us / SHARES_LESS_PARTS;
     uint64_t left_us = pace > r.decode_us ? pace - r.decode_us : 0;
     uint64_t prompts_us = u64_max(left_us, r.decode_us / PROMPT_LEAST_PARTS);
     uint64_t own_us = work->rows > 0 ? rate_us(&m->rate, work) : 0;

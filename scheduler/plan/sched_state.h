@@ -223,7 +223,11 @@ const char *sched_pause_reason(const sched *s, const seq *q);
 bool sched_deserves_less(const seq *a, const seq *b);
 
 /* -- charge.c -- */
-void sched_charge(sched *s, const step *st, uint64_t us);
+void sched_charge(sched *s, step *st, uint64_t us);
+/* A planned step: what it is predicted to take counts as spent until sched_charge, or
+ * sched_unexpect when no sequence is charged. */
+void sched_expect(sched *s, step *st);
+void sched_unexpect(sched *s, const step *st);
 /* Adds `use` to the usage of its tenant for its model. */
 void sched_note_use(sched *s, const seq *q, const engine_flow *use);
 void sched_count_shares(sched *s);                      // one of them changed

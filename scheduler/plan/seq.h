@@ -76,6 +76,10 @@ typedef struct seq {
     uint64_t refused_plan;  // number of the plan that preempted it or had no page for it
     uint64_t held_plan;     // number of the plan in which it waits for the blocks of another
     uint32_t n_cached, n_preempted;
+    /* It was preempted for this one, and stays away until that has begun, for starvation_us at
+     * most: one that needs the pages of several would otherwise never have all of them at once. */
+    const struct seq *gave_to;
+    uint64_t gave_to_no, gave_until_us; // its arrival_no; until then
 
     uint32_t flow;           // index of its flow
     uint64_t first_token_us; // 0 = none yet

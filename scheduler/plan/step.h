@@ -25,6 +25,7 @@ typedef struct step_item {
     uint32_t begin; // position of its first row
     uint32_t n_rows;
     uint32_t draw_begin, n_draws;
+    uint64_t expected_us; // of the predicted time: kept from its share until the step has ended
 } step_item;
 
 /* One wanted row of logits: logit_rows[i] of the batch. */

@@ -4,7 +4,10 @@
 enum { HUNDREDTHS = 100 };
 
 static int64_t cap_of(const share_bucket *a) {
-    return (int64_t)(a->cap_us != 0 ? a->cap_us : share_cap_us(a->percent)) * HUNDREDTHS;
+    uint32_t cap_us = a->cap_us != 0 ? a->cap_us : SHARE_CAP_US;
+    if (a->wanted_us != 0 && a->refilled_us <= a->wanted_us + SHARE_WANTED_US)
+        cap_us = u32_max(cap_us, SHARE_OWED_US);
+    return (int64_t)cap_us * HUNDREDTHS;
 }
 
 static void bound(share_bucket *a) {
@@ -36,6 +39,26 @@ void share_refill(share_bucket *a, uint64_t now_us) {
     bound(a);
 }
 
+void share_want(share_bucket *a) {
+    a->wanted_us = a->refilled_us;
+}
+
+void share_withhold(share_bucket *a, uint64_t us) {
+    a->level -= (int64_t)(us * a->percent);
+}
+
+void share_expect(share_bucket *a, uint64_t us) {
+    a->expected_us += us;
+}
+
+void share_unexpect(share_bucket *a, uint64_t us) {
+    a->expected_us -= u64_min(us, a->expected_us);
+}
+
+static int64_t left(const share_bucket *a) {
+    return a->level - (int64_t)a->expected_us * HUNDREDTHS;
+}
+
 void share_charge(share_bucket *a, uint64_t us, bool entitled) {
     a->used_us += us;
     if (a->policy == SHARE_FIXED || (a->policy == SHARE_BURST && entitled))
@@ -43,26 +66,21 @@ void share_charge(share_bucket *a, uint64_t us, bool entitled) {
 }
 
 bool share_is_entitled(const share_bucket *a) {
-    return a->policy != SHARE_BESTEFFORT && a->level > 0;
+    return a->policy != SHARE_BESTEFFORT && left(a) > 0;
 }
 
 bool share_may_run(const share_bucket *a, uint64_t overdraw_us) {
-    return a->policy != SHARE_FIXED || a->level + (int64_t)overdraw_us * HUNDREDTHS > 0;
+    return a->policy != SHARE_FIXED || left(a) + (int64_t)overdraw_us * HUNDREDTHS > 0;
 }
 
 uint64_t share_ready_us(const share_bucket *a, uint64_t now_us) {
     if (share_may_run(a, 0)) return now_us;
     if (a->percent == 0) return UINT64_MAX;
-    return now_us + (uint64_t)-a->level / a->percent + 1;
+    return now_us + (uint64_t)-left(a) / a->percent + 1;
 }
 
-uint32_t share_cap_us(uint32_t percent) {
-    return u32_max(SHARE_CAP_LEAST_US, u32_min(percent * SHARE_CAP_PERCENT_US, SHARE_CAP_US));
-}
-
-uint64_t share_full_us(const share_bucket *a) {
-    return share_is_entitled(a) ? (uint64_t)(cap_of(a) - a->level) / u32_max(a->percent, 1)
-                                : UINT64_MAX;
+uint64_t share_owed(const share_bucket *a) {
+    return share_is_entitled(a) ? (uint64_t)left(a) : 0;
 }
 
 uint32_t share_percent_each(const share_spec *s) {
