@@ -358,7 +358,6 @@ static uint64_t most_urgent_since_us(const yard *y, uint32_t v) {
 static void check_eviction(yard *y, uint32_t v) {
     const resident *m = &y->core.models.slots[v];
     const slot *s = &y->slots[v];
-    uint64_t min_us = y->core.models.limits.min_residency_us;
     bool pushed = false;
     for (int c = 0; c < ENGINE_EVICT_CAUSES; c++) {
         if (m->n_evictions[c] == s->n_evicted[c]) continue;
@@ -381,11 +380,6 @@ static void check_eviction(yard *y, uint32_t v) {
                           (unsigned long long)slice_us);
         if (s->was_pinned)
             yard_violated(y, CHECK_EVICTION, "model %u was evicted while it was pinned", v);
-        if (s->state == MODEL_HOT && now(y) < s->hot_since_us + min_us)
-            yard_violated(y, CHECK_EVICTION,
-                          "model %u was evicted after %llu us, its minimum residency is %llu", v,
-                          (unsigned long long)(now(y) - s->hot_since_us),
-                          (unsigned long long)min_us);
     }
     if (!pushed || yard_is_shared(y, v)) return;
     /* Host memory apart: the host copy may have been needed; tenants' guarantees may be larger. */
@@ -397,7 +391,7 @@ static void check_eviction(yard *y, uint32_t v) {
     for (uint32_t w = 0; w < y->n_models; w++) {
         const resident *x = &y->core.models.slots[w];
         const slot *t = &y->slots[w];
-        uint64_t stay_us = min_us != 0 ? min_us : 2 * x->bring_us;
+        uint64_t stay_us = 2 * x->bring_us;
         if (w == v || !t->used || yard_is_shared(y, w) || t->state != MODEL_HOT ||
             x->state != MODEL_HOT || t->was_pinned || t->was_wanted || t->had_steps || x->wanted ||
             !is_idle(y, w) || t->active_us == y->iteration_began_us ||

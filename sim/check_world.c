@@ -119,21 +119,18 @@ static void make_limits(yard *y, sched_limits *l, residency_limits *m) {
                         .running_max = 2 + below(y, 6),
                         .queue_len_max = 40,
                         .pace_us = 40000,
-                        .starvation_us = STARVATION_US,
-                        .no_prefix_cache = chance(y, 10)};
+                        .starvation_us = STARVATION_US};
     l->logits_max = l->running_max + below(y, 12);
     l->step_tokens_max = l->logits_max + 16 + below(y, 100);
     if (y->fake.depth == 1 && chance(y, 60)) l->draft_tokens = below(y, 7);
-    if (y->theme != THEME_STORM) l->running_max = 6, l->logits_max = 8, l->no_prefix_cache = false;
-    *m = (residency_limits){.min_residency_us = chance(y, 50) ? below(y, 20000) : 0,
-                            .slice_us = 20000 + below(y, 40000),
+    if (y->theme != THEME_STORM) l->running_max = 6, l->logits_max = 8;
+    *m = (residency_limits){.slice_us = 20000 + below(y, 40000),
                             .retry_us = RETRY_US,
                             .retry_max_us = RETRY_US_MAX,
                             .eager = chance(y, 50)};
     if (chance(y, 50)) l->starvation_percent = 1 + below(y, 10);
     if (y->theme == THEME_FLOOD) l->starvation_percent = u32_max(l->starvation_percent, 2);
     if (chance(y, 30)) l->urgent_percent = 1 + below(y, 10);
-    l->background_copies = chance(y, 50);
     if (y->theme != THEME_STORM) return;
     l->zero_on_tenant_change = chance(y, 40);
 }

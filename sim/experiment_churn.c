@@ -34,11 +34,10 @@ enum {
 _Static_assert((int)CHURN_DEVICES_MAX <= (int)PLACEMENT_DEVICES_MAX, "as placement knows them");
 static const double PART_MIN = 1.0 / 64, PART_MAX = 0.4; // of a device
 static const uint32_t OCCUPANCY_PERCENT[] = {70, 80, 90};
-static const char *const POLICY_NAMES[] = {POLICY_PLACEMENT_NAMES};
+static const char *const POLICY_NAMES[] = {"balanced"};
 
 typedef struct fleet {
     const experiment *e;
-    policy_placement policy;
     bool moves;
     uint32_t n_devices, device_pages;
     placement_device empty[PLACEMENT_DEVICES_MAX];
@@ -61,9 +60,9 @@ static placement_wanted model_of(uint32_t n_pages, uint64_t pressure) {
     return w;
 }
 
-static void fleet_init(fleet *f, const experiment *e, policy_placement policy, bool moves) {
+static void fleet_init(fleet *f, const experiment *e, bool moves) {
     const sim_preset *p = e->preset;
-    *f = (fleet){.e = e, .policy = policy, .moves = moves};
+    *f = (fleet){.e = e, .moves = moves};
     f->n_devices = e->n_devices > 1 ? e->n_devices : DEVICES;
     f->device_pages = (uint32_t)((p->memory_bytes - p->reserve_bytes) / p->page_bytes);
     for (uint32_t i = 0; i < f->n_devices; i++)
@@ -82,8 +81,7 @@ static uint32_t find_placement(const fleet *f, placement_plan *plan) {
     uint32_t chosen;
     fill(f, d);
     plan->n_moves = 0;
-    if (placement_choose(d, f->n_devices, &f->models[f->n], f->policy, &chosen, NULL) > 0)
-        return chosen;
+    if (placement_choose(d, f->n_devices, &f->models[f->n], &chosen, NULL) > 0) return chosen;
     if (!f->moves || !placement_plan_moves(f->empty, f->n_devices, f->models, f->copies, f->n, f->n,
                                            PLACEMENT_TRIES_MAX, plan))
         return PLACEMENT_NOWHERE;
@@ -191,10 +189,9 @@ typedef struct hour {
     double end, least, occupancy, refused, moves; // percent, but moves: per placed model
 } hour;
 
-static hour run_hour(const experiment *e, uint64_t seed, policy_placement policy, bool moves,
-                     uint32_t occupancy_percent) {
+static hour run_hour(const experiment *e, uint64_t seed, bool moves, uint32_t occupancy_percent) {
     static fleet f; // too large for the stack
-    fleet_init(&f, e, policy, moves);
+    fleet_init(&f, e, moves);
     rng random = rng_make(seed, occupancy_percent, 0);
     double mean_size = (PART_MAX - PART_MIN) / log(PART_MAX / PART_MIN);
     /* 1.5 times the arrivals that would keep this occupancy: refused models do not come again. */
@@ -280,8 +277,7 @@ inferd_status experiment_churn(const experiment *e, inferd_err *err) {
             for (int moves = 1; moves >= 0; moves--) {
                 name_group(group, sizeof group, OCCUPANCY_PERCENT[o], p, moves);
                 for (uint32_t i = 0; i < e->n_seeds && st == INFERD_OK; i++) {
-                    hour h =
-                        run_hour(e, e->seed0 + i, (policy_placement)p, moves, OCCUPANCY_PERCENT[o]);
+                    hour h = run_hour(e, e->seed0 + i, moves, OCCUPANCY_PERCENT[o]);
                     st = set(&f, group, i, &h, err);
                 }
             }

@@ -11,8 +11,7 @@ enum { WARM_TOKENS = 3 }; // prompts use no ids below this: SIM_TOKEN and its ne
 
 /* Defaults of the daemon's configuration (server/config/config_tables.c); the rest are the engine's
  * own. test_sim_world compares all of them with a configuration. */
-static const engine_limits CONFIGURED = {
-    .starvation_percent = 2, .urgent_percent = 5, .background_copies = true};
+static const engine_limits CONFIGURED = {.urgent_percent = 5};
 
 void world_options_init(world_options *o, const sim_preset *preset) {
     engine_limits l = CONFIGURED;

@@ -14,7 +14,7 @@ typedef struct core_rig {
     uint64_t idle_us;  // added to the device's clock
     gen_request *copies[REQUESTS_MAX];
     bool verify; // the books after each turn
-    bool background_copies, zero_on_tenant_change;
+    bool zero_on_tenant_change;
     const kv_disk_ops *disk_ops; // NULL: no disk
     kv_disk *disk;
     const device_ops *ops; // NULL: those of the fake device
@@ -78,7 +78,6 @@ static inline void core_rig_open(core_rig *r, bool eager) {
                       .emit = core_rig_event,
                       .ctx = r};
     o.limits.depth = CORE_DEPTH_MAX;
-    o.limits.background_copies = r->background_copies;
     if (r->pace_us != 0) o.limits.pace_us = r->pace_us;
     o.limits.zero_on_tenant_change = r->zero_on_tenant_change;
     EXPECT_EQ(core_init(&r->core, &o, &err), INFERD_OK);

@@ -94,7 +94,10 @@ static inline void rig_verify(rig *r) {
     }
 }
 
+static bool request_no_cache; // of the requests made until rig_deinit
+
 static inline void rig_deinit(rig *r) {
+    request_no_cache = false;
     EXPECT_EQ(r->device.n_faults, 0);
     sched_destroy(r->s);
     pool_deinit(&r->pool);
@@ -147,6 +150,7 @@ static inline void rig_run(rig *r) {
 static inline gen_request *request(uint64_t id, uint32_t n_prompt, uint32_t max_tokens) {
     gen_request *q = calloc(1, sizeof *q);
     q->id = id;
+    q->no_cache = request_no_cache;
     q->prio = GEN_NORMAL;
     q->prompt = malloc(n_prompt * sizeof *q->prompt);
     q->n_prompt = n_prompt;

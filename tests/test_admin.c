@@ -460,12 +460,11 @@ static void a_new_model_shares_the_weights_that_are_there(void) {
     plan_answer_deinit(&p);
 }
 
-static void the_reserve_is_told_as_it_is(void) {
+static void guarantees_are_told_against_the_capacity(void) {
     plan_device d = device_of_four();
-    d.reserve_pages = 28;
     plan_answer p = plan_of(&d, GEN_NORMAL, 5, 100, FEASIBLE_UNLIMITED);
     EXPECT(check_of(&p, "guarantees")->kept);
-    EXPECT(strstr(say_of(&p, "guarantees"), "capacity 128 MiB - reserve 28 MiB") != NULL);
+    EXPECT(strstr(say_of(&p, "guarantees"), "<= capacity 100 MiB") != NULL);
     plan_answer_deinit(&p);
 }
 
@@ -883,7 +882,7 @@ static const test_case tests[] = {
     TEST(what_goes_is_kept_for_whom_it_was_guaranteed),
     TEST(a_model_that_shares_weights_keeps_its_guarantee),
     TEST(a_new_model_shares_the_weights_that_are_there),
-    TEST(the_reserve_is_told_as_it_is),
+    TEST(guarantees_are_told_against_the_capacity),
     TEST(shares_of_a_device_are_at_most_all_of_it),
     TEST(targets_of_a_device_are_kept_together),
     TEST(a_victim_takes_its_guarantee_along),

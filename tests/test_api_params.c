@@ -6,13 +6,8 @@
 #include "api_params.h"
 #include "inferd/buf.h"
 
-static const config_limits limits = {
-    .json = {.depth_max = 64, .structural_max = 1000000, .memory_max = 128u << 20},
-    .choices_max = 128,
-    .prompts_max = 128,
-    .stop_max = 16,
-    .stop_bytes_max = 1024,
-    .logit_bias_max = 1024};
+static const json_limits limits = {
+    .depth_max = 64, .structural_max = 1000000, .memory_max = 128u << 20};
 
 static bool read_body(api_route route, const char *body, api_params *p, api_error *e) {
     *e = (api_error){0};

@@ -7,13 +7,8 @@
 
 #include "api_schema.h"
 
-static const config_limits limits = {
-    .json = {.depth_max = 64, .structural_max = 1000000, .memory_max = 128u << 20},
-    .choices_max = 128,
-    .prompts_max = 5,
-    .stop_max = 3,
-    .stop_bytes_max = 7,
-    .logit_bias_max = 4};
+static const json_limits limits = {
+    .depth_max = 64, .structural_max = 1000000, .memory_max = 128u << 20};
 
 /* ---- the part of JSON Schema that the table uses ---- */
 
@@ -270,9 +265,9 @@ static json_t *values_of(json_t *schema) {
 static json_t *schema_of(const api_field *f, api_route route) {
     buf text = {0};
     if (f != NULL)
-        api_schema_add_field(&text, f, route, &limits);
+        api_schema_add_field(&text, f, route);
     else
-        api_schema_add_body(&text, route, &limits);
+        api_schema_add_body(&text, route);
     json_error_t why;
     json_t *schema = json_loadb(text.p, text.n, 0, &why);
     if (schema == NULL)
@@ -366,15 +361,15 @@ static void a_row_with_a_reader_has_a_schema(void) {
     for (size_t i = 0; i < n; i++) EXPECT_EQ(rows[i].kind == FIELD_CUSTOM, rows[i].schema != NULL);
 }
 
-/* The bounds are those of the configuration, with all their digits. */
+/* The bounds are those of api_params.h, with all their digits. */
 static void a_schema_has_the_numbers_of_the_limits(void) {
     buf text = {0};
-    api_schema_add_body(&text, API_COMPLETION, &limits);
+    api_schema_add_body(&text, API_COMPLETION);
     static const char *const parts[] = {
-        "\"maxItems\":3",
-        "\"maxLength\":7",
-        "\"maxProperties\":4",
-        "\"maxItems\":5",
+        "\"maxItems\":16",
+        "\"maxLength\":1024",
+        "\"maxProperties\":1024",
+        "\"maxItems\":128",
         "\"type\":[\"integer\",\"null\"],\"minimum\":0,\"maximum\":2147483647",
         "\"type\":[\"number\",\"null\"],\"minimum\":0.01,\"maximum\":100",
         "\"required\":[\"prompt\"]"};

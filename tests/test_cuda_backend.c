@@ -1147,7 +1147,7 @@ static void a_part_that_is_switched_off_is_not_used(void) {
         fake_reset();
         if (!same_bits(&gpu, &o, cases[i].part)) continue;
         EXPECT_EQ(part_of(&gpu, &stats, cases[i].part)->state, BE_PART_OFF);
-        EXPECT_STR(part_of(&gpu, &stats, cases[i].part)->why, "switched off by devices[].off");
+        EXPECT_STR(part_of(&gpu, &stats, cases[i].part)->why, "switched off by the options");
         if (cases[i].call != NULL) EXPECT_EQ(fake_calls(cases[i].call), 0);
         fake_get_counts(&counts);
         EXPECT_EQ(counts.n_dependent > 0, cases[i].call != NULL);

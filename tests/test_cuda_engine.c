@@ -244,7 +244,7 @@ static void requests_share_a_small_pool_and_all_end(void) {
 /* The same request alone, twice: the same tokens. */
 static void a_request_alone_is_answered_the_same_again(void) {
     front f;
-    engine_limits limits = {.running_max = 4, .step_tokens_max = 40, .no_prefix_cache = true};
+    engine_limits limits = {.running_max = 4, .step_tokens_max = 40};
     fake_reset();
     if (front_open(&f, "cuda", 96, &limits)) {
         for (uint64_t id = 1; id <= 2; id++) {
@@ -252,6 +252,7 @@ static void a_request_alone_is_answered_the_same_again(void) {
             for (uint32_t i = 0; i < r->n_prompt; i++) r->prompt[i] = (tok_id)(5 + i * 3);
             r->sampling.temperature = 0.9f;
             r->sampling.seed = 77;
+            r->no_cache = true;
             EXPECT(engine_submit(f.e, r));
             wait_for(&f, (uint32_t)id);
         }

@@ -34,28 +34,24 @@ static void end(void) {
 }
 
 static void auto_takes_the_gpu_that_is_there(void) {
-    config_device d = {.kind = "auto",
-                       .memory_bytes = 5,
-                       .reserve_bytes = 6,
-                       .workspace_bytes = 7,
-                       .activations = "f16",
-                       .cublaslt = "lt",
-                       .tune_cache = "tune",
-                       .threads = 3};
+    config_device d = {.kind = "auto", .memory_bytes = 5, .threads = 3};
     begin(1);
+    setenv(CUBLASLT_ENV, "lt", 1);
+    setenv(CUDA_TUNE_ENV, "tune", 1);
     EXPECT_EQ(resolve(&d), INFERD_OK);
+    unsetenv(CUBLASLT_ENV);
+    setenv(CUDA_TUNE_ENV, "", 1); // as if it was not set
     EXPECT_STR(found.kind, "cuda");
     EXPECT_STR(note.text, "");
     EXPECT_EQ(found.memory_bytes, 5);
-    EXPECT_EQ(found.reserve_bytes, 6);
-    EXPECT_EQ(found.workspace_bytes, 7);
     EXPECT_EQ(found.n_threads, 3);
-    EXPECT_STR(found.activations, "f16");
     EXPECT_STR(found.cublaslt_path, "lt");
     EXPECT_STR(found.tune_path, "tune");
     EXPECT_EQ(resolve(&(config_device){0}), INFERD_OK); // nothing said is auto
     EXPECT_STR(found.kind, "cuda");
     EXPECT_EQ(found.memory_bytes, 0); // what is free
+    EXPECT(found.cublaslt_path == NULL && found.tune_path == NULL);
+    unsetenv(CUDA_TUNE_ENV);
     end();
 }
 
@@ -81,7 +77,7 @@ static void auto_takes_the_cpu_and_says_why(void) {
 
 static void cpu_never_looks_for_a_gpu(void) {
     begin(1);
-    EXPECT_EQ(resolve(&(config_device){.kind = "cpu", .index = 7}), INFERD_OK);
+    EXPECT_EQ(resolve(&(config_device){.kind = "cpu", .gpu.index = 7}), INFERD_OK);
     EXPECT_STR(found.kind, "cpu");
     EXPECT_STR(note.text, "");
     EXPECT_EQ(fake_calls(NULL), 0);
@@ -114,20 +110,20 @@ static void a_gpu_that_is_not_ready_yet_is_waited_for(void) {
 static void another_index_or_uuid_is_told_with_what_there_is(void) {
     static const char *const kinds[] = {"cuda", "auto"};
     for (size_t i = 0; i < INFERD_COUNT(kinds); i++) {
-        config_device d = {.kind = (char *)(uintptr_t)kinds[i], .index = 2};
+        config_device d = {.kind = (char *)(uintptr_t)kinds[i], .gpu.index = 2};
         begin(2);
         EXPECT_EQ(resolve(&d), INFERD_ENOTFOUND);
         EXPECT(has(err.text,
-                   "devices[0].index is 2; this machine has 2 GPUs: 0 Fake H200 GPU-8f6a0000-"));
+                   "devices[0].gpu is 2; this machine has 2 GPUs: 0 Fake H200 GPU-8f6a0000-"));
         EXPECT(has(err.text, ", 1 Fake H200 GPU-8f6a0001-"));
-        d.uuid = "GPU-9";
+        d.gpu.uuid = "GPU-9";
         EXPECT_EQ(resolve(&d), INFERD_ENOTFOUND);
-        EXPECT(has(err.text, "devices[0].uuid is \"GPU-9\"; this machine has 2 GPUs: "));
-        d.uuid = "gpu-8F6A0001"; // the beginning is enough, and it wins over the index
+        EXPECT(has(err.text, "devices[0].gpu is \"GPU-9\"; this machine has 2 GPUs: "));
+        d.gpu.uuid = "gpu-8F6A0001"; // the beginning is enough, and it wins over the index
         EXPECT_EQ(resolve(&d), INFERD_OK);
         EXPECT_STR(found.kind, "cuda");
-        d.uuid = NULL;
-        d.index = 1;
+        d.gpu.uuid = NULL;
+        d.gpu.index = 1;
         EXPECT_EQ(resolve(&d), INFERD_OK);
         EXPECT_EQ(found.index, 1);
         end();
@@ -138,7 +134,7 @@ static void a_look_finds_the_device_that_was_opened(void) {
     backend_device_about about = {0};
     begin(2);
     fake_options()->health[1].temperature_c = 77;
-    EXPECT_EQ(resolve(&(config_device){.kind = "cuda", .index = 1}), INFERD_OK);
+    EXPECT_EQ(resolve(&(config_device){.kind = "cuda", .gpu.index = 1}), INFERD_OK);
     EXPECT(backend_look(&found, false, &about, &err) == INFERD_OK);
     EXPECT_EQ(about.index, 1);
     EXPECT(about.health.known);
@@ -152,31 +148,31 @@ static void a_look_finds_the_device_that_was_opened(void) {
 }
 
 static void a_device_that_fails_matters_only_to_those_that_name_it(void) {
-    config_device d = {.kind = "auto", .index = 1};
+    config_device d = {.kind = "auto", .gpu.index = 1};
     begin(3);
     fake_fail_call("device_about", 3, CU_EFAILED); // of device 2, which is not ours
     EXPECT_EQ(resolve(&d), INFERD_OK);
     EXPECT_STR(found.kind, "cuda");
     fake_fail_call("device_about", 2, CU_EFAILED);
     EXPECT_EQ(resolve(&d), INFERD_EDEVICE);
-    EXPECT(has(err.text, "devices[0].index is 1: device 1: CUDA: device_about failed"));
+    EXPECT(has(err.text, "devices[0].gpu is 1: device 1: CUDA: device_about failed"));
     fake_fail_call("device_health", 2, CU_ELOST);
     EXPECT_EQ(resolve(&d), INFERD_ELOST);
-    EXPECT(has(err.text, "devices[0].index is 1: device 1 Fake H200: CUDA: device_health"));
+    EXPECT(has(err.text, "devices[0].gpu is 1: device 1 Fake H200: CUDA: device_health"));
     end();
     begin(3);
-    d.uuid = "GPU-8f6a0002";
+    d.gpu.uuid = "GPU-8f6a0002";
     fake_fail_call("device_about", 3, CU_EFAILED);
     EXPECT_EQ(resolve(&d), INFERD_ENOTFOUND);
-    EXPECT(has(err.text, "devices[0].uuid is \"GPU-8f6a0002\"; this machine has 3 GPUs: 0 Fake"));
+    EXPECT(has(err.text, "devices[0].gpu is \"GPU-8f6a0002\"; this machine has 3 GPUs: 0 Fake"));
     EXPECT(has(err.text, ", (device 2: CUDA: device_about failed"));
     end();
 }
 
 static void memory_is_guessed_from_what_is_free_on_the_own_device(void) {
     static devices_found f;
-    config_device devices[2] = {{.kind = "cuda", .index = 2},
-                                {.kind = "cuda", .index = 1, .memory_bytes = 9 << 20}};
+    config_device devices[2] = {{.kind = "cuda", .gpu.index = 2},
+                                {.kind = "cuda", .gpu.index = 1, .memory_bytes = 9 << 20}};
     inferd_config c = {.devices = devices, .n_devices = 2};
     begin(3);
     for (int i = 0; i < 3; i++) {
@@ -222,19 +218,20 @@ static void the_word_after_device_is_read(void) {
     FILE *told = freopen("/dev/null", "w", stderr); // what is refused says so there
     EXPECT(told != NULL);
     for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
-        config_device d = {.kind = strdup("auto"), .uuid = strdup("GPU-old"), .index = 9};
+        config_device d = {.kind = strdup("auto"), .gpu = {9, strdup("GPU-old")}};
         bool ok = devices_parse(rows[i].text, &d);
         if (ok != (rows[i].kind != NULL)) printf("--device %s\n", rows[i].text);
         EXPECT_EQ(ok, rows[i].kind != NULL);
         if (ok && rows[i].kind != NULL) {
             EXPECT_STR(d.kind, rows[i].kind);
-            EXPECT_STR(d.uuid == NULL ? "" : d.uuid, rows[i].uuid == NULL ? "" : rows[i].uuid);
-            EXPECT_EQ(d.index, rows[i].index);
+            EXPECT_STR(d.gpu.uuid == NULL ? "" : d.gpu.uuid,
+                       rows[i].uuid == NULL ? "" : rows[i].uuid);
+            EXPECT_EQ(d.gpu.index, rows[i].index);
         } else {
             EXPECT_STR(d.kind, "auto");
         }
         free(d.kind);
-        free(d.uuid);
+        free(d.gpu.uuid);
     }
 }
 

@@ -7,7 +7,7 @@ enum { BATCH_SLOTS = 16, CLIENTS = 40, FIRST_OF_FLOOD = 1000 };
 
 static sched_limits flood_limits(void) {
     sched_limits l = default_limits();
-    l.no_prefix_cache = true;
+    request_no_cache = true;
     l.running_max = BATCH_SLOTS;
     l.logits_max = 2 * BATCH_SLOTS;
     l.starvation_percent = 2;

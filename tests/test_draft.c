@@ -233,7 +233,7 @@ static void no_sequence_is_preempted_for_a_draft(void) {
     repeat();
     rig r;
     sched_limits l = limits_with(4);
-    l.no_prefix_cache = true;
+    request_no_cache = true;
     rig_init(&r, 20, &l); // 60 blocks of 4 tokens
     sched_submit(r.s, request(1, 20, 101), r.now_us);
     sched_submit(r.s, request(2, 20, 101), r.now_us);

@@ -4,6 +4,7 @@
 
 #include "engine_private.h"
 #include "fake_device.h"
+#include "sched_state.h"
 #include "inferd/clock.h"
 
 enum { REQUESTS_MAX = 512 };
@@ -170,7 +171,7 @@ static bool adds_up(const engine_stats *s) {
 static void the_pages_that_are_told_add_up_under_load(void) {
     for (int apart = 0; apart < 2; apart++) {
         front f;
-        engine_limits limits = {.running_max = 8, .step_tokens_max = 64, .background_copies = true};
+        engine_limits limits = {.running_max = 8, .step_tokens_max = 64};
         front_init(&f, 1, 24);
         f.device.kv.slot_bytes = FAKE_PAGE_BYTES / 6; // as many fit
         f.device.apart = apart == 1;
@@ -179,7 +180,7 @@ static void the_pages_that_are_told_add_up_under_load(void) {
         f.device.b_us = 500;     // copying takes less than computing again
         f.device.sleep_us = 100; // it lasts for some views of the model
         front_start(&f, &limits);
-        bool kv = false, cached = false, swapped = false;
+        bool in_use = false, cached = false, swapped = false;
         uint32_t n_sent = 0;
         while (f.n_done < 200) {
             engine_stats s;
@@ -197,11 +198,11 @@ static void the_pages_that_are_told_add_up_under_load(void) {
             engine_model_get(f.e, 0, &m);
             EXPECT(m.bytes_used <= m.bytes_held && m.bytes_cached == m.pages_cached * s.page_bytes);
             EXPECT_EQ(m.bytes_held, (uint64_t)(m.pages_weight + m.pages_kv) * s.page_bytes);
-            kv |= m.pages_kv > 0;
+            in_use |= m.pages_kv > 0;
             cached |= s.pages_cached > 0;
             swapped |= s.pages_swapped > 0;
         }
-        EXPECT(kv);
+        EXPECT(in_use);
         EXPECT(cached);
         EXPECT(swapped);
         engine_model_info m;
@@ -295,13 +296,13 @@ static void a_request_behind_a_change_is_judged_by_it(void) {
 /* Only a restart changed them, though they were said to change at once. */
 static void a_policy_changes_between_two_steps(void) {
     front f;
-    engine_limits limits = {0}, other = {.min_residency_ms = 9, .slice_ms = 7};
+    engine_limits limits = {0}, other = {.tpot_ms = 9, .slice_ms = 7};
     front_init(&f, 1, 40);
     front_start(&f, &limits);
     EXPECT(engine_set_policy(f.e, &other));
     for (int i = 0; i < 5000 && f.e->n_changes_seen != f.e->n_changes_sent; i++) nap();
     engine_halt(f.e);
-    EXPECT_EQ(f.e->core.models.limits.min_residency_us, 9000);
+    EXPECT_EQ(f.e->core.sched->limits.pace_us, 9000);
     EXPECT_EQ(f.e->core.models.limits.slice_us, 500000); // as at the start, like all else
     front_stop(&f);
 }

@@ -343,21 +343,19 @@ static void what_is_needed_to_finish_must_be_there(void) {
     EXPECT_EQ(f.need_pages, 2 * (uint64_t)UINT32_MAX);
 }
 
-static void guarantees_fit_beside_the_reserve(void) {
+static void guarantees_fit_together(void) {
     uint32_t mins[] = {40, 0, 30, 20, 6, 4};
     feasible_mins f;
-    EXPECT(feasible_mins_check(mins, 6, 110, 10, mib2, &f));
-    feasible_mins_say(&f, mins, 6, 110, 10, names, text, sizeof text);
+    EXPECT(feasible_mins_check(mins, 6, 100, mib2, &f));
+    feasible_mins_say(&f, mins, 6, names, text, sizeof text);
     EXPECT_STR(text, "min of a 80 MiB + c 60 MiB + d 40 MiB + e 12 MiB + 1 others 8 MiB = 200 MiB "
-                     "<= 200 MiB (capacity 220 MiB - reserve 20 MiB)");
-    EXPECT(!feasible_mins_check(mins, 6, 109, 10, mib2, &f));
-    feasible_mins_say(&f, mins, 3, 109, 10, names, text, sizeof text);
-    EXPECT(strstr(text, "= 200 MiB > 198 MiB (capacity 218 MiB - reserve 20 MiB)") != NULL);
-    EXPECT(!feasible_mins_check(mins, 6, 10, 20, mib2, &f)); // reserve above capacity
-    EXPECT_EQ(f.room_pages, 0);
-    EXPECT(feasible_mins_check(mins, 0, 0, 0, mib2, &f));
-    feasible_mins_say(&f, mins, 0, 0, 0, names, text, sizeof text);
-    EXPECT_STR(text, "min of none = 0 MiB <= 0 MiB (capacity 0 MiB - reserve 0 MiB)");
+                     "<= capacity 200 MiB");
+    EXPECT(!feasible_mins_check(mins, 6, 99, mib2, &f));
+    feasible_mins_say(&f, mins, 3, names, text, sizeof text);
+    EXPECT(strstr(text, "= 200 MiB > capacity 198 MiB") != NULL);
+    EXPECT(feasible_mins_check(mins, 0, 0, mib2, &f));
+    feasible_mins_say(&f, mins, 0, names, text, sizeof text);
+    EXPECT_STR(text, "min of none = 0 MiB <= capacity 0 MiB");
 }
 
 /* ---- turns ---- */
@@ -497,7 +495,7 @@ static const test_case cases[] = {
     TEST(a_share_has_to_be_large_enough),
     TEST(the_share_needed_is_the_least),
     TEST(what_is_needed_to_finish_must_be_there),
-    TEST(guarantees_fit_beside_the_reserve),
+    TEST(guarantees_fit_together),
     TEST(quotas_follow_the_formula),
     TEST(an_alpha_at_the_sum_cannot_be_kept),
     TEST(too_much_work_is_foretold),

@@ -58,13 +58,12 @@ static inferd_status stage_step(void *self, uint32_t idx, uint64_t budget_us, de
 static uint32_t steps_ahead = 1, weight_pages = WEIGHT_PAGES, step_us = 100; // of the next rig
 static uint32_t pages_of_x1 = PAGES;
 
-static void begin(rig *r, uint32_t n_devices, policy_placement placement) {
+static void begin(rig *r, uint32_t n_devices) {
     *r = (rig){.now_us = 1000000};
     the_rig = r;
     fleet_device about[DEVICES];
     static const char *const names[DEVICES] = {"x0", "x1", "x2"};
-    fleet_options o = {
-        .devices = about, .n_devices = n_devices, .n_slots = SLOTS, .placement = placement};
+    fleet_options o = {.devices = about, .n_devices = n_devices, .n_slots = SLOTS};
     inferd_err err = {0};
     for (uint32_t i = 0; i < n_devices; i++) {
         r->devices[i] = (fake_device){.n_pages = i == 1 ? pages_of_x1 : PAGES,
@@ -260,7 +259,7 @@ static void parts_that_do_not_divide_add_up(void) {
 
 static void a_share_over_three_devices_becomes_three_replicas(void) {
     rig r;
-    begin(&r, 3, PLACEMENT_BALANCED);
+    begin(&r, 3);
     fleet_model_about m = about_of(1);
     m.policy.min_bytes = m.policy.max_bytes = 36 * (uint64_t)PAGE_BYTES;
     m.policy.share = (share_spec){SHARE_FIXED, 240, 3};
@@ -290,29 +289,23 @@ static void a_share_over_three_devices_becomes_three_replicas(void) {
 
 /* ---- where models go ---- */
 
-static void models_spread_or_are_packed(void) {
-    static const struct {
-        policy_placement placement;
-        uint32_t n_used;
-    } rows[] = {{PLACEMENT_BALANCED, 3}, {PLACEMENT_SPREAD, 3}, {PLACEMENT_BINPACK, 1}};
-    for (size_t k = 0; k < INFERD_COUNT(rows); k++) {
-        rig r;
-        uint64_t bits = 0;
-        begin(&r, 3, rows[k].placement);
-        for (uint32_t slot = 0; slot < 3; slot++) {
-            fleet_model_about m = about_of(1);
-            EXPECT(fleet_model_add(r.f, slot, &m));
-            EXPECT_EQ(count_bits(fleet_model_devices(r.f, slot)), 1);
-            bits |= fleet_model_devices(r.f, slot);
-        }
-        EXPECT_EQ(count_bits(bits), rows[k].n_used);
-        end(&r, 3);
+static void models_spread(void) {
+    rig r;
+    uint64_t bits = 0;
+    begin(&r, 3);
+    for (uint32_t slot = 0; slot < 3; slot++) {
+        fleet_model_about m = about_of(1);
+        EXPECT(fleet_model_add(r.f, slot, &m));
+        EXPECT_EQ(count_bits(fleet_model_devices(r.f, slot)), 1);
+        bits |= fleet_model_devices(r.f, slot);
     }
+    EXPECT_EQ(count_bits(bits), 3);
+    end(&r, 3);
 }
 
 static void a_full_device_is_not_chosen(void) {
     rig r;
-    begin(&r, 2, PLACEMENT_BINPACK);
+    begin(&r, 2);
     fleet_model_about m = about_of(1);
     m.policy.min_bytes = 60 * (uint64_t)PAGE_BYTES;
     EXPECT(fleet_model_add(r.f, 0, &m));
@@ -327,7 +320,7 @@ static void a_full_device_is_not_chosen(void) {
 
 static void shares_of_more_than_a_device_do_not_meet_on_one(void) {
     rig r;
-    begin(&r, 2, PLACEMENT_BINPACK);
+    begin(&r, 2);
     fleet_model_about m = about_of(1);
     m.policy.share = (share_spec){SHARE_BURST, 60, 1};
     EXPECT(fleet_model_add(r.f, 0, &m));
@@ -338,7 +331,7 @@ static void shares_of_more_than_a_device_do_not_meet_on_one(void) {
 
 static void the_same_content_goes_where_its_weights_are(void) {
     rig r;
-    begin(&r, 3, PLACEMENT_SPREAD);
+    begin(&r, 3);
     fleet_model_about m = about_of(1);
     EXPECT(fleet_model_add(r.f, 0, &m));
     m.same_as = 0;
@@ -353,7 +346,7 @@ static void the_same_content_goes_where_its_weights_are(void) {
 
 static void a_slot_is_empty_when_it_left_everywhere(void) {
     rig r;
-    begin(&r, 3, PLACEMENT_BALANCED);
+    begin(&r, 3);
     fleet_model_about m = about_of(3);
     EXPECT(fleet_model_add(r.f, 0, &m));
     EXPECT(all_hot(&r, 0));
@@ -369,7 +362,7 @@ static void a_slot_is_empty_when_it_left_everywhere(void) {
 
 static void requests_go_where_least_waits_and_prefixes_stay_together(void) {
     rig r;
-    begin(&r, 2, PLACEMENT_BALANCED);
+    begin(&r, 2);
     fleet_model_about m = about_of(2);
     EXPECT(fleet_model_add(r.f, 0, &m));
     EXPECT(all_hot(&r, 0));
@@ -396,7 +389,7 @@ static void requests_go_where_least_waits_and_prefixes_stay_together(void) {
 static void a_prompt_goes_where_it_fits(void) {
     rig r;
     pages_of_x1 = 8; // 5 beside the weights: 60 tokens
-    begin(&r, 2, PLACEMENT_SPREAD);
+    begin(&r, 2);
     pages_of_x1 = PAGES;
     fleet_model_about m = about_of(2);
     inferd_err err = {0};
@@ -420,7 +413,7 @@ static void a_prompt_goes_where_it_fits(void) {
 
 static void one_device_is_a_fleet_of_one(void) {
     rig r;
-    begin(&r, 1, PLACEMENT_SPREAD);
+    begin(&r, 1);
     fleet_model_about m = about_of(1);
     EXPECT(fleet_model_add(r.f, 3, &m));
     EXPECT(all_hot(&r, 3));
@@ -437,7 +430,7 @@ static void one_device_is_a_fleet_of_one(void) {
 
 static void one_more_is_loaded_before_it_serves(void) {
     rig r;
-    begin(&r, 2, PLACEMENT_BALANCED);
+    begin(&r, 2);
     fleet_model_about m = about_of(1);
     m.policy.replicas_max = 2;
     m.policy.slo_ttft_ms = 100;
@@ -494,7 +487,7 @@ static bool is_replica(rig *r, uint32_t slot, uint32_t d, fleet_replica_state st
 
 /* One on x0, and one more that the next tick brings to x1. */
 static void begin_joining(rig *r) {
-    begin(r, 2, PLACEMENT_BALANCED);
+    begin(r, 2);
     fleet_model_about m = about_of(1);
     m.policy.replicas_max = 2;
     EXPECT(fleet_model_add(r->f, 0, &m));
@@ -539,7 +532,7 @@ static void one_that_does_not_come_in_time_goes_and_comes_again(void) {
 /* Counters are told as such: a replica that leaves takes nothing of them along. */
 static void what_was_counted_stays_when_a_replica_leaves(void) {
     rig r;
-    begin(&r, 2, PLACEMENT_SPREAD);
+    begin(&r, 2);
     fleet_model_about m = about_of(2);
     engine_model_info before, now;
     EXPECT(fleet_model_add(r.f, 0, &m));
@@ -580,7 +573,7 @@ static void what_was_counted_stays_when_a_replica_leaves(void) {
 /* "A drain until load", also where another command comes between. */
 static void a_drain_lasts_until_load(void) {
     rig r;
-    begin(&r, 2, PLACEMENT_SPREAD);
+    begin(&r, 2);
     fleet_model_about m = about_of(1);
     EXPECT(fleet_model_add(r.f, 0, &m));
     EXPECT(all_hot(&r, 0));
@@ -610,7 +603,7 @@ static void a_drain_lasts_until_load(void) {
 
 static void what_a_lost_device_had_comes_up_elsewhere(void) {
     rig r;
-    begin(&r, 3, PLACEMENT_SPREAD);
+    begin(&r, 3);
     for (uint32_t slot = 0; slot < 3; slot++) {
         fleet_model_about m = about_of(1);
         EXPECT(fleet_model_add(r.f, slot, &m));
@@ -641,7 +634,7 @@ static void what_a_lost_device_had_comes_up_elsewhere(void) {
 
 static void one_of_two_replicas_is_lost_and_the_other_serves(void) {
     rig r;
-    begin(&r, 2, PLACEMENT_SPREAD);
+    begin(&r, 2);
     fleet_model_about m = about_of(2);
     EXPECT(fleet_model_add(r.f, 0, &m));
     EXPECT(all_hot(&r, 0));
@@ -670,7 +663,7 @@ static void one_of_two_replicas_is_lost_and_the_other_serves(void) {
 static void a_lost_device_lets_its_models_go(void) {
     rig r;
     steps_ahead = 2;
-    begin(&r, 2, PLACEMENT_SPREAD);
+    begin(&r, 2);
     steps_ahead = 1;
     fleet_model_about m = about_of(2), twin = about_of(2);
     twin.same_as = 0;
@@ -705,7 +698,7 @@ static void a_device_that_is_said_to_be_lost_is_lost(void) {
     for (uint32_t n_running = 0; n_running < 3; n_running += 2) {
         rig r;
         steps_ahead = 2;
-        begin(&r, 2, PLACEMENT_SPREAD);
+        begin(&r, 2);
         steps_ahead = 1;
         fleet_model_about m = about_of(2);
         inferd_err why, told;
@@ -735,7 +728,7 @@ static void a_device_that_is_said_to_be_lost_is_lost(void) {
 /* A load that found the device gone failed its model for ever, and the device counted as good. */
 static void a_device_that_is_found_lost_by_a_load_is_lost(void) {
     rig r;
-    begin(&r, 2, PLACEMENT_SPREAD);
+    begin(&r, 2);
     fleet_model_about m = about_of(1);
     atomic_store(&r.break_stage, true);
     EXPECT(fleet_model_add(r.f, 0, &m));
@@ -746,7 +739,7 @@ static void a_device_that_is_found_lost_by_a_load_is_lost(void) {
 
 static void no_request_goes_to_a_lost_device(void) {
     rig r;
-    begin(&r, 2, PLACEMENT_SPREAD);
+    begin(&r, 2);
     fleet_model_about m = about_of(2);
     EXPECT(fleet_model_add(r.f, 0, &m));
     EXPECT(all_hot(&r, 0));
@@ -774,7 +767,7 @@ static void no_request_goes_to_a_lost_device(void) {
 static void the_furthest_replica_says_the_state(void) {
     for (uint32_t late = 0; late < 2; late++) {
         rig r;
-        begin(&r, 2, PLACEMENT_SPREAD);
+        begin(&r, 2);
         atomic_store(&r.hold_stage[late], true);
         fleet_model_about m = about_of(2);
         m.policy.pin = PIN_HOT;
@@ -795,7 +788,7 @@ static void the_furthest_replica_says_the_state(void) {
 static void one_that_failed_does_not_hide_one_that_serves(void) {
     for (uint32_t bad = 0; bad < 2; bad++) {
         rig r;
-        begin(&r, 2, PLACEMENT_SPREAD);
+        begin(&r, 2);
         r.devices[bad].fail_load = true;
         fleet_model_about m = about_of(2);
         m.policy.pin = PIN_HOT;
@@ -813,7 +806,7 @@ static void one_that_failed_does_not_hide_one_that_serves(void) {
 static void events_of_devices_alternate(void) {
     enum { TOKENS = 40 };
     rig r;
-    begin(&r, 2, PLACEMENT_SPREAD);
+    begin(&r, 2);
     fleet_model_about m = about_of(2);
     EXPECT(fleet_model_add(r.f, 0, &m));
     EXPECT(all_hot(&r, 0));
@@ -850,7 +843,7 @@ static void weights_that_may_leave_make_room_and_pinned_ones_do_not(void) {
     for (int pinned = 0; pinned <= 1; pinned++) {
         rig r;
         weight_pages = 40;
-        begin(&r, 2, PLACEMENT_SPREAD);
+        begin(&r, 2);
         fleet_model_about m = about_of(1);
         m.policy.pin = pinned == 1 ? PIN_HOT : PIN_NONE;
         EXPECT(fleet_model_add(r.f, 0, &m) && fleet_model_add(r.f, 1, &m));
@@ -876,13 +869,18 @@ static bool is_open(rig *r, uint32_t d) {
 /* Two models on x0, nothing on x1; each request of theirs is four steps of a second there. */
 static void begin_unbalanced(rig *r) {
     step_us = 1000000;
-    begin(r, 2, PLACEMENT_BINPACK);
+    begin(r, 2);
     step_us = 100;
-    fleet_model_about m = about_of(1);
+    fleet_model_about m = about_of(1), full = about_of(1); // x1 is full while they are placed
+    full.policy.min_bytes = 60 * (uint64_t)PAGE_BYTES;
+    EXPECT(fleet_model_add(r->f, 2, &full) && fleet_model_add(r->f, 3, &full));
+    fleet_model_remove(r->f, 2);
+    EXPECT(is_replica(r, 2, 0, FLEET_ABSENT));
     EXPECT(fleet_model_add(r->f, 0, &m) && fleet_model_add(r->f, 1, &m));
+    fleet_model_remove(r->f, 3);
+    EXPECT(is_replica(r, 3, 1, FLEET_ABSENT));
     EXPECT_EQ(fleet_model_devices(r->f, 0) | fleet_model_devices(r->f, 1), 1);
     EXPECT(all_hot(r, 0) && all_hot(r, 1) && is_open(r, 1));
-    fleet_set_placement(r->f, PLACEMENT_BALANCED);
     tick(r, 10000000); // from now on it measures
 }
 
@@ -948,10 +946,10 @@ static void a_busy_device_gives_one_away_target_first(void) {
 }
 
 static void nothing_moves_that_would_not_gain(void) {
-    for (int k = 0; k < 5; k++) {
+    for (int k = 0; k < 4; k++) {
         rig r;
         begin_unbalanced(&r);
-        if (k == 4) { // 75 percent, and 67 without the one that does little
+        if (k == 3) { // 75 percent, and 67 without the one that does little
             work(&r, 0, 2);
             gen_request *q = request(90, 1, 8, 1);
             q->max_tokens = 1;
@@ -963,7 +961,6 @@ static void nothing_moves_that_would_not_gain(void) {
             end(&r, 2);
             break;
         }
-        if (k == 3) fleet_set_placement(r.f, PLACEMENT_BINPACK); // an empty device stays so
         work(&r, 0, k == 1 ? 2 : 1); // all of the load of one model: it would only change places
         work(&r, 1, k == 1 ? 0 : 1);
         if (k == 2) { // pinned
@@ -1043,7 +1040,7 @@ static void a_device_lost_during_a_move_ends_it(void) {
 static void models_that_wait_for_each_other_part(void) {
     rig r;
     weight_pages = 40;
-    begin(&r, 2, PLACEMENT_BINPACK);
+    begin(&r, 2);
     fleet_model_about m = about_of(1), other = about_of(1);
     other.policy.min_bytes = 60 * (uint64_t)PAGE_BYTES;
     EXPECT(fleet_model_add(r.f, 2, &other) && fleet_model_add(r.f, 0, &m));
@@ -1076,7 +1073,7 @@ static void models_that_wait_for_each_other_part(void) {
 /* A model that was sent away by hand and comes back has room where it is. */
 static void one_that_has_room_stays(void) {
     rig r;
-    begin(&r, 2, PLACEMENT_BINPACK);
+    begin(&r, 2);
     fleet_model_about m = about_of(1);
     EXPECT(fleet_model_add(r.f, 0, &m));
     EXPECT(all_hot(&r, 0));
@@ -1096,7 +1093,7 @@ static void one_that_has_room_stays(void) {
 /* 30 of 64 pages are guaranteed on each; 50 more fit only when both are on one. */
 static void what_fits_nowhere_gets_room_by_a_move(void) {
     rig r;
-    begin(&r, 2, PLACEMENT_SPREAD);
+    begin(&r, 2);
     fleet_model_about m = about_of(1), big = about_of(1);
     m.policy.min_bytes = 30 * (uint64_t)PAGE_BYTES;
     big.policy.min_bytes = 50 * (uint64_t)PAGE_BYTES;
@@ -1128,7 +1125,7 @@ static void what_fits_nowhere_gets_room_by_a_move(void) {
 /* One model is looked at each time: one that never fits does not take the turns of another. */
 static void models_without_room_get_time_slices(void) {
     rig r;
-    begin(&r, 3, PLACEMENT_SPREAD);
+    begin(&r, 3);
     fleet_model_about m = about_of(1), big = about_of(1), huge = about_of(1);
     m.policy.min_bytes = 30 * (uint64_t)PAGE_BYTES;
     big.policy.min_bytes = 50 * (uint64_t)PAGE_BYTES;
@@ -1152,7 +1149,7 @@ static void models_without_room_get_time_slices(void) {
 /* The story: a daemon with more devices than models was never ready. */
 static void a_device_without_models_delays_no_request(void) {
     rig r;
-    begin(&r, 2, PLACEMENT_SPREAD);
+    begin(&r, 2);
     fleet_model_about m = about_of(1);
     m.policy.pin = PIN_HOT;
     atomic_store(&r.hold_stage[0], true);
@@ -1183,7 +1180,7 @@ static void a_fleet_that_cannot_start_is_none(void) {
 
 static void guarantees_that_a_device_cannot_keep_are_told(void) {
     rig r;
-    begin(&r, 2, PLACEMENT_SPREAD);
+    begin(&r, 2);
     fleet_model_about m = about_of(2);
     EXPECT(fleet_model_add(r.f, 0, &m));
     EXPECT(fleet_model_add(r.f, 1, &m));
@@ -1204,7 +1201,7 @@ static void guarantees_that_a_device_cannot_keep_are_told(void) {
 
 static void tenants_get_even_parts_where_their_models_are(void) {
     rig r;
-    begin(&r, 3, PLACEMENT_SPREAD);
+    begin(&r, 3);
     tenant_policy t = {.min_bytes = 0,
                        .max_bytes = 9 * (uint64_t)PAGE_BYTES,
                        .weight = 1,
@@ -1223,7 +1220,7 @@ static const fleet_tenant_at *told(const rig *r, uint32_t tenant, uint32_t d) {
 /* Split evenly over devices that had nothing to do, a share of 60 percent was 30. */
 static void a_share_is_divided_over_the_devices_with_work(void) {
     rig r;
-    begin(&r, 3, PLACEMENT_SPREAD);
+    begin(&r, 3);
     tenant_policy t = {.weight = 1, .share = {SHARE_FIXED, 60, 1}};
     EXPECT(fleet_set_tenant(r.f, 1, &t, 7));
     EXPECT(fleet_tenant_begins(r.f, 1, 0));
@@ -1250,7 +1247,7 @@ static void a_share_is_divided_over_the_devices_with_work(void) {
 static void a_percent_less_than_the_devices_goes_around(void) {
     rig r;
     bool had[3] = {0};
-    begin(&r, 3, PLACEMENT_SPREAD);
+    begin(&r, 3);
     tenant_policy t = {.weight = 1, .share = {SHARE_FIXED, 2, 1}};
     EXPECT(fleet_set_tenant(r.f, 0, &t, 7));
     for (uint32_t d = 0; d < 3; d++) EXPECT(fleet_tenant_begins(r.f, 0, d));
@@ -1270,7 +1267,7 @@ static void a_percent_less_than_the_devices_goes_around(void) {
 
 static void what_one_device_takes_of_a_max_is_not_the_others(void) {
     rig r;
-    begin(&r, 2, PLACEMENT_SPREAD);
+    begin(&r, 2);
     tenant_policy t = {.weight = 1, .max_bytes = 10 << 20};
     EXPECT(fleet_set_tenant(r.f, 0, &t, 3));
     EXPECT(fleet_tenant_begins(r.f, 0, 1));
@@ -1296,7 +1293,7 @@ static void a_fixed_share_ends_what_runs_where_its_model_leaves(void) {
     enum { REQUESTS = 3, TOKENS = 120 };
     rig r;
     step_us = 1000; // so that what a full bucket pays for is not enough
-    begin(&r, 2, PLACEMENT_SPREAD);
+    begin(&r, 2);
     fleet_model_about m = about_of(2);
     tenant_policy t = {.weight = 1, .share = {SHARE_FIXED, 90, 1}};
     EXPECT(fleet_model_add(r.f, 0, &m));
@@ -1357,7 +1354,7 @@ static void a_fixed_share_is_divided_over_all_replicas(void) {
 
 static void the_books_are_an_object_per_device(void) {
     rig r;
-    begin(&r, 2, PLACEMENT_SPREAD);
+    begin(&r, 2);
     fleet_model_about m = about_of(1);
     buf json = {0};
     inferd_err err = {0};
@@ -1375,7 +1372,7 @@ static const test_case cases[] = {
     TEST(eighteen_gib_and_240_percent_on_three_are_six_and_eighty_each),
     TEST(parts_that_do_not_divide_add_up),
     TEST(a_share_over_three_devices_becomes_three_replicas),
-    TEST(models_spread_or_are_packed),
+    TEST(models_spread),
     TEST(a_full_device_is_not_chosen),
     TEST(shares_of_more_than_a_device_do_not_meet_on_one),
     TEST(the_same_content_goes_where_its_weights_are),

@@ -6,11 +6,8 @@
 #include "openapi.h"
 #include "routes.h"
 
-static const config_limits limits = {
-    .stop_max = 1, .stop_bytes_max = 1, .logit_bias_max = 1, .prompts_max = 1};
-
 static json_t *document(bool keyed, bool admin) {
-    openapi_input in = {.limits = &limits, .version = "1.2.3", .keyed = keyed, .admin = admin};
+    openapi_input in = {.version = "1.2.3", .keyed = keyed, .admin = admin};
     in.routes = routes_all(&in.n_routes);
     buf text = {0};
     json_error_t why;

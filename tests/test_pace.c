@@ -4,7 +4,7 @@
 
 static sched_limits paced_limits(void) {
     sched_limits l = default_limits();
-    l.no_prefix_cache = true;
+    request_no_cache = true;
     l.running_max = 16;
     l.step_tokens_max = 512;
     l.logits_max = 64;

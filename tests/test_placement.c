@@ -60,17 +60,15 @@ static void memory_is_weights_and_least_kv(void) {
     EXPECT(!placement_check(&d, &w, 0, NULL));
 }
 
-static void guarantees_keep_the_reserve(void) {
+static void guarantees_are_at_most_the_capacity(void) {
     placement_device d = device_of(100);
-    d.reserve_pages = 10, d.guaranteed_pages = 50;
+    d.guaranteed_pages = 60;
     placement_wanted w = model_of(1);
     w.need[0].min_pages = 40;
     expect_why(&d, &w, PLACEMENT_OK, "it fits");
     w.need[0].min_pages = 41;
     expect_why(&d, &w, PLACEMENT_GUARANTEE,
-               "guarantees: 182 MiB including its own > 180 MiB outside the reserve");
-    d.reserve_pages = 200;
-    EXPECT(!placement_check(&d, &w, 0, NULL));
+               "guarantees: 202 MiB including its own > 200 MiB capacity");
 }
 
 static void shares_are_at_most_one_device(void) {
@@ -164,34 +162,12 @@ static void placing_is_counted(void) {
 
 /* ---- scores ---- */
 
-static void binpack_and_spread_follow_their_score(void) {
-    placement_device d[3] = {device_of(100), device_of(100), device_of(200)};
-    d[0].free_pages = 70, d[0].share_percent = 50;
-    d[1].free_pages = 50, d[1].share_percent = 0;
-    d[2].free_pages = 160, d[2].share_percent = 10;
-    placement_wanted w = with_share(model_of(10), 20);
-    /* 0.2 * 0.7 + 0.8 * 0.4, 0.2 * 0.2 + 0.8 * 0.6, 0.2 * 0.3 + 0.8 * 0.25 */
-    EXPECT_EQ(placement_score(&d[0], &w), 460000);
-    EXPECT_EQ(placement_score(&d[1], &w), 520000);
-    EXPECT_EQ(placement_score(&d[2], &w), 260000);
-    uint32_t chosen[PLACEMENT_REPLICAS_MAX];
-    EXPECT_EQ(placement_choose(d, 3, &w, PLACEMENT_BINPACK, chosen, NULL), 1);
-    EXPECT_EQ(chosen[0], 1);
-    EXPECT_EQ(placement_choose(d, 3, &w, PLACEMENT_SPREAD, chosen, NULL), 1);
-    EXPECT_EQ(chosen[0], 2);
-    d[1].free_pages = 9; // fullest, but does not fit
-    EXPECT_EQ(placement_choose(d, 3, &w, PLACEMENT_BINPACK, chosen, NULL), 1);
-    EXPECT_EQ(chosen[0], 0);
-}
-
 static void what_is_equal_goes_to_the_first(void) {
     placement_device d[3] = {device_of(100), device_of(100), device_of(100)};
     placement_wanted w = model_of(10);
     uint32_t chosen[PLACEMENT_REPLICAS_MAX];
-    for (int policy = PLACEMENT_BALANCED; policy <= PLACEMENT_SPREAD; policy++) {
-        EXPECT_EQ(placement_choose(d, 3, &w, (policy_placement)policy, chosen, NULL), 1);
-        EXPECT_EQ(chosen[0], 0);
-    }
+    EXPECT_EQ(placement_choose(d, 3, &w, chosen, NULL), 1);
+    EXPECT_EQ(chosen[0], 0);
 }
 
 static void pressure_is_demand_over_patience(void) {
@@ -211,24 +187,24 @@ static void balanced_keeps_the_largest_ratio_small(void) {
     w.pressure = 200;
     /* Afterwards 1100/80 = 13.75 | 300/10 = 30 | 600/50 = 12, and 10 on the first otherwise. */
     uint32_t chosen[PLACEMENT_REPLICAS_MAX];
-    EXPECT_EQ(placement_choose(d, 3, &w, PLACEMENT_BALANCED, chosen, NULL), 1);
+    EXPECT_EQ(placement_choose(d, 3, &w, chosen, NULL), 1);
     EXPECT_EQ(chosen[0], 2);
     d[2].free_pages = 40; // 20 there now
-    EXPECT_EQ(placement_choose(d, 3, &w, PLACEMENT_BALANCED, chosen, NULL), 1);
+    EXPECT_EQ(placement_choose(d, 3, &w, chosen, NULL), 1);
     EXPECT_EQ(chosen[0], 0);
     /* The worst device is made worse by nobody: 300/60 against 700/30. */
     d[0] = device_of(100), d[0].pressure = 4000, d[0].free_pages = 30;
     w = model_of(20), w.pressure = 200;
     d[1].pressure = 500, d[1].free_pages = 50;
     d[2].pressure = 100, d[2].free_pages = 80;
-    EXPECT_EQ(placement_choose(d, 3, &w, PLACEMENT_BALANCED, chosen, NULL), 1);
+    EXPECT_EQ(placement_choose(d, 3, &w, chosen, NULL), 1);
     EXPECT_EQ(chosen[0], 2);
     /* No room for keys and values at all is worse than any number. */
     d[2].free_pages = 20;
-    EXPECT_EQ(placement_choose(d, 3, &w, PLACEMENT_BALANCED, chosen, NULL), 1);
+    EXPECT_EQ(placement_choose(d, 3, &w, chosen, NULL), 1);
     EXPECT_EQ(chosen[0], 1);
     w.pressure = d[2].pressure = 0; // unless nobody wants any
-    EXPECT_EQ(placement_choose(d, 3, &w, PLACEMENT_BALANCED, chosen, NULL), 1);
+    EXPECT_EQ(placement_choose(d, 3, &w, chosen, NULL), 1);
     EXPECT_EQ(chosen[0], 2);
 }
 
@@ -245,7 +221,7 @@ static void balanced_is_best_for_the_worst_device(void) {
         placement_wanted w = model_of(1 + random_below(19));
         w.pressure = random_below(3000);
         uint32_t chosen[PLACEMENT_REPLICAS_MAX];
-        EXPECT_EQ(placement_choose(d, 5, &w, PLACEMENT_BALANCED, chosen, NULL), 1);
+        EXPECT_EQ(placement_choose(d, 5, &w, chosen, NULL), 1);
         double best = HUGE_VAL, of_chosen = 0;
         for (uint32_t g = 0; g < 5; g++) {
             double largest = 0;
@@ -268,22 +244,22 @@ static void replicas_go_to_distinct_devices_and_stay(void) {
     w.n_replicas = 3, w.here[2] = 1;
     uint32_t chosen[PLACEMENT_REPLICAS_MAX];
     placement_why whys[4];
-    EXPECT_EQ(placement_choose(d, 4, &w, PLACEMENT_BINPACK, chosen, whys), 2);
+    EXPECT_EQ(placement_choose(d, 4, &w, chosen, whys), 2);
     EXPECT_EQ(chosen[0], 0);
     EXPECT_EQ(chosen[1], 3);
     w.n_replicas = 4; // one too many: as many as fit, and why not
-    EXPECT_EQ(placement_choose(d, 4, &w, PLACEMENT_BINPACK, chosen, whys), 2);
+    EXPECT_EQ(placement_choose(d, 4, &w, chosen, whys), 2);
     EXPECT_EQ(whys[0].reason, PLACEMENT_TAKEN);
     EXPECT_EQ(whys[1].reason, PLACEMENT_DRAINED);
     EXPECT_EQ(whys[2].reason, PLACEMENT_TAKEN);
     w.all = true;
-    EXPECT_EQ(placement_choose(d, 4, &w, PLACEMENT_BINPACK, chosen, whys), 0);
+    EXPECT_EQ(placement_choose(d, 4, &w, chosen, whys), 0);
     w.distinct = false, w.here[2] = 0, w.n_replicas = 12; // ten fill the fullest first
-    EXPECT_EQ(placement_choose(d, 4, &w, PLACEMENT_BINPACK, chosen, whys), 12);
+    EXPECT_EQ(placement_choose(d, 4, &w, chosen, whys), 12);
     EXPECT_EQ(chosen[9], 0);
     EXPECT_EQ(chosen[10], 2);
     w.n_replicas = 0;
-    EXPECT_EQ(placement_choose(d, 4, &w, PLACEMENT_BINPACK, chosen, whys), 0);
+    EXPECT_EQ(placement_choose(d, 4, &w, chosen, whys), 0);
 }
 
 /* ---- shares over several devices ---- */
@@ -304,10 +280,10 @@ static void eighteen_gib_and_240_percent_on_three_devices(void) {
     w.n_replicas = 3, w.all = true;
     uint32_t chosen[PLACEMENT_REPLICAS_MAX];
     d[1].share_percent = 21;
-    EXPECT_EQ(placement_choose(d, 4, &w, PLACEMENT_BINPACK, chosen, NULL), 3);
+    EXPECT_EQ(placement_choose(d, 4, &w, chosen, NULL), 3);
     EXPECT(chosen[0] == 0 && chosen[1] == 2 && chosen[2] == 3);
     d[3].guaranteed_pages = 5000 - 3072 + 1;
-    EXPECT_EQ(placement_choose(d, 4, &w, PLACEMENT_BINPACK, chosen, NULL), 0);
+    EXPECT_EQ(placement_choose(d, 4, &w, chosen, NULL), 0);
 }
 
 static void parts_add_up_and_the_first_is_the_largest(void) {
@@ -594,7 +570,7 @@ static void arrive(uint32_t n_sizes, uint32_t *used_pages, uint32_t *n_moves) {
     placement_device d[8];
     fill(d);
     uint32_t chosen = PLACEMENT_NOWHERE;
-    if (placement_choose(d, n_devices, &w, PLACEMENT_BINPACK, &chosen, NULL) == 0) {
+    if (placement_choose(d, n_devices, &w, &chosen, NULL) == 0) {
         placement_plan plan;
         models[n_copies] = w;
         if (!plan_moves(&plan)) return; // refused
@@ -775,13 +751,12 @@ static void the_last_replica_empties(void) {
 
 static const test_case cases[] = {
     TEST(memory_is_weights_and_least_kv),
-    TEST(guarantees_keep_the_reserve),
+    TEST(guarantees_are_at_most_the_capacity),
     TEST(shares_are_at_most_one_device),
     TEST(a_share_too_small_for_the_target_is_refused),
     TEST(targets_of_all_are_kept),
     TEST(some_devices_take_nothing),
     TEST(placing_is_counted),
-    TEST(binpack_and_spread_follow_their_score),
     TEST(what_is_equal_goes_to_the_first),
     TEST(pressure_is_demand_over_patience),
     TEST(balanced_keeps_the_largest_ratio_small),

@@ -46,7 +46,7 @@ static void pages_of_a_cancelled_sequence_wait_for_both_steps(void) {
     rig r;
     sched_limits l = default_limits();
     l.depth = 2;
-    l.no_prefix_cache = true;
+    request_no_cache = true;
     rig_init(&r, 8, &l);
     sched_submit(r.s, request(1, 5, 10), r.now_us);
     EXPECT(rig_plan(&r) != NULL && rig_plan(&r) != NULL);
@@ -1169,7 +1169,7 @@ static void a_sequence_preempted_three_times_is_spared(void) {
 static void a_paused_sequence_keeps_its_pages_until_they_are_needed(void) {
     rig r;
     sched_limits l = default_limits();
-    l.no_prefix_cache = true;
+    request_no_cache = true;
     rig_init(&r, 12, &l);
     gen_request *q = request(1, 40, 20), *copy = copy_request(q);
     q->prio = GEN_SYSTEM;

@@ -302,28 +302,27 @@ static void urgent_requests_go_before_shares(void) {
     core_rig_deinit(&r);
 }
 
-/* As an operator does while it runs. */
 static void set_floor(core_rig *r, uint32_t percent) {
-    sched_limits limits = r->core.sched->limits;
-    residency_limits models = r->core.models.limits;
-    limits.starvation_percent = percent;
+    sched *s = r->core.sched;
+    s->limits.starvation_percent = percent;
+    for (uint32_t c = 0; c < GEN_CLASSES; c++)
+        share_set(&s->floors[c], SHARE_BURST, percent, 1, core_rig_now(r));
+}
+
+/* As an operator does while it runs. */
+static void a_policy_changes_the_pace_and_the_urgent_allowance_only(void) {
+    static core_rig r;
+    open_rig(&r, 1);
+    sched_limits was = r.core.sched->limits, limits = was;
     limits.urgent_percent = 9;
-    limits.background_copies = !limits.background_copies;
+    limits.pace_us = 7000;
     limits.kv_slice_us++;
-    models.min_residency_us = 77;
-    models.slice_us++;
-    sched_limits was = r->core.sched->limits;
-    uint64_t slice_us = r->core.models.limits.slice_us;
-    core_set_policy(&r->core, &limits, &models);
-    const sched_limits *is = &r->core.sched->limits;
-    EXPECT(is->starvation_percent == percent && is->urgent_percent == 9);
-    EXPECT(is->background_copies != was.background_copies && is->kv_slice_us == was.kv_slice_us);
-    EXPECT_EQ(r->core.models.limits.min_residency_us, 77);
-    EXPECT_EQ(r->core.models.limits.slice_us, slice_us);
-    limits.urgent_percent = was.urgent_percent;
-    limits.background_copies = was.background_copies;
-    models.min_residency_us = 0;
-    core_set_policy(&r->core, &limits, &models);
+    core_set_policy(&r.core, &limits);
+    const sched_limits *is = &r.core.sched->limits;
+    EXPECT(is->urgent_percent == 9 && is->pace_us == 7000);
+    EXPECT_EQ(is->kv_slice_us, was.kv_slice_us);
+    core_rig_finish(&r);
+    core_rig_deinit(&r);
 }
 
 static void a_lower_class_gets_its_floor_and_no_more(void) {
@@ -580,6 +579,7 @@ static const test_case cases[] = {
     TEST(the_fullest_bucket_goes_first),
     TEST(a_guarantee_goes_before_a_more_urgent_class),
     TEST(what_an_idle_tenant_leaves_is_used_by_others_at_once),
+    TEST(a_policy_changes_the_pace_and_the_urgent_allowance_only),
     TEST(a_lower_class_gets_its_floor_and_no_more),
     TEST(what_is_left_goes_by_weight),
     TEST(an_idle_flow_has_no_credit),

@@ -436,11 +436,8 @@ static void defaults_are_those_of_the_daemon(void) {
     inferd_err err = {0};
     EXPECT_EQ(config_for_model("some/model.gguf", &c, &err), INFERD_OK);
     engine_limits l = c->limits.engine; // as the daemon fills them
-    l.min_residency_ms = c->policy.min_residency_ms;
-    l.starvation_percent = c->policy.starvation_percent;
     l.urgent_percent = c->policy.urgent_percent;
     l.tpot_ms = c->policy.tpot_ms;
-    l.background_copies = c->policy.background_copies;
     l.zero_on_tenant_change = c->policy.zero_on_tenant_change;
     l = limits_fill(&l);
     sched_limits s = limits_of_sched(&l);
@@ -459,10 +456,7 @@ static void defaults_are_those_of_the_daemon(void) {
     EXPECT_EQ(o.sched.starvation_percent, s.starvation_percent);
     EXPECT(s.starvation_percent > 0);
     EXPECT_EQ(o.sched.urgent_percent, s.urgent_percent);
-    EXPECT_EQ(o.sched.no_prefix_cache, s.no_prefix_cache);
-    EXPECT_EQ(o.sched.background_copies, s.background_copies);
     EXPECT_EQ(o.sched.zero_on_tenant_change, s.zero_on_tenant_change);
-    EXPECT_EQ(o.residency.min_residency_us, m.min_residency_us);
     EXPECT_EQ(o.residency.slice_us, m.slice_us);
     EXPECT_EQ(o.residency.retry_us, m.retry_us);
     EXPECT_EQ(o.residency.retry_max_us, m.retry_max_us);

@@ -647,28 +647,27 @@ static void what_comes_back_later_is_in_the_usage(void) {
 
 /* ---- ahead of time ---- */
 
-static void open_ahead(core_rig *r, bool on) {
+static void open_ahead(core_rig *r) {
     model_policy p = plain_policy();
     core_rig_init(r, 30, 60, 12);
     r->device.a_us = 1000;
     r->device.b_us = 300;
     r->device.move_us = 20;
-    r->background_copies = on;
     core_rig_open(r, false);
     for (uint32_t i = 0; i < 2; i++) core_rig_attach(r, i, &p);
 }
 
 /* Slots that are copied while a running one of this class makes room for urgent work. */
-static uint32_t slots_moved_for(bool on, gen_class prio) {
+static uint32_t slots_moved_for(gen_class prio) {
     static core_rig r;
-    open_ahead(&r, on);
+    open_ahead(&r);
     gen_request *low = request(1, 80, 100), *high = request(2, 150, 20);
     low->prio = prio;
     high->prio = GEN_HIGH;
     core_rig_submit(&r, 0, low);
     core_rig_run(&r, 100000);
     uint64_t ahead = swap_count(&r).n_copied_ahead;
-    EXPECT(on && prio == GEN_BATCH ? ahead >= 25 : ahead == 0);
+    EXPECT(prio == GEN_BATCH ? ahead >= 25 : ahead == 0);
     EXPECT(r.device.n_moved * 10 <= 100000 * 3 / 100); // of the time, at 20 us for two slots
     uint32_t before = r.device.n_moved;
     core_rig_submit(&r, 1, high);
@@ -682,14 +681,13 @@ static uint32_t slots_moved_for(bool on, gen_class prio) {
 }
 
 static void a_batch_sequence_that_was_copied_ahead_makes_room_for_nothing(void) {
-    EXPECT(slots_moved_for(false, GEN_BATCH) >= 50);
-    EXPECT(slots_moved_for(true, GEN_BATCH) <= 8);
-    EXPECT(slots_moved_for(true, GEN_NORMAL) >= 50);
+    EXPECT(slots_moved_for(GEN_BATCH) <= 8);
+    EXPECT(slots_moved_for(GEN_NORMAL) >= 50);
 }
 
 static void copying_ahead_takes_a_small_part_of_the_time(void) {
     static core_rig r;
-    open_ahead(&r, true);
+    open_ahead(&r);
     r.device.move_us = 250;
     gen_request *low = request(1, 80, 100);
     low->prio = GEN_BATCH;

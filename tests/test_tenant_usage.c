@@ -122,32 +122,6 @@ static void the_window_moves_once_a_second(void) {
     tenant_usage_destroy(l);
 }
 
-/* Once all time was charged at the present price, so a lower one made the counter fall. */
-static void time_is_money_at_the_price_of_then(void) {
-    tenant_usage *l = tenant_usage_create(1);
-    uint32_t names[] = {0};
-    engine_flow p = {.tenant = 1, .model = 0, .serial = 1, .device_us = 36 * SECOND_US};
-    EXPECT(tenant_usage_read(l, 0, &p, 1, names, 1));
-    EXPECT(!tenant_usage_is_priced(l) && tenant_usage_cost(tenant_usage_at(l, 0)) == 0);
-    tenant_usage_set_price(l, 2500000);
-    p.device_us += 3600ull * SECOND_US;
-    EXPECT(tenant_usage_read(l, 0, &p, 1, names, 1));
-    EXPECT(tenant_usage_is_priced(l) && tenant_usage_cost(tenant_usage_at(l, 0)) == 2.5);
-    tenant_usage_set_price(l, 1000000);
-    EXPECT(tenant_usage_cost(tenant_usage_at(l, 0)) == 2.5);
-    p.device_us += 36 * SECOND_US;
-    EXPECT(tenant_usage_read(l, 0, &p, 1, names, 1));
-    EXPECT(fabs(tenant_usage_cost(tenant_usage_at(l, 0)) - 2.51) < 1e-12);
-    tenant_usage_set_price(l, 1);
-    p.device_us += 1; // far below a millionth, and not lost
-    EXPECT(tenant_usage_read(l, 0, &p, 1, names, 1));
-    unsigned __int128 before = (unsigned __int128)36 * SECOND_US * (100 * 2500000 + 1000000);
-    EXPECT(tenant_usage_at(l, 0)->cost == before + 1);
-    tenant_usage_set_price(l, 0);
-    EXPECT(tenant_usage_is_priced(l)); // what was paid stays
-    tenant_usage_destroy(l);
-}
-
 static const test_case cases[] = {
     TEST(devices_are_added_up_by_name),
     TEST(a_slot_with_another_model_is_another_row),
@@ -155,6 +129,5 @@ static const test_case cases[] = {
     TEST(the_window_has_the_last_ten_seconds),
     TEST(the_window_is_added_up_by_tenant_and_by_name),
     TEST(the_window_moves_once_a_second),
-    TEST(time_is_money_at_the_price_of_then),
 };
 TEST_MAIN(cases)

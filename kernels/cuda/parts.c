@@ -52,15 +52,10 @@ static inferd_status switch_off(cuda_parts *p, const char *list, const char *by,
             return inferd_fail(err, INFERD_EINVAL, "%s names \"%.*s\", expected %s", by,
                                (int)(length < 40 ? length : 40), word, all);
         }
-        if (p == NULL) continue;
         p->part[i].state = BE_PART_OFF;
         snprintf(p->part[i].why, sizeof p->part[i].why, "switched off by %s", by);
     }
     return INFERD_OK;
-}
-
-inferd_status backend_check_off(const char *off, const char *by, inferd_err *err) {
-    return switch_off(NULL, off, by, err);
 }
 
 inferd_status parts_init(cuda_parts *p, const char *off, inferd_err *err) {
@@ -70,7 +65,7 @@ inferd_status parts_init(cuda_parts *p, const char *off, inferd_err *err) {
         p->part[i].state = BE_PART_ON;
     }
     inferd_status s = switch_off(p, getenv(CUDA_OFF_ENV), CUDA_OFF_ENV, err);
-    return s == INFERD_OK ? switch_off(p, off, "devices[].off", err) : s;
+    return s == INFERD_OK ? switch_off(p, off, "the options", err) : s;
 }
 
 static void change(cuda_parts *p, cuda_part part, be_part_state state, const char *why) {

@@ -1,7 +1,7 @@
 /* parts.h - the optional parts of the CUDA backend, and their states.
  *
  * Without a part the results are the same, and computed more slowly.  A part can be switched off,
- * by the environment (INFERD_CUDA_OFF=vmm,graphs) and by the configuration (devices[].off); a part
+ * by the environment (INFERD_CUDA_OFF=vmm,graphs) and by the caller (backend_options.off); a part
  * that is named in either is off.  A part falls back by itself when its calls are refused, and
  * reports it: `degraded`, with the library's message.  A wrong result is an error, never a reason
  * to fall back.

@@ -482,7 +482,7 @@ static inferd_status tell_missing(const cuda_backend *c, const be_needs *n, uint
     return inferd_fail(
         err, INFERD_ENOMEM,
         "workspace has %llu bytes and must have %llu: steps of %u rows, logits of %u rows and %u "
-        "tokens, %u heads of %u, a context of %u (devices[].workspace, or smaller limits)",
+        "tokens, %u heads of %u, a context of %u (more devices[].memory, or smaller limits)",
         (unsigned long long)has, (unsigned long long)needed, n->rows_max, n->logits_max, n->n_vocab,
         n->n_heads, n->head_dim, context);
 }

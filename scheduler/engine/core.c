@@ -326,9 +326,8 @@ void core_idle(core *c, uint64_t from_us, uint64_t to_us) {
     add_usage_until(c, &c->usage.idle_us, to_us);
 }
 
-void core_set_policy(core *c, const sched_limits *limits, const residency_limits *models) {
+void core_set_policy(core *c, const sched_limits *limits) {
     sched_set_policy(c->sched, limits, now(c));
-    c->models.limits.min_residency_us = models->min_residency_us;
 }
 
 void core_end(core *c) {

@@ -90,8 +90,7 @@ bool core_iterate(core *c); // false: there was nothing to do
 /* The next time at which core_iterate may have work without a wake; UINT64_MAX: none. */
 uint64_t core_next_us(const core *c);
 void core_idle(core *c, uint64_t from_us, uint64_t to_us); // nothing was done in [from_us, to_us)
-/* From the next iteration on, these values of sched_set_policy and min_residency_us apply. */
-void core_set_policy(core *c, const sched_limits *limits, const residency_limits *models);
+void core_set_policy(core *c, const sched_limits *limits); // from the next iteration on
 void core_end(core *c); // finish the steps on their way, end every sequence, detach every model
 /* The device is lost: every request fails, now and later. */
 void core_lose(core *c, const inferd_err *why);

@@ -301,8 +301,7 @@ static void answer_audit(engine *e) {
 static void set_policy(engine *e, const engine_limits *given) {
     engine_limits l = limits_fill(given);
     sched_limits limits = limits_of_sched(&l);
-    residency_limits models = limits_of_models(&l);
-    core_set_policy(&e->core, &limits, &models);
+    core_set_policy(&e->core, &limits);
 }
 
 /* Changes that views show.  Limits of tenants change all the time, and are reported elsewhere. */

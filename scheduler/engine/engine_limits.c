@@ -3,7 +3,12 @@
 
 #include "core.h"
 
-enum { MS_US = 1000, LOGITS_MORE = 32 };
+enum {
+    MS_US = 1000,
+    LOGITS_MORE = 32,
+    STARVATION_US = 2000000, // a request that waits longer ages by one class
+    STARVATION_PERCENT = 2   // of the time that a class waits: its minimum
+};
 
 static uint32_t or_default(uint32_t value, uint32_t otherwise) {
     return value != 0 ? value : otherwise;
@@ -14,7 +19,6 @@ engine_limits limits_fill(const engine_limits *given) {
     l.running_max = or_default(l.running_max, 32);
     l.queue_len_max = or_default(l.queue_len_max, 1024);
     l.tpot_ms = or_default(l.tpot_ms, 40);
-    l.starvation_ms = or_default(l.starvation_ms, 2000);
     l.slice_ms = or_default(l.slice_ms, 500);
     l.load_retry_ms = or_default(l.load_retry_ms, 1000);
     l.load_retry_max_ms = or_default(l.load_retry_max_ms, 60000);
@@ -35,17 +39,14 @@ sched_limits limits_of_sched(const engine_limits *l) {
                           .queue_len_max = l->queue_len_max,
                           .draft_tokens = l->draft_tokens,
                           .pace_us = (uint64_t)l->tpot_ms * MS_US,
-                          .starvation_us = (uint64_t)l->starvation_ms * MS_US,
-                          .starvation_percent = l->starvation_percent,
+                          .starvation_us = STARVATION_US,
+                          .starvation_percent = STARVATION_PERCENT,
                           .urgent_percent = l->urgent_percent,
-                          .no_prefix_cache = l->no_prefix_cache,
-                          .background_copies = l->background_copies,
                           .zero_on_tenant_change = l->zero_on_tenant_change};
 }
 
 residency_limits limits_of_models(const engine_limits *l) {
-    return (residency_limits){.min_residency_us = (uint64_t)l->min_residency_ms * MS_US,
-                              .slice_us = (uint64_t)l->slice_ms * MS_US,
+    return (residency_limits){.slice_us = (uint64_t)l->slice_ms * MS_US,
                               .retry_us = (uint64_t)l->load_retry_ms * MS_US,
                               .retry_max_us = (uint64_t)l->load_retry_max_ms * MS_US,
                               .eager = !l->lazy};

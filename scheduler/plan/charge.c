@@ -144,11 +144,7 @@ void sched_charge(sched *s, step *st, uint64_t us) {
 }
 
 void sched_set_policy(sched *s, const sched_limits *limits, uint64_t now_us) {
-    s->limits.starvation_percent = limits->starvation_percent;
     s->limits.urgent_percent = limits->urgent_percent;
     s->limits.pace_us = limits->pace_us;
-    s->limits.background_copies = limits->background_copies;
-    for (uint32_t c = 0; c < GEN_CLASSES; c++)
-        share_set(&s->floors[c], SHARE_BURST, limits->starvation_percent, 1, now_us);
     share_set(&s->urgent, SHARE_BURST, limits->urgent_percent, 1, now_us);
 }

@@ -32,7 +32,7 @@ void sched_set_swapping(sched *s, pool *host, sched_move *move, void *ctx) {
 }
 
 inferd_status sched_open_swap(sched *s, sched_model *m, inferd_err *err) {
-    if (s->move == NULL || s->host->n_host == 0 || s->limits.no_prefix_cache) return INFERD_OK;
+    if (s->move == NULL || s->host->n_host == 0) return INFERD_OK;
     inferd_status st =
         kv_init(&m->swapped_kv, &m->kv.layout, s->host, m->kv.owner, PAGE_SWAPPED, err);
     if (st != INFERD_OK) return st;
@@ -205,7 +205,7 @@ static bool copy_one_ahead(sched *s, seq *q) {
 }
 
 void sched_copy_ahead(sched *s, uint64_t now_us) {
-    if (!s->limits.background_copies || s->move == NULL) return;
+    if (s->move == NULL) return;
     uint64_t since_us = now_us > s->ahead_at_us ? now_us - s->ahead_at_us : 0;
     s->ahead_at_us = now_us;
     s->ahead_us += since_us * AHEAD_PERCENT;

@@ -62,9 +62,7 @@ typedef struct sched_limits {
     uint64_t kv_slice_us; // so long without a page a model takes some of equals; set by core.h
     uint32_t starvation_percent; // of the time that a class waits: its minimum; 0: none
     uint32_t urgent_percent;     // of the time: for urgent requests beside shares; 0: none
-    bool no_prefix_cache;
-    bool background_copies;     // of blocks of the batch class to host memory, ahead of eviction
-    bool zero_on_tenant_change; // KV memory, before another tenant gets it
+    bool zero_on_tenant_change;  // KV memory, before another tenant gets it
 } sched_limits;
 
 typedef struct sched_model_spec {
@@ -146,8 +144,7 @@ uint32_t sched_next_tenant(sched *s, sched_tenant_use *out);
 /* Pinned pages of its weights, and the model that has its weights.  Guarantees and ceilings of its
  * owner in the pool may have changed, too: the next plan ends requests that cannot be finished. */
 void sched_model_pin(sched *s, uint32_t model_idx, uint32_t weights_of, uint32_t n_pages);
-/* The next plan uses these starvation_percent, urgent_percent, pace_us and background_copies only.
- */
+/* The next plan uses these urgent_percent and pace_us only. */
 void sched_set_policy(sched *s, const sched_limits *limits, uint64_t now_us);
 /* The pool became smaller: the next plan ends requests that cannot be finished any more. */
 void sched_pool_shrank(sched *s);

@@ -489,7 +489,7 @@ static void begin_waiting(sched *s, seq *q, uint64_t now_us) {
     q->arrival_no = s->next_arrival_no++;
     q->idle_since_us = now_us;
     q->scoring = r->n_prompt_logprobs >= 0;
-    q->cacheable = !r->no_cache && !s->limits.no_prefix_cache;
+    q->cacheable = !r->no_cache;
     q->habit = DRAFT_HABIT_NEW(s->limits.draft_tokens);
     list_push_back(&s->waiting, &q->link);
     list_push_back(&m->waiting, &q->mine);

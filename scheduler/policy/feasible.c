@@ -295,17 +295,15 @@ void feasible_pages_say(const feasible_pages *f, const feasible_owner *o, char *
 }
 
 bool feasible_mins_check(const uint32_t *min_pages, uint32_t n, uint32_t capacity_pages,
-                         uint32_t reserve_pages, uint64_t page_bytes, feasible_mins *out) {
-    *out = (feasible_mins){.page_bytes = page_bytes};
+                         uint64_t page_bytes, feasible_mins *out) {
+    *out = (feasible_mins){.page_bytes = page_bytes, .room_pages = capacity_pages};
     for (uint32_t i = 0; i < n; i++) out->sum_pages += min_pages[i];
-    out->room_pages = capacity_pages > reserve_pages ? capacity_pages - reserve_pages : 0;
     out->kept = out->sum_pages <= out->room_pages;
     return out->kept;
 }
 
 void feasible_mins_say(const feasible_mins *f, const uint32_t *min_pages, uint32_t n,
-                       uint32_t capacity_pages, uint32_t reserve_pages, const char *const *names,
-                       char *text, size_t text_bytes) {
+                       const char *const *names, char *text, size_t text_bytes) {
     sentence s = begin(text, text_bytes);
     uint64_t page = f->page_bytes, unnamed_pages = f->sum_pages;
     uint32_t n_owners = 0, n_named = 0; // of those that have a guarantee
@@ -320,9 +318,8 @@ void feasible_mins_say(const feasible_mins *f, const uint32_t *min_pages, uint32
     if (n_owners > n_named)
         add(&s, " + %u others %s", n_owners - n_named, mib_of(unnamed_pages, page).text);
     if (n_owners == 0) add(&s, "none");
-    add(&s, " = %s %s %s (capacity %s - reserve %s)", mib_of(f->sum_pages, page).text,
-        f->kept ? "<=" : ">", mib_of(f->room_pages, page).text, mib_of(capacity_pages, page).text,
-        mib_of(reserve_pages, page).text);
+    add(&s, " = %s %s capacity %s", mib_of(f->sum_pages, page).text, f->kept ? "<=" : ">",
+        mib_of(f->room_pages, page).text);
 }
 
 /* ---- time slices ---- */

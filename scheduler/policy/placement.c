@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-enum { PERCENT = 100, PPM_PER_PERCENT = 10000 };
+enum { PERCENT = 100 };
 #define TARGET_US_PER_S UINT64_C(1000000)
 #define PER_1000S       1000
 
@@ -13,10 +13,6 @@ typedef unsigned __int128 wide;
 
 static uint64_t pages_needed(const placement_device *d, const placement_wanted *w) {
     return (uint64_t)w->need[d->kind].weight_pages + w->need[d->kind].kv_pages;
-}
-
-static uint32_t room_pages(const placement_device *d) {
-    return d->capacity_pages > d->reserve_pages ? d->capacity_pages - d->reserve_pages : 0;
 }
 
 static uint64_t ppm_of(uint64_t ppb) {
@@ -55,7 +51,7 @@ static sums sums_with(const placement_device *d, const placement_wanted *w) {
     return (sums){
         .need = {pages_needed(d, w), (uint64_t)d->guaranteed_pages + n->min_pages, share_percent,
                  ppm_of(feasible_total_ppb(&l, 0))},
-        .have = {d->free_pages, room_pages(d), PERCENT, FEASIBLE_ONE_PPM},
+        .have = {d->free_pages, d->capacity_pages, PERCENT, FEASIBLE_ONE_PPM},
         .sum_ppm = ppm_of(l.sum_ppb),
     };
 }
@@ -103,8 +99,8 @@ void placement_say(const placement_why *why, char *text, size_t text_bytes) {
                  need.text, have.text);
         return;
     case PLACEMENT_GUARANTEE:
-        snprintf(text, text_bytes, "guarantees: %s including its own > %s outside the reserve",
-                 need.text, have.text);
+        snprintf(text, text_bytes, "guarantees: %s including its own > %s capacity", need.text,
+                 have.text);
         return;
     case PLACEMENT_SHARE:
         snprintf(text, text_bytes, "shares: %" PRIu64 " %% including its own > %" PRIu64 " %%",
@@ -151,17 +147,6 @@ uint64_t placement_pressure(uint64_t tokens_per_1000s, uint64_t token_bytes, uin
     return p < UINT64_MAX ? (uint64_t)p : UINT64_MAX;
 }
 
-uint64_t placement_score(const placement_device *d, const placement_wanted *w) {
-    if (d->capacity_pages == 0) return 0;
-    uint64_t left_pages = u32_minus(d->free_pages, pages_needed(d, w));
-    uint64_t used_pages = d->capacity_pages > left_pages ? d->capacity_pages - left_pages : 0;
-    uint64_t memory_ppm = used_pages * FEASIBLE_ONE_PPM / d->capacity_pages;
-    uint64_t share_ppm = ((uint64_t)d->share_percent + w->share_percent) * PPM_PER_PERCENT;
-    return (PLACEMENT_SHARE_PERCENT * share_ppm +
-            (PERCENT - PLACEMENT_SHARE_PERCENT) * memory_ppm) /
-           PERCENT;
-}
-
 typedef struct ratio {
     uint64_t pressure, free_bytes;
 } ratio;
@@ -182,32 +167,21 @@ static int compare(ratio a, ratio b) {
     return left < right ? -1 : left > right;
 }
 
-/* What a policy compares: the smaller, the better. */
-static ratio rank_of(const placement_device *d, const placement_wanted *w,
-                     policy_placement policy) {
+/* Its pressure with one more replica: the smaller, the better. */
+static ratio rank_of(const placement_device *d, const placement_wanted *w) {
     placement_device after = *d;
-    switch (policy) {
-    case PLACEMENT_BINPACK:
-        return (ratio){UINT64_MAX - placement_score(d, w), 1};
-    case PLACEMENT_SPREAD:
-        return (ratio){placement_score(d, w), 1};
-    case PLACEMENT_BALANCED:
-        placement_add(&after, w);
-        return ratio_of(&after);
-    }
-    INFERD_CHECK(!"a policy without a rank");
-    return (ratio){0, 1};
+    placement_add(&after, w);
+    return ratio_of(&after);
 }
 
 /* The best device for one more replica, or PLACEMENT_NOWHERE. */
 static uint32_t choose_one(const placement_device *devices, uint32_t n_devices,
-                           const placement_wanted *w, const uint8_t *here, policy_placement policy,
-                           placement_why *whys) {
+                           const placement_wanted *w, const uint8_t *here, placement_why *whys) {
     uint32_t best = PLACEMENT_NOWHERE;
     ratio best_rank = {0};
     for (uint32_t g = 0; g < n_devices; g++) {
         if (!placement_check(&devices[g], w, here[g], whys != NULL ? &whys[g] : NULL)) continue;
-        ratio r = rank_of(&devices[g], w, policy);
+        ratio r = rank_of(&devices[g], w);
         if (best != PLACEMENT_NOWHERE && compare(r, best_rank) >= 0) continue;
         best = g, best_rank = r;
     }
@@ -215,8 +189,7 @@ static uint32_t choose_one(const placement_device *devices, uint32_t n_devices,
 }
 
 uint32_t placement_choose(const placement_device *devices, uint32_t n_devices,
-                          const placement_wanted *w, policy_placement policy, uint32_t *chosen,
-                          placement_why *whys) {
+                          const placement_wanted *w, uint32_t *chosen, placement_why *whys) {
     placement_device after[PLACEMENT_DEVICES_MAX];
     uint8_t here[PLACEMENT_DEVICES_MAX];
     uint32_t n_there = 0, n_chosen = 0;
@@ -226,7 +199,7 @@ uint32_t placement_choose(const placement_device *devices, uint32_t n_devices,
         n_there += here[g];
     }
     for (; n_there + n_chosen < w->n_replicas; n_chosen++) {
-        uint32_t g = choose_one(after, n_devices, w, here, policy, whys);
+        uint32_t g = choose_one(after, n_devices, w, here, whys);
         if (g == PLACEMENT_NOWHERE) return w->all ? 0 : n_chosen;
         placement_add(&after[g], w);
         here[g]++;

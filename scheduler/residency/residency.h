@@ -22,11 +22,11 @@
  *   bring it back / (pages * expected time until it is wanted again, from its past pauses:
  *   worth.h).  A model is spared when the others free enough without it.
  * - Models with work of a lower class than the waiting work.
- * A pinned model and one that came less than min_residency_us ago stay, and so does one with work
- * of an equal or higher class, except for time slices and guarantees (below).  No model is evicted
- * when all evictions together would not free enough pages, or when its own guarantee would keep all
- * of its pages free.  An evicted model stays away while the work that evicted it is pending, and
- * for one more switch time after that, but no longer than the shortest time slice.
+ * A pinned model stays, and so does one with work of an equal or higher class, except for time
+ * slices and guarantees (below).  No model is evicted when all evictions together would not free
+ * enough pages, or when its own guarantee would keep all of its pages free.  An evicted model stays
+ * away while the work that evicted it is pending, and for one more switch time after that, but no
+ * longer than the shortest time slice.
  *
  * A model below its guarantee takes the missing pages back from models above theirs, of any class:
  * running sequences are preempted, and if that is not enough, weights are evicted.
@@ -125,7 +125,6 @@ typedef struct residency_candidate {
 
 typedef struct residency_limits {
     device_limits device;
-    uint64_t min_residency_us;
     uint64_t slice_us; // shortest time slice, when models take time slices
     uint64_t retry_us; // after the first failure; doubles up to retry_max_us
     uint64_t retry_max_us;

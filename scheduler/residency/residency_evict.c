@@ -50,19 +50,17 @@ typedef enum victim_kind {
 } victim_kind;
 
 /* May this model be evicted for `root` at all? */
-static bool may_go(const residency *r, uint32_t v, uint32_t root, uint64_t now_us) {
+static bool may_go(const residency *r, uint32_t v, uint32_t root) {
     const resident *m = &r->slots[v];
-    if (v == root || !residency_is_root(r, v) || m->state != MODEL_HOT ||
-        wgroup_is_pinned(r, v, PIN_HOT))
-        return false;
-    return now_us - m->hot_since_us >= r->limits.min_residency_us;
+    return v != root && residency_is_root(r, v) && m->state == MODEL_HOT &&
+           !wgroup_is_pinned(r, v, PIN_HOT);
 }
 
 /* May it be evicted for waiting work of this class of `root`, and on what ground? */
 static victim_kind victim(const residency *r, uint32_t v, uint32_t root, gen_class prio,
                           uint64_t now_us) {
     const resident *m = &r->slots[v];
-    if (!may_go(r, v, root, now_us)) return VICTIM_NONE;
+    if (!may_go(r, v, root)) return VICTIM_NONE;
     uint64_t served_us = now_us - m->hot_since_us;
     sched_demand d = wgroup_demand(r, v);
     if (d.n_waiting + d.n_running == 0)
@@ -256,7 +254,7 @@ static uint64_t n_missing(const residency *r, uint32_t root, uint32_t n, gen_cla
 static uint32_t pick_lent(const residency *r, uint32_t root, uint64_t now_us) {
     uint32_t best = RESIDENCY_NONE;
     for (uint32_t v = 0; v < r->n_used; v++)
-        if (may_go(r, v, root, now_us) && gain_of(r, v, root) > 0 &&
+        if (may_go(r, v, root) && gain_of(r, v, root) > 0 &&
             (best == RESIDENCY_NONE || goes_before(r, v, best, now_us)))
             best = v;
     return best;

@@ -83,12 +83,6 @@ static void add_member(snapshot *s, const app *a, uint32_t slot, const engine_mo
                       .cached_pages = i->pages_cached};
 }
 
-/* The reserve the device was opened with. */
-static uint64_t reserve_of(const app *a, uint32_t device_idx) {
-    const inferd_config *c = a->started;
-    return device_idx < c->n_devices ? c->devices[device_idx].reserve_bytes : 0;
-}
-
 static bool take_snapshot(snapshot *s, const app *a, uint32_t device_idx, int replaced) {
     engine_stats stats;
     *s = (snapshot){.e = fleet_engine(a->fleet, device_idx),
@@ -118,7 +112,6 @@ static bool take_snapshot(snapshot *s, const app *a, uint32_t device_idx, int re
     s->d.n_pages = stats.pages_device;
     s->d.n_free = stats.pages_device_free;
     s->d.page_bytes = stats.page_bytes;
-    s->d.reserve_pages = plan_pages(reserve_of(a, device_idx), stats.page_bytes);
     s->d.tenants_min_pages = stats.pages_tenants_min;
     s->d.reserved_pages = stats.pages_reserved;
     s->d.models = s->models;

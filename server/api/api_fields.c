@@ -40,9 +40,9 @@ static bool empty_prompt(const api_reader *r, const char *param) {
 /* [string] or [[int]]: one prompt each. */
 static bool check_prompt_list(const api_reader *r, json_t *v) {
     size_t n = json_array_size(v);
-    if (n > r->limits->prompts_max)
-        return api_fail(r->err, API_BAD_VALUE, "prompt", "%zu prompts are more than the limit %u",
-                        n, r->limits->prompts_max);
+    if (n > API_PROMPTS_MAX)
+        return api_fail(r->err, API_BAD_VALUE, "prompt", "%zu prompts are more than the limit %d",
+                        n, API_PROMPTS_MAX);
     bool strings = json_is_string(json_array_get(v, 0));
     for (size_t i = 0; i < n; i++) {
         char param[API_PARAM_BYTES];
@@ -87,9 +87,9 @@ static bool check_stop(const api_reader *r, json_t *s, const char *param) {
     if (!json_is_string(s) || json_string_length(s) == 0)
         return api_fail(r->err, API_BAD_VALUE, param,
                         "a stop string must be a string that is not empty");
-    if (json_string_length(s) > r->limits->stop_bytes_max || json_string_length(s) > UINT16_MAX)
-        return api_fail(r->err, API_BAD_VALUE, param, "a stop string has at most %u bytes",
-                        r->limits->stop_bytes_max);
+    if (json_string_length(s) > API_STOP_BYTES_MAX)
+        return api_fail(r->err, API_BAD_VALUE, param, "a stop string has at most %d bytes",
+                        API_STOP_BYTES_MAX);
     return true;
 }
 
@@ -99,9 +99,9 @@ static bool read_stop(const api_reader *r, json_t *v) {
     if (!json_is_array(v))
         return api_fail(r->err, API_BAD_VALUE, "stop",
                         "\"stop\" must be a string or an array of strings");
-    if (json_array_size(v) > r->limits->stop_max)
-        return api_fail(r->err, API_BAD_VALUE, "stop", "\"stop\" has at most %u strings",
-                        r->limits->stop_max);
+    if (json_array_size(v) > API_STOP_MAX)
+        return api_fail(r->err, API_BAD_VALUE, "stop", "\"stop\" has at most %d strings",
+                        API_STOP_MAX);
     for (size_t i = 0; i < json_array_size(v); i++) {
         char param[API_PARAM_BYTES];
         snprintf(param, sizeof param, "stop[%zu]", i);
@@ -133,10 +133,10 @@ static bool parse_id(const char *s, tok_id *out) {
 
 static bool read_bias(const api_reader *r, json_t *v) {
     r->p->bias = v;
-    if (!json_is_object(v) || json_object_size(v) > r->limits->logit_bias_max)
+    if (!json_is_object(v) || json_object_size(v) > API_LOGIT_BIAS_MAX)
         return api_fail(r->err, API_BAD_VALUE, "logit_bias",
-                        "\"logit_bias\" must be an object of at most %u entries",
-                        r->limits->logit_bias_max);
+                        "\"logit_bias\" must be an object of at most %d entries",
+                        API_LOGIT_BIAS_MAX);
     const char *key;
     json_t *value;
     json_object_foreach(v, key, value) {
@@ -416,14 +416,14 @@ static const api_field fields[] = {
     CUSTOM("logit_bias", GEN, read_bias, "{'type':'object','maxProperties':@logit_bias_max,'propertyNames':{'pattern':'^(0|[1-9][0-9]{0,9})$'},'additionalProperties':{'type':'number','minimum':-100,'maximum':100}}", "object: token id to number, -100 to 100", "added to the logits; ids are checked against the model's vocabulary"),
     CUSTOM("seed", GEN, read_seed, "{'type':'integer','minimum':-9223372036854775808,'maximum':9223372036854775807}", "64-bit integer", "the same seed, request and model draw the same tokens; random when absent"),
     /* amount of output */
-    INT("n", GEN, 1, API_N_MAX, n, "choices per prompt; default 1; `limits.choices_max` bounds prompts times n"),
+    INT("n", GEN, 1, API_N_MAX, n, "choices per prompt; default 1; prompts times n are at most 128"),
     INT("best_of", CO, 1, API_N_MAX, best_of, "must equal `n`: more candidates than choices are not supported"),
     INT("max_tokens", CH, 1, INT32_MAX, max_tokens, "default: up to the context"),
     INT("max_tokens", CO, 0, INT32_MAX, max_tokens, "default 16; 0 only with `echo`"),
     INT("max_completion_tokens", CH, 1, INT32_MAX, max_completion_tokens, "the same as `max_tokens`; when both are given they must agree"),
     INT("min_tokens", GEN, 0, INT32_MAX, min_tokens, "the answer has at least that many tokens; at most `max_tokens`"),
     /* stopping */
-    CUSTOM("stop", GEN, read_stop, "{'anyOf':[" STOP "," MANY("'maxItems':@stop_max,", STOP) "]}", "string or array of strings", "matched in the text, across token boundaries; not returned; `limits.stop_max`, `limits.stop_bytes_max`"),
+    CUSTOM("stop", GEN, read_stop, "{'anyOf':[" STOP "," MANY("'maxItems':@stop_max,", STOP) "]}", "string or array of strings", "matched in the text, across token boundaries; not returned; at most 16, of at most 1024 bytes each"),
     CUSTOM("stop_token_ids", GEN, read_stop_ids, MANY("'maxItems':256,", ID), "array of at most 256 ids", "further end tokens; their text is not returned"),
     BOOL("ignore_eos", GEN, ignore_eos, "the model's own end tokens do not end the answer"),
     BOOL("include_stop_str_in_output", GEN, include_stop, "keep the stop string, or stop token, in the text"),

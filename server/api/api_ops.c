@@ -93,7 +93,6 @@ void api_openapi(void *ctx, http_request *rq) {
     const inferd_config *c = a->config->c;
     openapi_input in = {.routes = a->routes,
                         .n_routes = a->n_routes,
-                        .limits = &c->limits,
                         .version = INFERD_VERSION,
                         .admin = c->admin.n_keys > 0 || a->http_admin != NULL};
     buf out = {0};

@@ -265,12 +265,12 @@ static uint64_t n_prompts_of(const api_params *p) {
     return json_is_string(first) || json_is_array(first) ? json_array_size(p->prompt) : 1;
 }
 
-static bool check_choices(const api_params *p, const config_limits *limits, api_error *err) {
+static bool check_choices(const api_params *p, api_error *err) {
     uint64_t n_prompts = n_prompts_of(p);
-    if (n_prompts * (uint64_t)p->n > limits->choices_max)
+    if (n_prompts * (uint64_t)p->n > API_CHOICES_MAX)
         return api_fail(err, API_BAD_VALUE, "n",
-                        "%llu prompts times n = %lld choices are more than the limit %u",
-                        (unsigned long long)n_prompts, (long long)p->n, limits->choices_max);
+                        "%llu prompts times n = %lld choices are more than the limit %d",
+                        (unsigned long long)n_prompts, (long long)p->n, API_CHOICES_MAX);
     if (p->best_of == API_UNSET || p->best_of == p->n) return true;
     if (p->best_of < p->n)
         return api_fail(err, API_BAD_VALUE, "best_of",
@@ -288,16 +288,16 @@ static bool check_stream(const api_params *p, api_error *err) {
     return true;
 }
 
-static bool check_together(api_params *p, const config_limits *limits, api_error *err) {
+static bool check_together(api_params *p, api_error *err) {
     if (!check_turns(p, err)) return false;
     if (p->route == API_TOKENIZE || p->route == API_DETOKENIZE) return true;
     return merge_max_tokens(p, err) && merge_logprobs(p, err) && check_lengths(p, err) &&
-           check_choices(p, limits, err) && check_stream(p, err);
+           check_choices(p, err) && check_stream(p, err);
 }
 
-static bool parse_body(const config_limits *limits, bytes body, json_t **root, api_error *err) {
+static bool parse_body(const json_limits *limits, bytes body, json_t **root, api_error *err) {
     inferd_err why = {0};
-    inferd_status s = json_in_parse(body, &limits->json, root, &why);
+    inferd_status s = json_in_parse(body, limits, root, &why);
     if (s == INFERD_ENOMEM)
         return api_fail(err, API_OVERLOADED, NULL, "the server is short of memory");
     if (s != INFERD_OK)
@@ -307,7 +307,7 @@ static bool parse_body(const config_limits *limits, bytes body, json_t **root, a
     return true;
 }
 
-bool api_params_read(api_route route, const config_limits *limits, bytes body, api_params *p,
+bool api_params_read(api_route route, const json_limits *limits, bytes body, api_params *p,
                      api_error *err) {
     set_defaults(p, route);
     if (!parse_body(limits, body, &p->root, err)) return false;
@@ -315,7 +315,7 @@ bool api_params_read(api_route route, const config_limits *limits, bytes body, a
     if (!require_input(p, err)) return false;
     p->add_special =
         route == API_COMPLETION || (route == API_TOKENIZE && given(p, "messages") == NULL);
-    api_reader r = {p, limits, err};
+    api_reader r = {p, err};
     size_t n;
     const api_field *rows = api_fields(&n);
     for (size_t i = 0; i < n; i++) {
@@ -323,7 +323,7 @@ bool api_params_read(api_route route, const config_limits *limits, bytes body, a
         json_t *v = given(p, rows[i].name);
         if (v != NULL && !read_field(&r, &rows[i], v)) return false;
     }
-    return check_together(p, limits, err);
+    return check_together(p, err);
 }
 
 void api_params_deinit(api_params *p) {

@@ -32,6 +32,11 @@ enum {
     API_N_MAX = 128,
     API_TOP_MAX = SAMPLE_TOP_MAX,
     API_STOP_IDS_MAX = 256,
+    API_CHOICES_MAX = 128, // prompts times n
+    API_PROMPTS_MAX = 128,
+    API_STOP_MAX = 16,
+    API_STOP_BYTES_MAX = 1024, // of one stop string
+    API_LOGIT_BIAS_MAX = 1024, // entries
     API_SALT_BYTES_MAX = 1024,
     API_TARGET_MS_MAX = 24 * 3600 * 1000, // of a target in a header
 };
@@ -95,7 +100,6 @@ typedef enum api_field_kind {
 
 typedef struct api_reader {
     api_params *p;
-    const config_limits *limits;
     api_error *err;
 } api_reader;
 
@@ -121,7 +125,7 @@ const api_field *api_fields(size_t *n);
 
 /* Parses and checks a body.  False: *err has the answer.  Checks everything that needs no model;
  * api_params_check checks the rest.  `p` needs deinit in both cases. */
-bool api_params_read(api_route route, const config_limits *limits, bytes body, api_params *p,
+bool api_params_read(api_route route, const json_limits *limits, bytes body, api_params *p,
                      api_error *err);
 /* The checks that need the model: every id is below n_vocab. */
 bool api_params_check(const api_params *p, uint32_t n_vocab, api_error *err);

@@ -438,7 +438,7 @@ static bool make_stream(request_draft *d) {
 
 static bool prepare(request_draft *d) {
     api_job *job = d->job;
-    const config_limits *limits = &job->config->c->limits;
+    const json_limits *limits = &job->config->c->limits.json;
     if (job->error.fault != API_OK) return false; // from its headers
     if (!api_params_read(job->route, limits, job->rq->body, &d->p, &job->error) ||
         !api_pick_model(job, &d->p, &d->about))

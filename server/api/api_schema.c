@@ -5,29 +5,28 @@
 
 #include "json_out.h"
 
-/* Limits that a text may name; the longer of two names with one beginning comes first. */
+/* Numbers that a text may name; the longer of two names with one beginning comes first. */
 static const struct {
     const char *name;
-    size_t offset; // of a uint32_t
-} numbers[] = {{"stop_bytes_max", offsetof(config_limits, stop_bytes_max)},
-               {"stop_max", offsetof(config_limits, stop_max)},
-               {"logit_bias_max", offsetof(config_limits, logit_bias_max)},
-               {"prompts_max", offsetof(config_limits, prompts_max)}};
+    uint32_t value;
+} numbers[] = {{"stop_bytes_max", API_STOP_BYTES_MAX},
+               {"stop_max", API_STOP_MAX},
+               {"logit_bias_max", API_LOGIT_BIAS_MAX},
+               {"prompts_max", API_PROMPTS_MAX}};
 
 /* Returns the length of the name. */
-static size_t add_number(buf *out, const char *name, const config_limits *limits) {
+static size_t add_number(buf *out, const char *name) {
     for (size_t i = 0; i < INFERD_COUNT(numbers); i++) {
         size_t n = strlen(numbers[i].name);
         if (strncmp(name, numbers[i].name, n) != 0) continue;
-        json_add_uint(out,
-                      *(const uint32_t *)(const void *)((const char *)limits + numbers[i].offset));
+        json_add_uint(out, numbers[i].value);
         return n;
     }
     INFERD_CHECK(!"the number of a schema is in the table");
     return 0;
 }
 
-void api_schema_add_text(buf *out, const char *text, const config_limits *limits) {
+void api_schema_add_text(buf *out, const char *text) {
     while (*text != 0) {
         size_t n = strcspn(text, "'@");
         buf_add(out, text, n);
@@ -36,7 +35,7 @@ void api_schema_add_text(buf *out, const char *text, const config_limits *limits
         if (*text++ == '\'')
             buf_add_char(out, '"');
         else
-            text += add_number(out, text, limits);
+            text += add_number(out, text);
     }
 }
 
@@ -62,7 +61,7 @@ static void add_range(buf *out, const api_field *f) {
 }
 
 /* The members of a schema for the values that the row accepts; none: any value. */
-static void add_values(buf *out, const api_field *f, bool or_null, const config_limits *limits) {
+static void add_values(buf *out, const api_field *f, bool or_null) {
     switch (f->kind) {
     case FIELD_BOOL:
         add_type(out, "boolean", or_null);
@@ -84,7 +83,7 @@ static void add_values(buf *out, const api_field *f, bool or_null, const config_
         break;
     case FIELD_CUSTOM:
         buf_add_str(out, "\"anyOf\":[");
-        api_schema_add_text(out, f->schema, limits);
+        api_schema_add_text(out, f->schema);
         buf_add_str(out, or_null ? ",{\"type\":\"null\"}]" : "]");
         break;
     case FIELD_IGNORED:
@@ -96,8 +95,7 @@ static void add_values(buf *out, const api_field *f, bool or_null, const config_
     }
 }
 
-void api_schema_add_field(buf *out, const api_field *f, api_route route,
-                          const config_limits *limits) {
+void api_schema_add_field(buf *out, const api_field *f, api_route route) {
     const char *before = f->kind == FIELD_REFUSED   ? "not supported: "
                          : f->kind == FIELD_IGNORED ? "accepted, no effect: "
                                                     : "";
@@ -106,7 +104,7 @@ void api_schema_add_field(buf *out, const api_field *f, api_route route,
     buf_add_str(out, "{\"description\":");
     json_add_string(out, buf_cstr(&what), what.n);
     if (f->kind != FIELD_IGNORED) buf_add_char(out, ',');
-    add_values(out, f, (f->required & (unsigned)route) == 0, limits);
+    add_values(out, f, (f->required & (unsigned)route) == 0);
     buf_add_char(out, '}');
     out->failed |= what.failed;
     buf_deinit(&what);
@@ -117,12 +115,12 @@ static const char one_input[] =
     "'anyOf':[{'required':['prompt'],'properties':{'prompt':{'type':'string'}}},"
     "{'required':['messages'],'properties':{'messages':{'type':'array'}}}],";
 
-void api_schema_add_body(buf *out, api_route route, const config_limits *limits) {
+void api_schema_add_body(buf *out, api_route route) {
     size_t n;
     const api_field *rows = api_fields(&n);
     const char *before = "";
     buf_add_str(out, "{\"type\":\"object\",");
-    if (route == API_TOKENIZE) api_schema_add_text(out, one_input, limits);
+    if (route == API_TOKENIZE) api_schema_add_text(out, one_input);
     buf_add_str(out, "\"required\":[");
     for (size_t i = 0; i < n; i++) {
         if ((rows[i].required & (unsigned)route) == 0) continue;
@@ -134,7 +132,7 @@ void api_schema_add_body(buf *out, api_route route, const config_limits *limits)
     for (size_t i = 0; i < n; i++) {
         if ((rows[i].routes & (unsigned)route) == 0) continue;
         buf_add_format(out, "%s\"%s\":", before, rows[i].name);
-        api_schema_add_field(out, &rows[i], route, limits);
+        api_schema_add_field(out, &rows[i], route);
         before = ",";
     }
     buf_add_str(out, "}}");

@@ -6,7 +6,7 @@
  * value by value).  The rules for all rows are in it: an optional field may be null, a refused one
  * has its neutral value or null, a body may have fields that are not in the table.  Rules between
  * fields are not in it.  Schemas in the source are written with ' for ", and @stop_max for that
- * number of the limits.
+ * number of api_params.h.
  * Thread: any. */
 #ifndef INFERD_API_SCHEMA_H
 #define INFERD_API_SCHEMA_H
@@ -15,11 +15,10 @@
 #include "inferd/buf.h"
 
 /* Appends such a text as JSON. */
-void api_schema_add_text(buf *out, const char *text, const config_limits *limits);
+void api_schema_add_text(buf *out, const char *text);
 /* Appends the schema of one field of a body of the route. */
-void api_schema_add_field(buf *out, const api_field *f, api_route route,
-                          const config_limits *limits);
+void api_schema_add_field(buf *out, const api_field *f, api_route route);
 /* Appends the schema of a body. */
-void api_schema_add_body(buf *out, api_route route, const config_limits *limits);
+void api_schema_add_body(buf *out, api_route route);
 
 #endif

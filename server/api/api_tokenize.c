@@ -23,7 +23,8 @@ static void write_ids(api_job *job, const api_params *p, const tokenizer *tok, c
 
 static bool tokenize(api_job *job, api_params *p) {
     const config_model *about;
-    if (!api_params_read(API_TOKENIZE, &job->config->c->limits, job->rq->body, p, &job->error) ||
+    if (!api_params_read(API_TOKENIZE, &job->config->c->limits.json, job->rq->body, p,
+                         &job->error) ||
         !api_pick_model(job, p, &about))
         return false;
     tok_ids ids = {0};
@@ -38,7 +39,8 @@ static bool tokenize(api_job *job, api_params *p) {
 
 static bool detokenize(api_job *job, api_params *p) {
     const config_model *about;
-    if (!api_params_read(API_DETOKENIZE, &job->config->c->limits, job->rq->body, p, &job->error) ||
+    if (!api_params_read(API_DETOKENIZE, &job->config->c->limits.json, job->rq->body, p,
+                         &job->error) ||
         !api_pick_model(job, p, &about))
         return false;
     const tokenizer *tok = model_tokenizer(app_model(job->app, (uint32_t)job->model_idx)->m);

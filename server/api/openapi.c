@@ -148,7 +148,7 @@ typedef struct writer {
 } writer;
 
 static void text(writer *w, const char *s) {
-    api_schema_add_text(w->out, s, w->in->limits);
+    api_schema_add_text(w->out, s);
 }
 
 static void string(writer *w, const char *s) {
@@ -357,7 +357,7 @@ static void add_schemas(writer *w) {
     for (size_t i = 0; i < INFERD_COUNT(bodies); i++) {
         string(w, body_name(bodies[i]));
         buf_add_char(w->out, ':');
-        api_schema_add_body(w->out, bodies[i], w->in->limits);
+        api_schema_add_body(w->out, bodies[i]);
         buf_add_char(w->out, ',');
     }
     for (size_t i = 0; i < n; i++) {

@@ -17,7 +17,6 @@
 typedef struct openapi_input {
     const http_route *routes; // [n_routes]
     size_t n_routes;
-    const config_limits *limits;
     const char *version; // of the daemon
     bool keyed;          // tenants have keys
     bool admin;          // routes of administrators can be used, and are listed

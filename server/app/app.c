@@ -184,12 +184,10 @@ bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *
     fresh->c = c;
     set_fingerprint(a, fresh);
     *fresh->n_sharing = 1;
-    bool first = a->config == NULL;                // the devices were started with this policy
-    if (!first) app_read_usage(a, clock_now_us()); // at the old price
+    bool first = a->config == NULL; // the devices were started with this policy
     app_config_drop(a->config);
     a->config = fresh;
     engine_limits limits = config_engine_limits(c);
-    fleet_set_placement(a->fleet, c->policy.placement);
     if (!first && !fleet_set_policy(a->fleet, &limits))
         log_text(LOG_LEVEL_ERROR, "policy", "error", "no memory to pass the policy to the devices");
     tell_tenants(a);

@@ -41,7 +41,6 @@ void app_watch_usage(const app *a, uint64_t now_us) {
 
 void app_read_usage(const app *a, uint64_t now_us) {
     tenant_usage *l = metrics_tenant_usage(a->metrics);
-    if (a->config != NULL) tenant_usage_set_price(l, a->config->c->policy.device_hour_cost_micros);
     engine_flow *list = tenant_usage_list(l);
     uint32_t names[REGISTRY_SLOTS];
     for (uint32_t i = 0; i < REGISTRY_SLOTS; i++)
@@ -282,17 +281,8 @@ static void add_flow(buf *out, const app *a, const tenant_usage_row *r) {
                    (double)r->device_us / US_PER_S, (unsigned long long)r->prompt_tokens,
                    (unsigned long long)r->cached_tokens, (unsigned long long)r->output_tokens);
     uint64_t tokens = n_tokens > 0 ? n_tokens : 1;
-    buf_add_format(out, ",\"device_s_per_1000_tokens\":%.6f",
+    buf_add_format(out, ",\"device_s_per_1000_tokens\":%.6f}",
                    (double)r->device_us * PER_TOKENS / (double)tokens / US_PER_S);
-    if (!tenant_usage_is_priced(metrics_tenant_usage(a->metrics))) {
-        buf_add_str(out, ",\"cost\":null,\"cost_per_1000_tokens\":null}");
-        return;
-    }
-    buf_add_str(out, ",\"cost\":");
-    json_add_real(out, tenant_usage_cost(r));
-    buf_add_str(out, ",\"cost_per_1000_tokens\":");
-    json_add_real(out, tenant_usage_cost(r) * PER_TOKENS / (double)tokens);
-    buf_add_char(out, '}');
 }
 
 static void add_device(buf *out, const app *a, uint32_t d) {

@@ -46,10 +46,6 @@ static bool same_id(const model_file_id *a, const model_file_id *b) {
     return memcmp(a, b, sizeof *a) == 0;
 }
 
-static uint64_t every_us(const file_look *f) {
-    return f->app->config->c->limits.file_look_ms * (uint64_t)1000;
-}
-
 /* ---- worker ---- */
 
 static void see(uv_work_t *work) {
@@ -136,11 +132,11 @@ static bool choose(file_look *f, uint64_t now_us) {
         note(f, g);
         known *k = &f->known[g->slot];
         bool still = same_id(&g->id, &k->last);
-        bool refused =
-            same_id(&g->id, &k->refused) && now_us < k->refused_us + every_us(f) * FILE_LOOKS_AGAIN;
+        bool refused = same_id(&g->id, &k->refused) &&
+                       now_us < k->refused_us + FILE_LOOK_US * FILE_LOOKS_AGAIN;
         k->last = g->id;
         if (!still && g->file == MODEL_FILE_REPLACED)
-            f->due_us = now_us + every_us(f) * FILE_LOOK_STILL_PERCENT / 100;
+            f->due_us = now_us + FILE_LOOK_US * FILE_LOOK_STILL_PERCENT / 100;
         g->chosen = g->file == MODEL_FILE_REPLACED && still && !refused;
         any = any || g->chosen;
     }
@@ -242,7 +238,7 @@ file_look *file_look_create(app *a, void *loop, bool allow_dummy) {
     f->loop = loop;
     f->allow_dummy = allow_dummy;
     f->work.data = f;
-    f->due_us = clock_now_us() + every_us(f);
+    f->due_us = clock_now_us() + FILE_LOOK_US;
     f->known = calloc(REGISTRY_SLOTS, sizeof *f->known);
     if (f->known != NULL) return f;
     free(f);
@@ -258,9 +254,8 @@ void file_look_destroy(file_look *f) {
 }
 
 void file_look_tick(file_look *f, uint64_t now_us) {
-    if (f->due_us > now_us + every_us(f)) f->due_us = now_us + every_us(f); // shorter interval
     if (f->busy || f->app->draining || now_us < f->due_us) return;
-    f->due_us = now_us + every_us(f);
+    f->due_us = now_us + FILE_LOOK_US;
     if (begin(f)) return;
     if (f->glances != NULL) {
         end_look(f);

@@ -1,4 +1,4 @@
-/* file_look.h - a check, every limits.file_look_ms, of the files of the served models.
+/* file_look.h - a check, every FILE_LOOK_US, of the files of the served models.
  *
  *   front    begin   the slots to check
  *   worker   see     the files that their paths name now
@@ -25,6 +25,7 @@
 typedef struct file_look file_look;
 
 enum {
+    FILE_LOOK_US = 2000000,
     FILE_LOOK_STILL_PERCENT = 50, // of that time: delay of the next check after a change
     FILE_LOOKS_AGAIN = 15         // checks until an unchanged file that failed to open is retried
 };

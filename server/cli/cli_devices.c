@@ -206,7 +206,7 @@ int cli_devices(int argc, char **argv) {
     if (test) {
         int status = cli_self_test(module, &wanted, json);
         free(wanted.kind);
-        free(wanted.uuid);
+        free(wanted.gpu.uuid);
         return status;
     }
     inferd_err why = {0};

@@ -108,6 +108,6 @@ int cli_pack(int argc, char **argv) {
         if (fine) status = 0;
     }
     free(o.device.kind);
-    free(o.device.uuid);
+    free(o.device.gpu.uuid);
     return status;
 }

@@ -56,7 +56,7 @@ static const char usage[] =
 
 enum {
     TICK_MS = 100,        // the longest wait between two looks at the engine
-    STEP_HANG_MS = 60000, // limits.step_hang_ms of the daemon, by default
+    STEP_HANG_MS = 60000, // as of the daemon, by default
     INTERRUPTS_MAX = 3,   // so many unanswered Ctrl-C end the process at once
     MESSAGE_BYTES_MAX = 16 << 20
 };
@@ -666,6 +666,6 @@ int cli_run(int argc, char **argv) {
     json_decref(s.messages);
     model_close(s.m);
     free(o.device.kind);
-    free(o.device.uuid);
+    free(o.device.gpu.uuid);
     return status;
 }

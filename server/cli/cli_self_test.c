@@ -162,8 +162,9 @@ static bool test_one(const backend_options *o, const backend_device_about *d, bo
 
 static bool is_wanted(const backend_device_about *d, const config_device *wanted) {
     if (wanted->kind == NULL || strcmp(wanted->kind, "auto") == 0) return true; // every GPU
-    return wanted->uuid != NULL ? strncasecmp(d->uuid, wanted->uuid, strlen(wanted->uuid)) == 0
-                                : d->index == wanted->index;
+    return wanted->gpu.uuid != NULL
+               ? strncasecmp(d->uuid, wanted->gpu.uuid, strlen(wanted->gpu.uuid)) == 0
+               : d->index == wanted->gpu.index;
 }
 
 int cli_self_test(const char *module, const struct config_device *wanted, bool json) {

@@ -1,7 +1,7 @@
 /* cli_serve.c - `inferd serve`: the daemon from start to exit.
  *
  *   options, configuration, models' headers   any problem: exit 2
- *   devices                                   absent: exit 3; not ready for device_wait_s: exit 75
+ *   devices                                   absent: exit 3; not ready for 60 s: exit 75
  *   engines (each opens its device, and loads in the background), listener
  *   loop: engine wakes, ticks, signals
  *       SIGTERM, SIGINT   drain: finish running and waiting work, at most drain_timeout_s; new work
@@ -452,7 +452,7 @@ static void watch_device(server_life *s) {
     if (!cli_hangs(&s->hang, stuck, stuck_us, TICK_MS, limit_ms)) return;
     char why[192];
     snprintf(why, sizeof why,
-             "%s: no step or piece of a load was finished for %llu ms (step_hang_ms)",
+             "%s: no step or piece of a load was finished for %llu ms (twice limits.watchdog_s)",
              fleet_device_name(s->fleet, stuck), (unsigned long long)(stuck_us / 1000));
     s->hangs = s->app->device_hangs = true;
     lose_device(s, why);
@@ -584,9 +584,7 @@ static void keep_devices(server_life *s) {
     for (uint32_t i = 0; i < s->found.n; i++) {
         backend_options *d = &s->found.devices[i].backend;
         d->uuid = d->uuid != NULL ? strdup(d->uuid) : NULL;
-        d->module_path = d->module_path != NULL ? strdup(d->module_path) : NULL;
         d->cores = d->cores != NULL ? strdup(d->cores) : NULL;
-        d->activations = d->cublaslt_path = d->tune_path = d->off = NULL;
     }
     s->found_owned = true;
 }
@@ -658,11 +656,15 @@ static inferd_status open_admin(server_life *s, inferd_err *err) {
 }
 
 static inferd_status open_disk(server_life *s, inferd_err *err) {
-    const config_kv_disk *c = &s->config->kv_disk;
-    kv_disk_options o = {.path = c->path, .max_bytes = c->max_bytes};
-    if (c->path == NULL) return INFERD_OK;
+    const inferd_config *c = s->config;
+    char *path = NULL;
+    if (c->kv_disk_bytes == 0) return INFERD_OK;
+    if (asprintf(&path, "%s/kv", c->state_dir) < 0)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the path of kv_disk");
+    kv_disk_options o = {.path = path, .max_bytes = c->kv_disk_bytes};
     inferd_status st = kv_disk_open(&o, &s->disk, err);
-    if (st != INFERD_OK) inferd_context(err, "kv_disk.path");
+    if (st != INFERD_OK) inferd_context(err, "kv_disk");
+    free(path);
     return st;
 }
 
@@ -716,7 +718,6 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
                         .models = models,
                         .n_models = list_models(s, models),
                         .n_slots = REGISTRY_SLOTS,
-                        .placement = c->policy.placement,
                         .wake = wake_front,
                         .wake_ctx = s};
     /* The front limits running and waiting requests together.  The engine's queue can hold all of
@@ -758,12 +759,23 @@ static void log_starting(const inferd_err *err, uint32_t wait_s) {
     log_end(&line);
 }
 
+/* Time that the start waits for the services of a GPU; false: said why not. */
+static bool read_wait(uint32_t *out) {
+    enum { WAIT_S = 60, WAIT_S_MAX = 86400 };
+    const char *text = getenv("INFERD_DEVICE_WAIT_S");
+    double s = WAIT_S;
+    if (text != NULL && !cli_number("INFERD_DEVICE_WAIT_S", text, 0, WAIT_S_MAX, &s)) return false;
+    *out = (uint32_t)s;
+    return true;
+}
+
 /* Runs first: a configured GPU that is absent or does not match ends the process.  If the GPU
  * services are still starting, as after a boot, it waits: a supervisor that restarts the process
  * each second would soon give up. 0, or the exit status; SIGTERM ends the wait. */
 static int find_devices(server_life *s) {
     inferd_err err = {0};
-    uint32_t wait_s = s->config->limits.device_wait_s;
+    uint32_t wait_s;
+    if (!read_wait(&wait_s)) return CLI_WRONG;
     uint64_t until_us = clock_now_us() + (uint64_t)wait_s * 1000000;
     bool told = false;
     inferd_status st;
@@ -819,7 +831,6 @@ static void close_all(server_life *s) {
     uv_loop_close(&s->loop);
     for (uint32_t i = 0; s->found_owned && i < s->found.n; i++) {
         free((char *)(uintptr_t)s->found.devices[i].backend.uuid);
-        free((char *)(uintptr_t)s->found.devices[i].backend.module_path);
         free((char *)(uintptr_t)s->found.devices[i].backend.cores);
     }
 }

@@ -10,7 +10,9 @@
 
 const option *config_option(const option_table *table, const char *name) {
     for (size_t i = 0; i < table->n; i++)
-        if (strcmp(table->options[i].name, name) == 0) return &table->options[i];
+        if (strcmp(table->options[i].name, name) == 0 ||
+            (table->options[i].also != NULL && strcmp(table->options[i].also, name) == 0))
+            return &table->options[i];
     return NULL;
 }
 
@@ -41,9 +43,6 @@ void config_defaults(const option_table *table, void *base) {
         case OPTION_DURATION:
             *(uint64_t *)at = o->normal;
             break;
-        case OPTION_MICROS:
-            *(uint64_t *)at = o->normal * CONFIG_MICROS;
-            break;
         case OPTION_REAL:
             *(double *)at = NAN;
             break;
@@ -66,12 +65,19 @@ static uint32_t count_at(const option *o, const void *base) {
     return *(uint32_t *)option_at(base, o->count_offset);
 }
 
+/* The UUID lies behind the number (config_device.gpu). */
+static char **gpu_uuid(void *gpu) {
+    return &((config_gpu *)gpu)->uuid;
+}
+
 void config_table_deinit(const option_table *table, void *base) {
     for (size_t i = 0; i < table->n; i++) {
         const option *o = &table->options[i];
         void *at = option_at(base, o->offset);
         if (o->kind == OPTION_TEXT || o->kind == OPTION_PATH || o->kind == OPTION_CORES) {
             free(*(char **)at);
+        } else if (o->kind == OPTION_GPU) {
+            free(*gpu_uuid(at));
         } else if (o->kind == OPTION_TEXTS) {
             for (uint32_t k = 0; k < count_at(o, base); k++) free((*(char ***)at)[k]);
             free(*(char ***)at);
@@ -96,13 +102,36 @@ void config_destroy(inferd_config *c) {
     free(c);
 }
 
+/* Limits that follow from others.  Constants are those of http_limits_default and
+ * json_limits_default. */
+void config_derive(config_limits *l) {
+    enum {
+        BODIES = 2,                // at least this many of the largest at once
+        JSON_BYTES_PER_BYTE = 32,  // of a parsed body: a list of numbers has one for each digit
+        BYTES_PER_STRUCTURAL = 4,  // fewer only in a body that is mostly brackets
+        HEADER_TIMEOUT_MS = 10000, // headers are small, and before them no client is known
+        DEVICE_WATCHDOGS = 2,      // the limit of a step, in limits of a loop
+        STEP_HANG_MS = 60000       // without a watchdog
+    };
+    http_limits *h = &l->http, d = http_limits_default;
+    d.connections_max = h->connections_max;
+    d.body_bytes_max = h->body_bytes_max;
+    d.bodies_bytes_max = u64_max(d.bodies_bytes_max, BODIES * h->body_bytes_max);
+    d.header_timeout_ms = u32_min(HEADER_TIMEOUT_MS, l->client_timeout_ms);
+    d.body_timeout_ms = d.send_stall_ms = l->client_timeout_ms;
+    d.heartbeat_ms = l->client_timeout_ms / 2;
+    *h = d;
+    l->json = json_limits_default;
+    l->json.memory_max = u64_max(l->json.memory_max, JSON_BYTES_PER_BYTE * h->body_bytes_max);
+    l->json.structural_max =
+        u32_max(l->json.structural_max, (uint32_t)(h->body_bytes_max / BYTES_PER_STRUCTURAL));
+    l->step_hang_ms = l->watchdog_s == 0 ? STEP_HANG_MS : DEVICE_WATCHDOGS * 1000 * l->watchdog_s;
+}
+
 engine_limits config_engine_limits(const inferd_config *c) {
     engine_limits l = c->limits.engine;
-    l.min_residency_ms = c->policy.min_residency_ms;
-    l.starvation_percent = c->policy.starvation_percent;
     l.urgent_percent = c->policy.urgent_percent;
     l.tpot_ms = c->policy.tpot_ms;
-    l.background_copies = c->policy.background_copies;
     l.zero_on_tenant_change = c->policy.zero_on_tenant_change;
     return l;
 }
@@ -182,10 +211,13 @@ static bool compare_tables(const option_table *table, const void *a, const void 
         case OPTION_CHOICE:
             differ = *(uint32_t *)at_a != *(uint32_t *)at_b;
             break;
+        case OPTION_GPU:
+            differ = ((config_gpu *)at_a)->index != ((config_gpu *)at_b)->index ||
+                     !same_text(*gpu_uuid(at_a), *gpu_uuid(at_b));
+            break;
         case OPTION_U64:
         case OPTION_BYTES64:
         case OPTION_DURATION:
-        case OPTION_MICROS:
             differ = *(uint64_t *)at_a != *(uint64_t *)at_b;
             break;
         case OPTION_REAL: // bits: an absent one is NaN
@@ -201,7 +233,6 @@ static bool compare_tables(const option_table *table, const void *a, const void 
             any |= compare_lists(o, a, b, names);
             break;
         case OPTION_KEYS:
-        case OPTION_KEY:
         case OPTION_KEY_FILE:
         case OPTION_KEY_ENV:
             break; // keys may always change: only digests are stored and looked up
@@ -217,6 +248,8 @@ bool config_needs_restart(const inferd_config *running, const inferd_config *wan
 }
 
 /* -- description -- */
+
+enum { TABLES_MAX = 32 };
 
 static void describe_size(buf *out, uint64_t n) {
     buf_add_str(out, config_write_size(n).text);
@@ -238,10 +271,15 @@ static void describe_values(buf *out, const option *o) {
         buf_add_str(out, "a path");
         break;
     case OPTION_TEXTS:
-    case OPTION_KEYS:
         buf_add_str(out, "a list of texts");
         break;
-    case OPTION_KEY:
+    case OPTION_KEYS:
+        buf_add_str(out, "text, or a list of texts");
+        break;
+    case OPTION_GPU:
+        buf_add_format(out, "%llu to %llu, or text", (unsigned long long)o->min,
+                       (unsigned long long)o->max);
+        break;
     case OPTION_KEY_ENV:
         buf_add_str(out, "text");
         break;
@@ -262,10 +300,6 @@ static void describe_values(buf *out, const option *o) {
         break;
     case OPTION_DURATION:
         buf_add_format(out, "a time up to %d days", CONFIG_DURATION_DAYS_MAX);
-        break;
-    case OPTION_MICROS:
-        buf_add_format(out, "%llu to %llu, with up to 6 decimals", (unsigned long long)o->min,
-                       (unsigned long long)o->max);
         break;
     case OPTION_REAL:
         buf_add_format(out, "%s%.10g to %.10g", o->above_min ? "above " : "", o->real_min,
@@ -291,7 +325,7 @@ static void describe_default(buf *out, const option *o) {
         buf_add_str(out, "required");
     else if (o->nullable)
         buf_add_str(out, "null");
-    else if ((o->kind == OPTION_U32 || o->kind == OPTION_U64 || o->kind == OPTION_MICROS) && inside)
+    else if ((o->kind == OPTION_U32 || o->kind == OPTION_U64 || o->kind == OPTION_GPU) && inside)
         buf_add_format(out, "%llu", (unsigned long long)o->normal);
     else if ((o->kind == OPTION_BYTES32 || o->kind == OPTION_BYTES64) && inside)
         describe_size(out, o->normal);
@@ -309,22 +343,18 @@ static void describe_default(buf *out, const option *o) {
         buf_add_str(out, o->normal ? "true" : "false");
 }
 
-static bool has_rows(const option_table *table, bool rare) {
-    for (size_t i = 0; i < table->n; i++)
-        if (table->options[i].rare == rare) return true;
-    return false;
-}
-
-/* Its options that are `rare`, or that are not, then those of the tables in it. */
-static void describe_table(buf *out, const option_table *table, bool rare) {
-    if (has_rows(table, rare)) {
-        if (table->title[0] != 0)
-            buf_add_format(out, "\n## %s`%s`\n\n", rare ? "Appendix: more of " : "", table->title);
-        buf_add_str(out, "| option | values | default | |\n|---|---|---|---|\n");
-    }
+/* Its options, then those of the tables in it; `described` has the tables so far. */
+static void describe_table(buf *out, const option_table *table, const option_table **described,
+                           size_t *n) {
+    for (size_t i = 0; i < *n; i++)
+        if (described[i] == table) return; // of several options
+    if (table->elsewhere) return;
+    INFERD_CHECK(*n < TABLES_MAX);
+    described[(*n)++] = table;
+    if (table->title[0] != 0) buf_add_format(out, "\n## `%s`\n\n", table->title);
+    buf_add_str(out, "| option | values | default | |\n|---|---|---|---|\n");
     for (size_t i = 0; i < table->n; i++) {
         const option *o = &table->options[i];
-        if (o->rare != rare) continue;
         buf_add_format(out, "| `%s` | ", o->name);
         describe_values(out, o);
         buf_add_str(out, " | ");
@@ -332,12 +362,14 @@ static void describe_table(buf *out, const option_table *table, bool rare) {
         buf_add_format(out, " | %s |\n", o->about);
     }
     for (size_t i = 0; i < table->n; i++)
-        if (table->options[i].table != NULL) describe_table(out, table->options[i].table, rare);
+        if (table->options[i].table != NULL)
+            describe_table(out, table->options[i].table, described, n);
 }
 
 void config_describe(buf *out) {
-    describe_table(out, &config_table, false);
-    describe_table(out, &config_table, true);
+    const option_table *described[TABLES_MAX];
+    size_t n = 0;
+    describe_table(out, &config_table, described, &n);
 }
 
 /* -- look-ups -- */

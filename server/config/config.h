@@ -27,22 +27,20 @@ enum {
     CONFIG_CORES_MAX = 1024 // CPUs of a machine, numbered from 0
 };
 
+/* Which GPU. */
+typedef struct config_gpu {
+    uint32_t index;
+    char *uuid; // or a prefix of it; NULL: by index
+} config_gpu;
+
 typedef struct config_device {
-    char *name;             // NULL: kind and number, set when it is opened
-    char *kind;             // "auto", "cpu", "cuda"; NULL: "auto"
-    uint64_t memory_bytes;  // of its page pool; 0: 2GiB on the CPU, on a GPU all except the reserve
-    uint32_t threads;       // 0 = "auto"
-    char *cores;            // CPUs it computes on, "0-3,8"; NULL: all
-    char *cpu_math;         // "fast", "exact"; NULL: "fast"
-    char *uuid;             // of the GPU, or a prefix of it; NULL: by index
-    uint32_t index;         // of the GPU
-    uint64_t reserve_bytes; // left free; 0: none on the CPU, on a GPU max(1GiB, 2 %)
-    uint64_t workspace_bytes; // part of the memory; 0: 1/16, or what steps of the models need
-    char *activations;        // "bf16", "f16"; NULL: "bf16"
-    char *module;             // inferd_cuda.so; NULL: beside the program
-    char *cublaslt;           // file or folder; NULL: searched for
-    char *tune_cache;         // file; NULL: no measuring
-    char *off;                // disabled parts of the GPU backend; NULL: none
+    char *name;            // NULL: kind and number, set when it is opened
+    char *kind;            // "auto", "cpu", "cuda"; NULL: "auto"
+    uint64_t memory_bytes; // of its page pool; 0: 2GiB on the CPU, on a GPU all except the reserve
+    uint32_t threads;      // 0 = "auto"
+    char *cores;           // CPUs it computes on, "0-3,8"; NULL: all
+    char *cpu_math;        // "fast", "exact"; NULL: "fast"
+    config_gpu gpu;
 } config_device;
 
 typedef struct config_model {
@@ -80,21 +78,10 @@ typedef struct config_tenant {
 
 /* How devices are shared, between models and over time. */
 typedef struct config_policy {
-    uint32_t tpot_ms; // target per token while prompts are computed
-    uint32_t urgent_percent;
-    policy_placement placement;
-    uint32_t min_residency_ms;        // a model that came up is not evicted for that long; 0
-    uint32_t starvation_percent;      // of a device's time, for lower classes that wait; 2
-    bool zero_on_tenant_change;       // pages are zeroed before another tenant gets them
-    bool background_copies;           // of keys and values of low classes, to host memory; true
-    uint64_t device_hour_cost_micros; // millionths of any currency; 0
+    uint32_t tpot_ms;           // target per token while prompts are computed
+    uint32_t urgent_percent;    // of the time: for urgent requests beside shares
+    bool zero_on_tenant_change; // pages are zeroed before another tenant gets them
 } config_policy;
-
-/* The disk cache, for keys and values that do not fit into host memory. */
-typedef struct config_kv_disk {
-    char *path;         // a folder; NULL: off
-    uint64_t max_bytes; // 8GiB
-} config_kv_disk;
 
 typedef struct config_admin {
     char *listen;              // "unix:PATH", "none"; NULL: the first usable default
@@ -106,21 +93,15 @@ typedef struct config_admin {
 #define CONFIG_HOST_ARENA_AUTO UINT64_MAX
 
 typedef struct config_limits {
-    http_limits http;
-    json_limits json;
+    http_limits http; // all but connections_max and body_bytes_max: see config_derive
+    json_limits json; // config_derive
     engine_limits engine;
-    uint32_t step_hang_ms;     // 60,000; a device that answers no step for this long is lost
-    uint32_t device_wait_s;    // 60; at the start, for the machine's GPU services
+    uint32_t client_timeout_ms; // 30,000; for headers, bodies, and readers of streams
+    uint32_t step_hang_ms;     // config_derive; a device that answers no step for this long is lost
     uint32_t queue_timeout_ms; // 60,000; a request that waits longer gets 504
     uint32_t total_timeout_ms; // 600,000
     uint32_t watchdog_s;       // 30; limit without a sign of life of the loop; 0: no watchdog
     uint32_t drain_timeout_s;  // 30
-    uint32_t file_look_ms;     // 2,000; between two checks of the files of models
-    uint32_t choices_max;      // n of a request; 128
-    uint32_t prompts_max;      // prompts of one completion request; 128
-    uint32_t stop_max;         // stop strings; 16 of stop_bytes_max 1,024
-    uint32_t stop_bytes_max;
-    uint32_t logit_bias_max; // entries; 1,024
 } config_limits;
 
 typedef struct config_log {
@@ -135,8 +116,8 @@ typedef struct inferd_config {
     config_device *devices;
     uint32_t n_devices;
     uint64_t host_arena_bytes; // memory for WARM models; CONFIG_HOST_ARENA_AUTO
-    config_kv_disk kv_disk;
-    char *state_dir; // folder of token quotas; NULL: in memory only
+    uint64_t kv_disk_bytes;    // of keys and values in the folder kv of state_dir; 0: none
+    char *state_dir;           // folder of token quotas; NULL: in memory only
     config_policy policy;
     config_admin admin;
     char **cors; // [n_cors] their web pages may use the server; NULL: those of this machine

@@ -154,7 +154,7 @@ static void check_tenant(const inferd_config *c, uint32_t i, bool whole, config_
     config_location tenants = {.name = "tenants"}, at = {.parent = &tenants, .index = i};
     config_location models = {.parent = &at, .name = "models"};
     if (t->n_keys == 0 && whole)
-        config_problem(r, &at, "has no key: give key, keys, key_file or key_env");
+        config_problem(r, &at, "has no key: give key, key_file or key_env");
     if (t->models != NULL && t->n_models == 0)
         config_problem(r, &models, "must not be empty: leave it out to allow all models");
     for (uint32_t k = 0; k < t->n_models; k++) {
@@ -215,8 +215,11 @@ static bool is_counted(uint64_t tokens) {
 
 /* Without state_dir the counts are lost at a restart. */
 static void check_state(const inferd_config *c, bool whole, config_report *r) {
-    config_location tenants = {.name = "tenants"};
+    config_location tenants = {.name = "tenants"}, kv_disk = {.name = "kv_disk"};
     if (c->state_dir != NULL || !whole) return;
+    if (c->kv_disk_bytes > 0)
+        config_problem(r, &kv_disk, "%s need state_dir, the folder that has them in its folder kv",
+                       config_write_size(c->kv_disk_bytes).text);
     for (uint32_t i = 0; i < c->n_tenants; i++) {
         const config_tenant_limits *l = &c->tenants[i].limits;
         config_location tenant = {.parent = &tenants, .index = i};
@@ -250,12 +253,6 @@ static void check_order(config_report *r, const char *a_name, uint64_t a, const 
 }
 
 static void check_limits(const config_limits *l, config_report *r) {
-    check_order(r, "body_bytes_max", l->http.body_bytes_max, "bodies_bytes_max",
-                l->http.bodies_bytes_max, "such a body could never be received");
-    check_order(r, "body_bytes_max", l->http.body_bytes_max, "json_memory_max", l->json.memory_max,
-                "such a body could never be parsed");
-    check_order(r, "stream_soft_bytes", l->http.stream_soft_bytes, "stream_hard_bytes",
-                l->http.stream_hard_bytes, "a stream would be ended before it is paused");
     if (l->engine.step_tokens_max != 0)
         check_order(r, "running_max", l->engine.running_max, "step_tokens_max",
                     l->engine.step_tokens_max, "each running sequence needs one token of a step");
@@ -293,10 +290,6 @@ static void check_device(const inferd_config *c, uint32_t i, bool whole, config_
     config_location devices = {.name = "devices"}, device = {.parent = &devices, .index = i};
     config_location kind = {.parent = &device, .name = "kind"};
     config_location cores = {.parent = &device, .name = "cores"};
-    config_location reserve = {.parent = &device, .name = "reserve"};
-    config_location off = {.parent = &device, .name = "off"};
-    inferd_err err = {0};
-    if (backend_check_off(d->off, "it", &err) != INFERD_OK) config_problem(r, &off, "%s", err.text);
     if (is_kind(d, "cuda")) {
         check_gpu_limits(c, i, r);
         if (d->cores != NULL)
@@ -307,10 +300,6 @@ static void check_device(const inferd_config *c, uint32_t i, bool whole, config_
     if (c->n_devices > 1 && is_kind(d, "auto") && whole)
         config_problem(r, &kind, "must be \"cpu\" or \"cuda\" where there are %u devices",
                        c->n_devices);
-    if (d->memory_bytes != 0 && d->reserve_bytes >= d->memory_bytes)
-        config_problem(r, &reserve, "%s leaves nothing of the memory of %s",
-                       config_write_size(d->reserve_bytes).text,
-                       config_write_size(d->memory_bytes).text);
 }
 
 static void check_two_cpus(const inferd_config *c, uint32_t first, uint32_t second, bool whole,
@@ -339,27 +328,26 @@ static void check_two_cpus(const inferd_config *c, uint32_t first, uint32_t seco
 /* A prefix of the UUID is enough; an index and a UUID are compared when they are opened. */
 static void check_two_gpus(const inferd_config *c, uint32_t first, uint32_t second,
                            config_report *r) {
-    const config_device *a = &c->devices[first], *b = &c->devices[second];
+    const config_gpu *a = &c->devices[first].gpu, *b = &c->devices[second].gpu;
     config_location devices = {.name = "devices"}, at = {.parent = &devices, .index = second};
-    config_location uuid = {.parent = &at, .name = "uuid"},
-                    index = {.parent = &at, .name = "index"};
+    config_location gpu = {.parent = &at, .name = "gpu"};
     if (a->uuid == NULL && b->uuid == NULL && a->index == b->index)
-        config_problem(r, &index, "%u is also the index of devices[%u]: each GPU may appear once",
-                       b->index, first);
+        config_problem(r, &gpu, "%u is also devices[%u]: each GPU may appear once", b->index,
+                       first);
     if (a->uuid != NULL && b->uuid != NULL &&
         strncasecmp(a->uuid, b->uuid, size_min(strlen(a->uuid), strlen(b->uuid))) == 0)
-        config_problem(r, &uuid, "\"%s\" is also devices[%u] (\"%s\"): each GPU may appear once",
+        config_problem(r, &gpu, "\"%s\" is also devices[%u] (\"%s\"): each GPU may appear once",
                        b->uuid, first, a->uuid);
 }
 
-static bool is_instance(const config_device *d) {
+static bool is_instance(const config_gpu *d) {
     return d->uuid != NULL && strncasecmp(d->uuid, "MIG-", 4) == 0;
 }
 
 /* CUDA shows a process either one MIG instance or whole GPUs. */
 static void check_instances(const inferd_config *c, uint32_t first, uint32_t second,
                             config_report *r) {
-    const config_device *a = &c->devices[first], *b = &c->devices[second];
+    const config_gpu *a = &c->devices[first].gpu, *b = &c->devices[second].gpu;
     config_location devices = {.name = "devices"}, at = {.parent = &devices, .index = second};
     if (is_instance(a) && is_instance(b))
         config_problem(r, &at,
@@ -425,8 +413,7 @@ static uint64_t memory_of(const config_device *d) {
 
 /* Bytes for guarantees, in whole pages; 0: not known yet, or invalid. */
 static uint64_t device_room(const config_device *d) {
-    uint64_t memory = memory_of(d), left = memory - d->reserve_bytes;
-    return memory > d->reserve_bytes ? left - left % FLEET_PAGE_BYTES : 0;
+    return memory_of(d) - memory_of(d) % FLEET_PAGE_BYTES;
 }
 
 /* A guarantee is rounded up to whole pages. */
@@ -452,16 +439,14 @@ static const char *say_pages(bool rounded) {
 /* Sums of 2^46 bytes and of 2^13 percent over 10^5 owners fit 64 bits.  The culprit is the first
  * owner with which the sum is too large. */
 static void check_sum_of_min(const inferd_config *c, const owners *o, config_report *r) {
-    uint64_t memory = 0, reserve = 0, room = 0, sum = 0;
+    uint64_t room = 0, sum = 0;
     bool rounded = false;
     uint32_t culprit = UINT32_MAX;
     for (uint32_t i = 0; i < c->n_devices; i++) {
         const config_device *d = &c->devices[i];
-        if (memory_of(d) <= d->reserve_bytes) return; // not known yet
-        memory += memory_of(d);
-        reserve += d->reserve_bytes;
+        if (memory_of(d) == 0) return; // not known yet
         room += device_room(d);
-        rounded = rounded || device_room(d) != memory_of(d) - d->reserve_bytes;
+        rounded = rounded || device_room(d) != memory_of(d);
     }
     if (c->n_devices == 0) return;
     for (uint32_t i = 0; i < o->n; i++) {
@@ -473,12 +458,8 @@ static void check_sum_of_min(const inferd_config *c, const owners *o, config_rep
     if (culprit == UINT32_MAX) return;
     config_location all = {.name = o->name}, one = {.parent = &all, .index = culprit};
     config_location at = {.parent = &one, .name = "min"};
-    config_problem(r, &at,
-                   "the %s' min together are %s%s, the devices have %s (memory %s less "
-                   "reserve %s)",
-                   o->name, config_write_size(sum).text, say_pages(rounded),
-                   config_write_size(room).text, config_write_size(memory).text,
-                   config_write_size(reserve).text);
+    config_problem(r, &at, "the %s' min together are %s%s, the devices have %s", o->name,
+                   config_write_size(sum).text, say_pages(rounded), config_write_size(room).text);
 }
 
 static void check_sum_of_shares(const inferd_config *c, const owners *o, config_report *r) {

@@ -47,6 +47,24 @@ static const char *const model_members[] = {"class",    "weight",   "min", "max"
 static const char *const tenant_members[] = {"max_class", "weight", "min", "max",
                                              "share",     "limits", NULL};
 
+/* Settings of earlier versions, also those of other sections: "policy.placement=spread" is written
+ * for a model. */
+static const config_removed *find_removed(const char *list, const char *key, const json_t *value) {
+    config_location root = {0}, all = {.parent = &root, .name = list}, one = {.parent = &all};
+    config_location own = {.parent = &one, .name = key}, at = {.parent = &root, .name = key};
+    const config_removed *was = config_find_removed(&own);
+    const char *name;
+    json_t *inner;
+    if (was != NULL || !json_is_object(value)) return was;
+    json_object_foreach((json_t *)(uintptr_t)value, name, inner) {
+        config_location in_own = {.parent = &own, .name = name},
+                        member = {.parent = &at, .name = name};
+        if ((was = config_find_removed(&in_own)) != NULL) return was;
+        if ((was = config_find_removed(&member)) != NULL) return was;
+    }
+    return NULL;
+}
+
 inferd_status edit_check_patch(edit_section section, const json_t *patch, inferd_err *err) {
     const char *const *members = section == EDIT_MODELS ? model_members : tenant_members;
     char list[160];
@@ -62,6 +80,10 @@ inferd_status edit_check_patch(edit_section section, const json_t *patch, inferd
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)patch, key, value) {
         size_t i = 0;
+        const config_removed *was = find_removed(sections[section], key, value);
+        if (was != NULL)
+            return inferd_fail(err, INFERD_EINVAL, "%s: was removed in %s: %s", was->path,
+                               was->since, was->sentence);
         while (members[i] != NULL && strcmp(members[i], key) != 0) i++;
         if (members[i] != NULL) continue;
         bool spelt;
@@ -164,12 +186,20 @@ static bool is_mask(const json_t *v) {
     return json_is_string(v) && strcmp(json_string_value(v), EDIT_MASK) == 0;
 }
 
+/* Both spellings of the option hold one key or a list of keys. */
+static const char *const key_names[] = {"key", "keys"};
+
 static bool mask_keys(json_t *owner) {
-    json_t *keys = json_object_get(owner, "keys");
-    for (size_t i = 0; i < json_array_size(keys); i++)
-        if (json_array_set_new(keys, i, json_string(EDIT_MASK)) != 0) return false;
-    return json_object_get(owner, "key") == NULL ||
-           json_object_set_new(owner, "key", json_string(EDIT_MASK)) == 0;
+    for (size_t k = 0; k < INFERD_COUNT(key_names); k++) {
+        json_t *keys = json_object_get(owner, key_names[k]);
+        if (keys == NULL) continue;
+        for (size_t i = 0; i < json_array_size(keys); i++)
+            if (json_array_set_new(keys, i, json_string(EDIT_MASK)) != 0) return false;
+        if (!json_is_array(keys) &&
+            json_object_set_new(owner, key_names[k], json_string(EDIT_MASK)) != 0)
+            return false;
+    }
+    return true;
 }
 
 inferd_status edit_mask(json_t *root, inferd_err *err) {
@@ -180,28 +210,31 @@ inferd_status edit_mask(json_t *root, inferd_err *err) {
     return fine ? INFERD_OK : no_memory(err);
 }
 
+static inferd_status no_such_key(const char *what, const char *owner_name, inferd_err *err) {
+    return inferd_fail(err, INFERD_EINVAL,
+                       "%s of %.64s is " EDIT_MASK ", but the file has no key there", what,
+                       owner_name);
+}
+
 static inferd_status unmask_keys(json_t *owner, const json_t *from, const char *owner_name,
                                  uint32_t *n_masks, inferd_err *err) {
-    json_t *keys = json_object_get(owner, "keys"), *key = json_object_get(from, "key");
-    const json_t *theirs = json_object_get(from, "keys");
-    if (is_mask(json_object_get(owner, "key"))) {
-        if (!json_is_string(key))
-            return inferd_fail(err, INFERD_EINVAL,
-                               "key of %.64s is " EDIT_MASK ", but the file has no key there",
-                               owner_name);
-        if (json_object_set(owner, "key", key) != 0) return no_memory(err);
-        ++*n_masks;
-    }
-    for (size_t i = 0; i < json_array_size(keys); i++) {
-        if (!is_mask(json_array_get(keys, i))) continue;
-        key = json_array_get(theirs, i);
-        if (!json_is_string(key))
-            return inferd_fail(err, INFERD_EINVAL,
-                               "keys[%zu] of %.64s is " EDIT_MASK
-                               ", but the file has no key with that index",
-                               i, owner_name);
-        if (json_array_set(keys, i, key) != 0) return no_memory(err);
-        ++*n_masks;
+    for (size_t k = 0; k < INFERD_COUNT(key_names); k++) {
+        const char *name = key_names[k];
+        json_t *keys = json_object_get(owner, name), *theirs = json_object_get(from, name);
+        if (is_mask(keys)) {
+            if (!json_is_string(theirs)) return no_such_key(name, owner_name, err);
+            if (json_object_set(owner, name, theirs) != 0) return no_memory(err);
+            ++*n_masks;
+        }
+        for (size_t i = 0; i < json_array_size(keys); i++) {
+            json_t *key = json_array_get(theirs, i);
+            char what[32];
+            if (!is_mask(json_array_get(keys, i))) continue;
+            snprintf(what, sizeof what, "%s[%zu]", name, i);
+            if (!json_is_string(key)) return no_such_key(what, owner_name, err);
+            if (json_array_set(keys, i, key) != 0) return no_memory(err);
+            ++*n_masks;
+        }
     }
     return INFERD_OK;
 }

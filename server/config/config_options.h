@@ -7,6 +7,7 @@
  *   config.c         walks over the tables            config_check.c  rules for the whole
  *   config_read.c    from JSON                        config_file.c   reading and replacing files
  *   config_values.c  sizes, durations, lists of CPUs  config_notes.c  warnings
+ *   config_removed.c settings of earlier versions
  * Thread: any. */
 #ifndef INFERD_CONFIG_OPTIONS_H
 #define INFERD_CONFIG_OPTIONS_H
@@ -22,14 +23,13 @@ typedef enum option_kind {
     OPTION_BYTES32,  // uint32_t, a size with a unit
     OPTION_BYTES64,  // uint64_t, a size with a unit
     OPTION_DURATION, // uint64_t, microseconds or POLICY_NEVER
-    OPTION_MICROS,   // uint64_t, millionths; range and default in units
     OPTION_REAL,     // double, NaN if absent; range: real_min..real_max
     OPTION_BOOL,     // bool
     OPTION_CHOICE,   // an enum of int's size: index in choices
     OPTION_THREADS,  // uint32_t, or "auto" for 0
     OPTION_CORES,    // char *; a list of CPUs
-    OPTION_KEYS,     // digests; count at count_offset
-    OPTION_KEY,      // added to the same digests, one key
+    OPTION_GPU,      // uint32_t, and behind it a char *: a number, or a UUID or its beginning
+    OPTION_KEYS,     // digests of one key or of a list; count at count_offset
     OPTION_KEY_FILE, // added to the same digests, one key per line
     OPTION_KEY_ENV,  // likewise, the name of an environment variable
     OPTION_OBJECT,   // an embedded struct, described by table
@@ -46,6 +46,7 @@ typedef struct option {
     double real_min, real_max;  // of OPTION_REAL
     bool above_min;             // likewise: real_min itself is not allowed
     bool whole;                 // likewise: without a fraction
+    const char *also;           // another spelling of the name, or NULL
     const char *const *choices; // NULL-terminated
     const option_table *table;
     const char *short_for;       // OPTION_OBJECT: a number stands for an object with this member
@@ -53,7 +54,6 @@ typedef struct option {
     bool required;
     bool nullable; // null means absent, and the default is none
     bool live;     // may change without a restart
-    bool rare;     // described in the appendix
     const char *about;
 } option;
 
@@ -77,10 +77,12 @@ typedef struct config_report {
     bool warnings;           // the problems are warnings
 } config_report;
 
-/* An option of earlier versions. */
-typedef struct option_replaced {
-    const char *name, *by; // by: the whole path of the option that replaces it
-} option_replaced;
+/* A setting of earlier versions. */
+typedef struct config_removed {
+    const char *path;     // "devices[].uuid"
+    const char *since;    // the first version without it
+    const char *sentence; // what replaces it, or what is true now
+} config_removed;
 
 /* A name that other programs have, or that another table has, for an option of this table. */
 typedef struct option_meant {
@@ -95,20 +97,21 @@ struct option_table {
     /* Completes an object that was read without a problem, and checks its members against each
      * other: `v` has the given members.  NULL: nothing to do. */
     void (*settle)(void *base, const json_t *v, config_report *r, const config_location *location);
-    const option_replaced *replaced; // [n_replaced] refused with the name of their successor
-    size_t n_replaced;
     const option_meant *meant; // [n_meant] refused with the name and the description of the option
     size_t n_meant;
+    bool elsewhere; // another page describes its options
 };
 
 extern const option_table config_table; // of inferd_config
 
+enum { GPU_INDEX_MAX = 63, GPU_UUID_BYTES_MAX = 47 };
 enum { CONFIG_PROBLEMS_MAX = 100, CONFIG_FILE_BYTES_MAX = 64 * 1024 * 1024 };
 
 __attribute__((format(printf, 3, 4))) void
 config_problem(config_report *r, const config_location *location, const char *format, ...);
 
 /* -- config.c -- */
+void config_derive(config_limits *l);
 void config_defaults(const option_table *table, void *base);
 const option *config_option(const option_table *table, const char *name);
 void config_table_deinit(const option_table *table, void *base);
@@ -116,11 +119,13 @@ void config_table_deinit(const option_table *table, void *base);
  * a misspelt name, not another word. */
 const option *config_option_meant(const option_table *table, const char *name, bool *spelt);
 
+/* -- config_removed.c -- */
+size_t config_n_removed(void);
+const config_removed *config_removed_at(size_t i);
+/* NULL: there never was such a setting. */
+const config_removed *config_find_removed(const config_location *location);
+
 /* -- config_values.c -- */
-enum { CONFIG_MICROS = 1000000 }; // in one unit
-/* "2.5" or a number as millionths; false: negative, more than six decimals, or too large. */
-bool config_read_micros(const char *text, uint64_t *out);
-bool config_json_micros(const json_t *v, uint64_t *out);
 /* 25769803776 as "24GiB": in the largest unit without a fraction; 24000000000 as "24GB". */
 typedef struct config_size_text {
     char text[24];

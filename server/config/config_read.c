@@ -6,6 +6,7 @@
  * The text holds keys, so JSON trees are zeroed when freed. */
 #include <math.h>
 #include <string.h>
+#include <strings.h>
 
 #include "config_options.h"
 
@@ -112,24 +113,15 @@ static void out_of_range(reader *r, const config_location *p, const option *o) {
                    (unsigned long long)o->max);
 }
 
-/* Any invalid text or number of a kind gets the same message. */
-static bool read_special(reader *r, const config_location *p, const option *o, const json_t *v,
-                         uint64_t *out) {
-    bool duration = o->kind == OPTION_DURATION;
+/* Any invalid text or number gets the same message. */
+static void read_duration(reader *r, const config_location *p, const json_t *v, uint64_t *out) {
     if (!json_is_string(v) && !json_is_number(v))
-        wrong_kind(r, p, duration ? "a duration such as \"5m\"" : "a number", v);
-    else if (duration && !config_json_duration(v, out))
+        wrong_kind(r, p, "a duration such as \"5m\"", v);
+    else if (!config_json_duration(v, out))
         config_problem(r->report, p,
                        "is not a duration: write seconds, a text such as \"30s\", \"1h30m\" or "
                        "\"250ms\" of at most %d days, or \"never\"",
                        CONFIG_DURATION_DAYS_MAX);
-    else if (!duration && (!config_json_micros(v, out) || *out < o->min * CONFIG_MICROS ||
-                           *out > o->max * CONFIG_MICROS))
-        config_problem(r->report, p, "must be between %llu and %llu, with at most 6 decimals",
-                       (unsigned long long)o->min, (unsigned long long)o->max);
-    else
-        return true;
-    return false;
 }
 
 static bool read_number(reader *r, const config_location *p, const option *o, const json_t *v,
@@ -194,6 +186,28 @@ static const char *read_text(reader *r, const config_location *p, const option *
     return text;
 }
 
+static void read_gpu(reader *r, const config_location *p, const option *o, const json_t *v,
+                     config_gpu *out) {
+    option as_text = *o;
+    uint64_t number;
+    if (json_is_integer(v)) {
+        if (read_number(r, p, o, v, &number)) out->index = (uint32_t)number;
+        return;
+    }
+    if (!json_is_string(v)) {
+        wrong_kind(r, p, "a number or a UUID such as \"GPU-8f6a\"", v);
+        return;
+    }
+    as_text.min = 1, as_text.max = GPU_UUID_BYTES_MAX;
+    const char *text = read_text(r, p, &as_text, v);
+    if (text == NULL) return;
+    if (strncasecmp(text, "GPU-", 4) == 0 || strncasecmp(text, "MIG-", 4) == 0)
+        out->uuid = take_text(r, text);
+    else
+        config_problem(r->report, p, "\"%s\" is neither a number nor a UUID: GPU-... or MIG-...",
+                       text);
+}
+
 /* Relative to the file, so that a configuration does not depend on the working directory. */
 static char *take_path(reader *r, const char *text) {
     char *path = NULL;
@@ -254,8 +268,12 @@ static void read_texts(reader *r, const config_location *p, const option *o, con
 
 static void read_keys(reader *r, const config_location *p, const json_t *v, key_list list) {
     size_t n = json_array_size(v);
+    if (json_is_string(v)) {
+        keys_add(list, (bytes){json_string_value(v), json_string_length(v)}, r->report, p);
+        return;
+    }
     if (!json_is_array(v)) {
-        wrong_kind(r, p, "a list of keys", v);
+        wrong_kind(r, p, "a key or a list of keys", v);
         return;
     }
     for (size_t i = 0; i < n; i++) {
@@ -275,13 +293,30 @@ static key_list keys_at(const option *o, void *base) {
 
 /* -- objects -- */
 
+/* A setting of an earlier version: the problem says what replaces it. */
+static bool is_removed(reader *r, const config_location *p) {
+    const config_removed *was = config_find_removed(p);
+    if (was != NULL)
+        config_problem(r->report, p, "was removed in %s: %s", was->since, was->sentence);
+    return was != NULL;
+}
+
+/* An object of an earlier version, where a plain value is now. */
+static bool is_removed_object(reader *r, const config_location *p, const option *o,
+                              const json_t *v) {
+    const char *name;
+    json_t *member;
+    bool any = false;
+    if (o->table != NULL || !json_is_object(v)) return false;
+    json_object_foreach((json_t *)(uintptr_t)v, name, member) {
+        config_location at = {.parent = p, .name = name};
+        any |= is_removed(r, &at);
+    }
+    return any;
+}
+
 static void unknown_option(reader *r, const config_location *p, const option_table *table) {
-    for (size_t i = 0; i < table->n_replaced; i++)
-        if (strcmp(p->name, table->replaced[i].name) == 0) {
-            config_problem(r->report, p, "this option was replaced by \"%s\"",
-                           table->replaced[i].by);
-            return;
-        }
+    if (is_removed(r, p)) return;
     bool spelt;
     const option *meant = config_option_meant(table, p->name, &spelt);
     if (meant == NULL)
@@ -347,7 +382,7 @@ static void read_option(reader *r, const config_location *p, const option *o, co
     uint64_t number, cores[CONFIG_CORES_MAX / 64];
     const char *text;
     int choice;
-    if (o->nullable && json_is_null(v)) return;
+    if ((o->nullable && json_is_null(v)) || is_removed_object(r, p, o, v)) return;
     switch (o->kind) {
     case OPTION_TEXT:
         if (o->choices != NULL && read_choice(r, p, o, v) < 0) return;
@@ -374,8 +409,10 @@ static void read_option(reader *r, const config_location *p, const option *o, co
         if (read_number(r, p, o, v, &number)) *(uint64_t *)at = number;
         return;
     case OPTION_DURATION:
-    case OPTION_MICROS:
-        if (read_special(r, p, o, v, &number)) *(uint64_t *)at = number;
+        read_duration(r, p, v, at);
+        return;
+    case OPTION_GPU:
+        read_gpu(r, p, o, v, at);
         return;
     case OPTION_CORES:
         if ((text = read_text(r, p, o, v)) == NULL) return;
@@ -401,13 +438,6 @@ static void read_option(reader *r, const config_location *p, const option *o, co
         return;
     case OPTION_KEYS:
         read_keys(r, p, v, keys_at(o, base));
-        return;
-    case OPTION_KEY:
-        if (json_is_string(v))
-            keys_add(keys_at(o, base), (bytes){json_string_value(v), json_string_length(v)},
-                     r->report, p);
-        else
-            wrong_kind(r, p, "text", v);
         return;
     case OPTION_KEY_FILE:
         if ((text = read_text(r, p, o, v)) != NULL) {
@@ -480,11 +510,12 @@ static bool fill_texts(const option_table *table, void *base) {
     return ok;
 }
 
-/* The defaults for an absent "listen" and "devices".  If "devices" is not a list, there are no
- * devices, and checks of their capacity are skipped. */
+/* What follows from the settings: limits, and an absent "listen" and "devices".  If "devices" is
+ * not a list, there are no devices, and checks of their capacity are skipped. */
 static bool fill_defaults(inferd_config *c, const json_t *tree) {
     const option_table *device = config_option(&config_table, "devices")->table;
     if (c->listen == NULL) c->listen = strdup("127.0.0.1:8080");
+    config_derive(&c->limits);
     if (json_object_get(tree, "devices") == NULL) {
         c->devices = calloc(1, sizeof c->devices[0]);
         if (c->devices == NULL) return false;

@@ -14,10 +14,9 @@ enum { DAY_S = 86400 };
 enum {
     DRAFT_MAX = 16,
     WEIGHT_MAX = 10000,
+    URGENT_PERCENT_MAX = 50,
     SHARE_PERCENT_MAX = 100 * CONFIG_DEVICES_MAX,
-    STARVATION_PERCENT_MAX = 50,
     MEMBERS_MAX = 10000, // of a tenant's list of models
-    HOUR_COST_MAX = 1000000000,
     PATH_BYTES_MAX = 4095
 };
 #define MEMORY_MAX (64 * TIB)
@@ -25,13 +24,11 @@ enum {
 
 static const char *const cpu_maths[] = {"fast", "exact", NULL};
 static const char *const device_kinds[] = {"auto", "cpu", "cuda", NULL};
-static const char *const activation_types[] = {"bf16", "f16", NULL};
 static const char *const classes[] = {"system", "high", "normal", "batch", NULL};
 static const char *const kv_types[] = {"f16", "bf16", "f32", "int8", "int16", "auto", NULL};
 static const char *const share_policies[] = {"besteffort", "burst", "fixed", NULL};
 static const char *const pins[] = {"none", "warm", "hot", NULL};
 static const char *const pin_booleans[] = {"none", "hot"};
-static const char *const placements[] = {POLICY_PLACEMENT_NAMES, NULL};
 static const char *const levels[] = {"error", "info", "debug", NULL};
 
 /* One line per option: its member, its kind, {min, max, default}, and its description. */
@@ -47,35 +44,15 @@ static const option of_device[] = {
      .about = "`auto`: a GPU when there is one, else the CPU"},
     {"memory", OPTION_BYTES64, AT(D, memory_bytes), RANGE(4 * MIB, MEMORY_MAX, 0),
      .about = "size of its page pool: weights, keys and values; absent: 2GiB on the CPU, on a GPU "
-              "the free memory less `reserve`"},
+              "the free memory less 1GiB or 2 %, the larger"},
     {"threads", OPTION_THREADS, AT(D, threads), RANGE(1, 1024, 0),
      .about = "compute threads; `\"auto\"`: one per core"},
     {"cores", OPTION_CORES, AT(D, cores), .min = 1, .max = 1024,
      .about = "CPU: the CPUs it computes on; absent: all.  Two CPU devices need separate lists"},
     {"cpu_math", OPTION_TEXT, AT(D, cpu_math), .min = 1, .max = 8, .choices = cpu_maths,
      .about = "CPU: `exact` multiplies float activations, `fast` integers of 16 bits (cpu.md)"},
-    {"index", OPTION_U32, AT(D, index), RANGE(0, 63, 0), .about = "GPU: which one, from 0"},
-    {"uuid", OPTION_TEXT, AT(D, uuid), .min = 1, .max = 47,
-     .about = "GPU: which one, by its UUID or the beginning of it; wins over `index`"},
-    {"reserve", OPTION_BYTES64, AT(D, reserve_bytes), RANGE(0, MEMORY_MAX, 0),
-     .about = "memory left unused; 0: on a GPU the larger of 1GiB and 2 %, on the CPU nothing"},
-    {"workspace", OPTION_BYTES64, AT(D, workspace_bytes), RANGE(0, MEMORY_MAX, 0),
-     .about = "GPU: part of `memory` for activations and scratch; 0: 1/16, 64MiB to 2GiB, or more "
-              "where steps of the configured models need it, up to half"},
-    {"activations", OPTION_TEXT, AT(D, activations), .min = 1, .max = 8,
-     .choices = activation_types, .about = "GPU: type of values between operations"},
-    {"module", OPTION_PATH, AT(D, module), .min = 1, .max = PATH_BYTES_MAX,
-     .about =
-         "GPU: `inferd_cuda.so`; absent: beside the program, in `../lib/inferd`, on the loader's "
-         "path"},
-    {"cublaslt", OPTION_PATH, AT(D, cublaslt), .min = 1, .max = PATH_BYTES_MAX,
-     .about =
-         "GPU: `libcublasLt.so.13` or its folder; absent: the loader's path, the toolkit, Python's "
-         "packages"},
-    {"tune_cache", OPTION_PATH, AT(D, tune_cache), .min = 1, .max = PATH_BYTES_MAX,
-     .about = "GPU: file for measured choices of cuBLASLt; absent: its own first choices"},
-    {"off", OPTION_TEXT, AT(D, off), .min = 1, .max = 160,
-     .about = "GPU: parts that are not used, as `vmm,graphs` ([gpu.md](gpu.md)); absent: none"},
+    {"gpu", OPTION_GPU, AT(D, gpu), .min = 0, .max = GPU_INDEX_MAX,
+     .about = "GPU: which one, from 0, or by its UUID or the beginning of it: `\"GPU-8f6a\"`"},
 };
 static const option_table device_table = {"devices[]", of_device, INFERD_COUNT(of_device),
                                           sizeof(D)};
@@ -90,10 +67,8 @@ static const option of_share[] = {
     {"devices", OPTION_U32, AT(S, n_devices), RANGE(1, CONFIG_DEVICES_MAX, 1),
      .about = "number of devices it is spread over evenly; must divide `percent`"},
 };
-static const option_table model_share_table = {"models[].share", of_share, INFERD_COUNT(of_share),
-                                               sizeof(S), config_settle_share};
-static const option_table tenant_share_table = {"tenants[].share", of_share, INFERD_COUNT(of_share),
-                                                sizeof(S), config_settle_share};
+static const option_table share_table = {"models[].share` and `tenants[].share", of_share,
+                                         INFERD_COUNT(of_share), sizeof(S), config_settle_share};
 
 #define P model_policy
 static const option of_slo[] = {
@@ -114,19 +89,20 @@ static const option_table replicas_table = {
     "models[].replicas", of_replicas, INFERD_COUNT(of_replicas), sizeof(P), config_settle_replicas};
 
 #define M config_model
-#define SAMPLING(param, low, high, text)                                                           \
-    OPTION_REAL, AT(M, sampling[SAMPLING_##param]), .real_min = low, .real_max = high, .about = text
+#define SAMPLING(param, low, high)                                                                 \
+    OPTION_REAL, AT(M, sampling[SAMPLING_##param]), .real_min = low, .real_max = high
+/* The fields of a request, with their names and ranges: api.md describes them. */
 static const option of_sampling[] = {
-    {"temperature", SAMPLING(TEMPERATURE, 0, 2, "0: the likeliest token")},
-    {"top_p", SAMPLING(TOP_P, 0, 1, "1: off"), .above_min = true},
-    {"top_k", SAMPLING(TOP_K, -1, SAMPLING_TOP_K_MAX, "whole; 0 and -1: off"), .whole = true},
-    {"min_p", SAMPLING(MIN_P, 0, 1, "0: off")},
-    {"repetition_penalty", SAMPLING(REPETITION_PENALTY, 0.01, 100, "of prompt and answer; 1: off")},
-    {"presence_penalty", SAMPLING(PRESENCE_PENALTY, -2, 2, "of the answer; 0: off")},
-    {"frequency_penalty", SAMPLING(FREQUENCY_PENALTY, -2, 2, "of the answer; 0: off")},
+    {"temperature", SAMPLING(TEMPERATURE, 0, 2)},
+    {"top_p", SAMPLING(TOP_P, 0, 1), .above_min = true},
+    {"top_k", SAMPLING(TOP_K, -1, SAMPLING_TOP_K_MAX), .whole = true},
+    {"min_p", SAMPLING(MIN_P, 0, 1)},
+    {"repetition_penalty", SAMPLING(REPETITION_PENALTY, 0.01, 100)},
+    {"presence_penalty", SAMPLING(PRESENCE_PENALTY, -2, 2)},
+    {"frequency_penalty", SAMPLING(FREQUENCY_PENALTY, -2, 2)},
 };
 static const option_table sampling_table = {"models[].sampling", of_sampling,
-                                            INFERD_COUNT(of_sampling), sizeof(M)};
+                                            INFERD_COUNT(of_sampling), sizeof(M), .elsewhere = true};
 
 static const option of_model[] = {
     {"name", OPTION_TEXT, AT(M, name), .min = 1, .max = 200, .required = true,
@@ -142,8 +118,9 @@ static const option of_model[] = {
     {"special_tokens_in_text", OPTION_BOOL, AT(M, special_tokens_in_text),
      .about = "text of requests may contain special tokens"},
     {"sampling", OPTION_OBJECT, 0, .table = &sampling_table,
-     .about = "for requests that give none ([api.md](api.md#sampling)); each absent one: as the "
-              "model's files say"},
+     .about = "for requests that give none: `temperature`, `top_p`, `top_k`, `min_p`, "
+              "`repetition_penalty`, `presence_penalty`, `frequency_penalty`, each with the range of a "
+              "request ([api.md](api.md#sampling)); absent: as the model's files say"},
     {"min", OPTION_BYTES64, AT(M, policy.min_bytes), RANGE(0, MEMORY_MAX, 0),
      .about = "memory guaranteed to its weights, keys and values"},
     {"max", OPTION_BYTES64, AT(M, policy.max_bytes), RANGE(0, MEMORY_MAX, 0),
@@ -152,7 +129,7 @@ static const option of_model[] = {
      .about = "class of requests that name none"},
     {"weight", OPTION_U32, AT(M, policy.weight), RANGE(0, WEIGHT_MAX, 1),
      .about = "weight in dividing the device time that shares leave; 0: paused"},
-    {"share", OPTION_OBJECT, AT(M, policy.share), .table = &model_share_table,
+    {"share", OPTION_OBJECT, AT(M, policy.share), .table = &share_table,
      .short_for = "percent",
      .about = "share of device time; absent: `besteffort`"},
     {"slo", OPTION_OBJECT, AT(M, policy), .table = &slo_table, .about = "targets"},
@@ -171,22 +148,16 @@ static const option_table model_table = {"models[]",  of_model,
                                          config_settle_model, .meant = model_meant,
                                          .n_meant = INFERD_COUNT(model_meant)};
 
-/* The four ways to give keys, the same for every owner. */
+/* The three ways to give keys, the same for every owner. */
 #define KEY_OPTIONS(type)                                                                          \
-    {"keys",                                                                                       \
+    {"key",                                                                                        \
      OPTION_KEYS,                                                                                  \
      AT(type, keys),                                                                               \
      COUNT(type, n_keys),                                                                          \
+     .also = "keys",                                                                               \
      .min = KEY_BYTES_MIN,                                                                         \
      .max = KEY_BYTES_MAX,                                                                         \
-     .about = "API keys; printable ASCII without spaces"},                                         \
-        {"key",                                                                                    \
-         OPTION_KEY,                                                                               \
-         AT(type, keys),                                                                           \
-         COUNT(type, n_keys),                                                                      \
-         .min = KEY_BYTES_MIN,                                                                     \
-         .max = KEY_BYTES_MAX,                                                                     \
-         .about = "one key, in addition to those of `keys`"},                                      \
+     .about = "API key, or a list of keys; printable ASCII without spaces; `keys` is the same"},   \
         {"key_file",                                                                               \
          OPTION_KEY_FILE,                                                                          \
          AT(type, keys),                                                                           \
@@ -231,14 +202,14 @@ static const option of_tenant[] = {
      .about = "memory guaranteed to its keys and values"},
     {"max", OPTION_BYTES64, AT(T, policy.max_bytes), RANGE(0, MEMORY_MAX, 0),
      .about = "memory they may have in all; 0: no ceiling"},
-    {"share", OPTION_OBJECT, AT(T, policy.share), .table = &tenant_share_table,
+    {"share", OPTION_OBJECT, AT(T, policy.share), .table = &share_table,
      .short_for = "percent",
      .about = "share of device time; absent: `besteffort`"},
     {"limits", OPTION_OBJECT, AT(T, limits), .table = &quota_table,
      .about = "of requests and tokens"},
 };
 static const option_meant tenant_meant[] = {
-    {"class", "max_class"}, {"priority", "max_class"}, {"api_key", "key"}, {"api_keys", "keys"}};
+    {"class", "max_class"}, {"priority", "max_class"}, {"api_key", "key"}, {"api_keys", "key"}};
 static const option_table tenant_table = {"tenants[]",  of_tenant,
                                           INFERD_COUNT(of_tenant), sizeof(T),
                                           config_settle_tenant, .meant = tenant_meant,
@@ -249,7 +220,7 @@ static const option of_limit[] = {
     {"connections_max", OPTION_U32, AT(L, http.connections_max), RANGE(1, 1000000, 10240),
      .about = "open connections; a new one closes the one that is idle longest"},
     {"body_bytes_max", OPTION_BYTES64, AT(L, http.body_bytes_max), RANGE(KIB, GIB, 4 * MIB),
-     .about = "of one request"},
+     .about = "of one request; all bodies together have 256MiB, or the room of two"},
     {"running_max", OPTION_U32, AT(L, engine.running_max), RANGE(1, 4096, 32),
      .about = "sequences in one step; displaced sequences run in addition"},
     {"step_tokens_max", OPTION_U32, AT(L, engine.step_tokens_max), RANGE(0, 65536, 0),
@@ -266,71 +237,21 @@ static const option of_limit[] = {
      .live = true, .about = "from arrival to the last token"},
     {"drain_timeout_s", OPTION_U32, AT(L, drain_timeout_s), RANGE(0, DAY_S, 30), .live = true,
      .about = "running requests may go on for this long at shutdown"},
-    {"heartbeat_ms", OPTION_U32, AT(L, http.heartbeat_ms), RANGE(10, DAY_MS, 15000),
-     .about = "a comment is sent on a stream after this time without data"},
+    {"client_timeout_ms", OPTION_U32, AT(L, client_timeout_ms), RANGE(10, DAY_MS, 30000),
+     .about = "for a request's body, and for headers up to 10 s; a client that reads nothing of a "
+              "stream for this long is disconnected, and after half of it without data gets a comment"},
     {"watchdog_s", OPTION_U32, AT(L, watchdog_s), RANGE(0, DAY_S, 30), .live = true,
      .about = "a loop without progress for this long ends the process: exit status 71 "
-              "([operation.md](operation.md#the-watchdog)); 0: never"},
-    {"starvation_ms", OPTION_U32, AT(L, engine.starvation_ms), RANGE(1, DAY_MS, 2000),
-     .about = "a request that waits longer ages by one class, up to `high`"},
+              "([operation.md](operation.md#the-watchdog)), a device without a finished step for twice as "
+              "long is given up: 70; 0: no loop does, and a device has 60 s"},
     {"kv_type", OPTION_CHOICE, AT(L, engine.kv), .normal = KV_AUTO, .choices = kv_types,
      .about = "type of stored keys and values ([cpu.md](cpu.md#keys-and-values)); `auto`: `int16` "
               "on a CPU, `f16` on a GPU; a GPU has `f16` and `bf16`"},
     {"draft_tokens", OPTION_U32, AT(L, engine.draft_tokens), RANGE(0, DRAFT_MAX, 0),
      .about = "CPU: draft tokens per step, taken from earlier text of the sequence, while fewer "
               "than 8 sequences run; 4 is a good number, 0: none"},
-    {"no_prefix_cache", OPTION_BOOL, AT(L, engine.no_prefix_cache),
-     .about = "do not keep keys and values for later prompts with the same beginning"},
-    /* Bounds that protect the daemon: hardly ever set. */
-    {"header_bytes_max", OPTION_BYTES32, AT(L, http.header_bytes_max),
-     RANGE(4 * KIB, MIB, 16 * KIB), .rare = true,
-     .about = "headers of one request and its target, at most 100 headers and 64 arguments; also "
-              "the size of a connection's buffer"},
-    {"bodies_bytes_max", OPTION_BYTES64, AT(L, http.bodies_bytes_max), RANGE(KIB, TIB, 256 * MIB),
-     .rare = true, .about = "of all requests together"},
-    {"header_timeout_ms", OPTION_U32, AT(L, http.header_timeout_ms), RANGE(10, DAY_MS, 10000),
-     .rare = true, .about = "from connecting to the last header"},
-    {"body_timeout_ms", OPTION_U32, AT(L, http.body_timeout_ms), RANGE(10, DAY_MS, 30000),
-     .rare = true, .about = "from the last header to the end of the body"},
-    {"idle_timeout_s", OPTION_U32, AT(L, http.idle_timeout_s), RANGE(1, DAY_S, 75),
-     .rare = true, .about = "between two requests of a connection"},
-    {"send_stall_ms", OPTION_U32, AT(L, http.send_stall_ms), RANGE(10, DAY_MS, 30000),
-     .rare = true, .about = "a client that reads nothing is disconnected after this"},
-    {"stream_soft_bytes", OPTION_BYTES32, AT(L, http.stream_soft_bytes), RANGE(KIB, GIB, 64 * KIB),
-     .rare = true, .about = "unsent bytes of a stream that pause its sequence"},
-    {"stream_hard_bytes", OPTION_BYTES32, AT(L, http.stream_hard_bytes), RANGE(KIB, GIB, 256 * KIB),
-     .rare = true, .about = "unsent bytes of a stream that end it"},
-    {"json_depth_max", OPTION_U32, AT(L, json.depth_max), RANGE(8, 512, 64),
-     .rare = true, .about = "nesting of a body"},
-    {"json_structural_max", OPTION_U32, AT(L, json.structural_max), RANGE(1000, 100000000, 1048576),
-     .rare = true, .about = "`{ } [ ] , :` in a body, together"},
-    {"json_memory_max", OPTION_BYTES64, AT(L, json.memory_max), RANGE(MIB, TIB, 128 * MIB),
-     .rare = true, .about = "of one parsed body"},
-    {"step_hang_ms", OPTION_U32, AT(L, step_hang_ms), RANGE(1000, DAY_MS, 60000), .live = true,
-     .rare = true,
-     .about = "a device that completes no step for this long is given up: exit status 70"},
-    {"device_wait_s", OPTION_U32, AT(L, device_wait_s), RANGE(0, DAY_S, 60),
-     .rare = true,
-     .about = "time that the start waits for the services of a GPU (error 802: NVSwitch's fabric "
-              "manager); then exit status 75"},
-    {"file_look_ms", OPTION_U32, AT(L, file_look_ms), RANGE(100, DAY_MS, 2000), .live = true,
-     .rare = true, .about = "between two checks whether a model's file was replaced"},
-    {"choices_max", OPTION_U32, AT(L, choices_max), RANGE(1, 1024, 128), .live = true,
-     .rare = true, .about = "choices of a request: prompts times `n`"},
-    {"prompts_max", OPTION_U32, AT(L, prompts_max), RANGE(1, 4096, 128), .live = true,
-     .rare = true, .about = "prompts of a completion request"},
-    {"stop_max", OPTION_U32, AT(L, stop_max), RANGE(1, 256, 16), .live = true,
-     .rare = true, .about = "stop strings of a request"},
-    {"stop_bytes_max", OPTION_U32, AT(L, stop_bytes_max), RANGE(1, 65536, 1024), .live = true,
-     .rare = true, .about = "of one stop string"},
-    {"logit_bias_max", OPTION_U32, AT(L, logit_bias_max), RANGE(0, 1000000, 1024), .live = true,
-     .rare = true, .about = "entries of `logit_bias`"},
 };
-static const option_replaced replaced_limits[] = {{"step_max_ms", "policy.tpot_ms"},
-                                                  {"decode_step_ms", "policy.tpot_ms"}};
-static const option_table limit_table = {"limits",  of_limit, INFERD_COUNT(of_limit),
-                                         sizeof(L), .replaced = replaced_limits,
-                                         .n_replaced = INFERD_COUNT(replaced_limits)};
+static const option_table limit_table = {"limits", of_limit, INFERD_COUNT(of_limit), sizeof(L)};
 
 #define G config_log
 static const option of_log[] = {
@@ -347,41 +268,14 @@ static const option of_policy[] = {
     {"tpot_ms", OPTION_U32, AT(O, tpot_ms), RANGE(1, 60000, 40), .live = true,
      .about = "time per output token that streams keep during prefill; prefill gets all other time. "
               "`slo.tpot_ms` of a model or a request wins"},
-    {"urgent_percent", OPTION_U32, AT(O, urgent_percent), RANGE(0, STARVATION_PERCENT_MAX, 5),
+    {"urgent_percent", OPTION_U32, AT(O, urgent_percent), RANGE(0, URGENT_PERCENT_MAX, 5),
      .live = true,
      .about = "percent of the device time that requests of the classes `high` and `system` get before "
               "shares ([sharing.md](sharing.md#shares)); 0: none"},
-    {"placement", OPTION_CHOICE, AT(O, placement), .normal = PLACEMENT_BALANCED, .choices = placements,
-     .live = true,
-     .about = "which device gets a model: the one with the least memory pressure, the fullest with "
-              "enough room, the emptiest"},
-    {"min_residency_ms", OPTION_U32, AT(O, min_residency_ms), RANGE(0, DAY_MS, 0), .live = true,
-     .about = "a model is not evicted for this long after it was loaded"},
-    {"starvation_percent", OPTION_U32, AT(O, starvation_percent),
-     RANGE(0, STARVATION_PERCENT_MAX, 2), .live = true,
-     .about = "percent of the device time beside shares that goes to waiting lower classes"},
     {"zero_on_tenant_change", OPTION_BOOL, AT(O, zero_on_tenant_change),
      .about = "memory is zeroed before another tenant gets it"},
-    {"cost_per_device_hour", OPTION_MICROS, AT(O, device_hour_cost_micros),
-     RANGE(0, HOUR_COST_MAX, 0), .live = true,
-     .about = "in any currency, for the cost of each tenant in metrics"},
-    {"background_copies", OPTION_BOOL, AT(O, background_copies), .normal = true, .live = true,
-     .about = "keys and values of low classes are copied to host memory before they are preempted"},
 };
-static const option_replaced replaced_policy[] = {{"objective", "policy.tpot_ms"}};
-static const option_table policy_table = {"policy",  of_policy, INFERD_COUNT(of_policy),
-                                          sizeof(O), .replaced = replaced_policy,
-                                          .n_replaced = INFERD_COUNT(replaced_policy)};
-
-#define K config_kv_disk
-static const option of_kv_disk[] = {
-    {"path", OPTION_PATH, AT(K, path), .min = 1, .max = PATH_BYTES_MAX,
-     .about = "a folder; absent: nothing is kept on disk"},
-    {"max", OPTION_BYTES64, AT(K, max_bytes), RANGE(MIB, MEMORY_MAX, 8 * GIB),
-     .about = "bytes of its files together"},
-};
-static const option_table kv_disk_table = {"kv_disk", of_kv_disk, INFERD_COUNT(of_kv_disk),
-                                           sizeof(K)};
+static const option_table policy_table = {"policy", of_policy, INFERD_COUNT(of_policy), sizeof(O)};
 
 #define A config_admin
 static const option of_admin[] = {
@@ -402,10 +296,12 @@ static const option of_config[] = {
      RANGE(0, MEMORY_MAX, CONFIG_HOST_ARENA_AUTO),
      .about = "host memory for warm models, and for keys and values that are swapped out; 0: none; "
               "absent: depends on the machine"},
-    {"kv_disk", OPTION_OBJECT, AT(C, kv_disk), .table = &kv_disk_table,
-     .about = "disk space for keys and values that do not fit in host memory"},
+    {"kv_disk", OPTION_BYTES64, AT(C, kv_disk_bytes), RANGE(0, MEMORY_MAX, 0),
+     .about = "size of the folder `kv` in `state_dir`: keys and values that do not fit in host "
+              "memory; 0: none on disk"},
     {"state_dir", OPTION_PATH, AT(C, state_dir), .min = 1, .max = PATH_BYTES_MAX,
-     .about = "a folder where used token quotas are kept over restarts; absent: in memory only"},
+     .about = "a folder where used token quotas are kept over restarts, and what `kv_disk` allows; "
+              "absent: in memory only"},
     {"policy", OPTION_OBJECT, AT(C, policy), .table = &policy_table,
      .about = "how devices are shared"},
     {"admin", OPTION_OBJECT, AT(C, admin), .table = &admin_table,
@@ -419,7 +315,7 @@ static const option of_config[] = {
      .table = &tenant_table, .live = true,
      .about = "clients with keys; absent: all users of this machine, without keys"},
     {"limits", OPTION_OBJECT, AT(C, limits), .table = &limit_table,
-     .about = "bounds and times; those that are hardly ever set are in the appendix at the end"},
+     .about = "bounds and times; [limits.md](limits.md#constants) has those that cannot be set"},
     {"log", OPTION_OBJECT, AT(C, log), .table = &log_table, .about = "log output and format"},
 };
 const option_table config_table = {"", of_config, INFERD_COUNT(of_config), sizeof(C)};

@@ -52,23 +52,25 @@ static bool scale_decimal(const decimal *d, uint64_t unit, uint64_t *out) {
     return !__builtin_add_overflow(whole, d->fraction * unit / d->scale, out);
 }
 
-bool config_read_micros(const char *text, uint64_t *out) {
+enum { MICROS = 1000000 }; // in one unit
+
+/* "2.5" or a number as millionths; false: negative, more than six decimals, or too large. */
+static bool read_micros(const char *text, uint64_t *out) {
     decimal d;
-    return read_decimal(&text, &d) && *text == 0 && scale_decimal(&d, CONFIG_MICROS, out);
+    return read_decimal(&text, &d) && *text == 0 && scale_decimal(&d, MICROS, out);
 }
 
-bool config_json_micros(const json_t *v, uint64_t *out) {
+static bool json_micros(const json_t *v, uint64_t *out) {
     const double exact_max = 9007199254740992; // 2^53
-    if (json_is_string(v)) return config_read_micros(json_string_value(v), out);
+    if (json_is_string(v)) return read_micros(json_string_value(v), out);
     if (json_is_integer(v))
         return json_integer_value(v) >= 0 &&
-               !__builtin_mul_overflow((uint64_t)json_integer_value(v), (uint64_t)CONFIG_MICROS,
-                                       out);
+               !__builtin_mul_overflow((uint64_t)json_integer_value(v), (uint64_t)MICROS, out);
     if (!json_is_real(v)) return false;
     double value = json_real_value(v);
-    if (!(value >= 0 && value * CONFIG_MICROS < exact_max)) return false;
-    *out = (uint64_t)(value * CONFIG_MICROS + 0.5);
-    return (double)*out / CONFIG_MICROS == value;
+    if (!(value >= 0 && value * MICROS < exact_max)) return false;
+    *out = (uint64_t)(value * MICROS + 0.5);
+    return (double)*out / MICROS == value;
 }
 
 /* -- sizes -- */
@@ -178,7 +180,7 @@ bool config_read_duration(const char *text, uint64_t *out_us) {
         *out_us = POLICY_NEVER;
         return true;
     }
-    if (!config_read_micros(text, &us) && !read_parts(text, &us)) return false;
+    if (!read_micros(text, &us) && !read_parts(text, &us)) return false;
     if (us > DURATION_MAX_US) return false;
     *out_us = us;
     return true;
@@ -191,7 +193,7 @@ bool config_json_duration(const json_t *v, uint64_t *out_us) {
         *out_us = POLICY_NEVER;
         return true;
     }
-    if (!config_json_micros(v, &us) || us > DURATION_MAX_US) return false;
+    if (!json_micros(v, &us) || us > DURATION_MAX_US) return false;
     *out_us = us;
     return true;
 }

@@ -17,10 +17,11 @@ static bool is_wanted(const backend_device_about *a, const char *uuid, uint32_t 
     return uuid != NULL ? strncasecmp(a->uuid, uuid, strlen(uuid)) == 0 : a->index == index;
 }
 
-/* "devices[1].uuid is "GPU-8f"", "devices[0].index is 3" */
+/* "devices[1].gpu is "GPU-8f"", "devices[0].gpu is 3" */
 static int say_wanted(const config_device *d, uint32_t device_idx, char *text, size_t n) {
-    return d->uuid != NULL ? snprintf(text, n, "devices[%u].uuid is \"%.47s\"", device_idx, d->uuid)
-                           : snprintf(text, n, "devices[%u].index is %u", device_idx, d->index);
+    const config_gpu *g = &d->gpu;
+    return g->uuid != NULL ? snprintf(text, n, "devices[%u].gpu is \"%.47s\"", device_idx, g->uuid)
+                           : snprintf(text, n, "devices[%u].gpu is %u", device_idx, g->index);
 }
 
 /* Why a MIG instance is not found: "; MIG instances: MIG-1, MIG-2; CUDA_VISIBLE_DEVICES is ..." */
@@ -45,7 +46,7 @@ static inferd_status check_there(const backend_options *o, const config_device *
     char text[INFERD_ERR_TEXT_BYTES];
     int used;
     for (uint32_t i = 0; i < n; i++) {
-        if (!is_wanted(&found[i], d->uuid, d->index)) continue;
+        if (!is_wanted(&found[i], d->gpu.uuid, d->gpu.index)) continue;
         *it = &found[i];
         if (found[i].problem.status == INFERD_OK) return INFERD_OK;
         *err = found[i].problem;
@@ -62,23 +63,20 @@ static inferd_status check_there(const backend_options *o, const config_device *
                                i > 0 ? "," : "", found[i].index, found[i].name, found[i].uuid)
                     : snprintf(text + used, sizeof text - (size_t)used, "%s (%s)", i > 0 ? "," : "",
                                found[i].problem.text);
-    if (used < (int)sizeof text && d->uuid != NULL && strncasecmp(d->uuid, "MIG-", 4) == 0)
+    if (used < (int)sizeof text && d->gpu.uuid != NULL && strncasecmp(d->gpu.uuid, "MIG-", 4) == 0)
         say_instances(o, text + used, sizeof text - (size_t)used);
     return inferd_fail(err, INFERD_ENOTFOUND, "%s", text);
 }
 
-/* The pool takes all memory except the reserve. */
-static inferd_status resolve_cpu(const config_device *d, uint32_t device_idx, backend_options *out,
-                                 inferd_err *err) {
+static inferd_status resolve_cpu(backend_options *out) {
     out->kind = "cpu";
     if (out->memory_bytes == 0) out->memory_bytes = CPU_MEMORY_BYTES;
-    if (d->reserve_bytes >= out->memory_bytes)
-        return inferd_fail(err, INFERD_EINVAL,
-                           "devices[%u].reserve is %llu bytes of a memory of %llu: nothing is left",
-                           device_idx, (unsigned long long)d->reserve_bytes,
-                           (unsigned long long)out->memory_bytes);
-    out->memory_bytes -= d->reserve_bytes;
     return INFERD_OK;
+}
+
+static const char *of_environment(const char *name) {
+    const char *value = getenv(name);
+    return value != NULL && value[0] != 0 ? value : NULL;
 }
 
 /* The same, plus the known facts about a GPU. */
@@ -93,18 +91,13 @@ static inferd_status resolve(const config_device *d, uint32_t device_idx, backen
                              .n_threads = d->threads,
                              .memory_bytes = d->memory_bytes,
                              .exact_math = d->cpu_math != NULL && strcmp(d->cpu_math, "exact") == 0,
-                             .uuid = d->uuid,
-                             .index = d->index,
+                             .uuid = d->gpu.uuid,
+                             .index = d->gpu.index,
                              .cores = d->cores,
-                             .reserve_bytes = d->reserve_bytes,
-                             .workspace_bytes = d->workspace_bytes,
-                             .activations = d->activations,
-                             .module_path = d->module,
                              .module = out->module,
-                             .cublaslt_path = d->cublaslt,
-                             .tune_path = d->tune_cache,
-                             .off = d->off};
-    if (is_kind(d, "cpu")) return resolve_cpu(d, device_idx, out, err);
+                             .cublaslt_path = of_environment(CUBLASLT_ENV),
+                             .tune_path = of_environment(CUDA_TUNE_ENV)};
+    if (is_kind(d, "cpu")) return resolve_cpu(out);
     inferd_status s = backend_list_devices(out, found, &n, note);
     if (s == INFERD_OK) {
         s = check_there(out, d, device_idx, found, n, &it, err);
@@ -112,7 +105,7 @@ static inferd_status resolve(const config_device *d, uint32_t device_idx, backen
         return s;
     }
     bool there = s == INFERD_EBUSY; // a GPU that is not ready yet is no reason to take the CPU
-    if (!is_kind(d, "cuda") && !there) return resolve_cpu(d, device_idx, out, err);
+    if (!is_kind(d, "cuda") && !there) return resolve_cpu(out);
     *err = *note;
     return s;
 }
@@ -169,9 +162,6 @@ static inferd_status guess_memory(devices_found *f, uint32_t i, inferd_err *err)
     }
     d->memory_bytes = o->memory_bytes;
     if (d->memory_bytes == 0) d->memory_bytes = f->about[i].free_bytes;
-    if (cpu) return INFERD_OK; // its reserve is already subtracted
-    d->reserve_bytes = o->memory_bytes == 0 ? o->reserve_bytes : 0;
-    if (d->reserve_bytes > d->memory_bytes) d->reserve_bytes = d->memory_bytes;
     return INFERD_OK;
 }
 
@@ -228,16 +218,16 @@ bool devices_parse(const char *text, config_device *d) {
     char *end;
     bool plain = colon == NULL && (strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0 ||
                                    strcmp(text, "auto") == 0);
-    if (plain) return replace_text(&d->kind, text) && replace_text(&d->uuid, NULL);
+    if (plain) return replace_text(&d->kind, text) && replace_text(&d->gpu.uuid, NULL);
     if (n == 4 && strncmp(text, "cuda", 4) == 0 && colon[1] >= '0' && colon[1] <= '9') {
         unsigned long index = strtoul(colon + 1, &end, 10);
         if (*end == 0 && index < BE_DEVICES_MAX) {
-            d->index = (uint32_t)index;
-            return replace_text(&d->kind, "cuda") && replace_text(&d->uuid, NULL);
+            d->gpu.index = (uint32_t)index;
+            return replace_text(&d->kind, "cuda") && replace_text(&d->gpu.uuid, NULL);
         }
     }
     if (strncasecmp(text, "GPU-", 4) == 0 || strncasecmp(text, "MIG-", 4) == 0)
-        return replace_text(&d->kind, "cuda") && replace_text(&d->uuid, text);
+        return replace_text(&d->kind, "cuda") && replace_text(&d->gpu.uuid, text);
     fprintf(stderr,
             "inferd: --device is \"%s\"; expected cpu, cuda, cuda:INDEX, auto or a UUID (GPU-..., "
             "MIG-...)\n",

@@ -13,6 +13,10 @@
 #include "config.h"
 #include "fleet.h"
 
+/* Environment variables: where the machine has its libraries (docs/gpu.md). */
+#define CUBLASLT_ENV  "INFERD_CUBLASLT"  // libcublasLt.so.13 or its folder
+#define CUDA_TUNE_ENV "INFERD_CUDA_TUNE" // a file for measured choices of cuBLASLt
+
 #define CPU_MEMORY_BYTES (2ull << 30) // default size of the CPU's page pool
 
 /* Fills in `out`, which is zeroed (or has a `module`, in tests); its strings are borrowed from the

@@ -27,7 +27,6 @@ static inferd_status create(const fleet_options *o, fleet **out, inferd_err *err
     fleet *f = calloc(1, sizeof *f);
     if (f == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for %u devices", o->n_devices);
     f->n_slots = o->n_slots;
-    f->placement = o->placement;
     f->running_max = o->limits.running_max != 0 ? o->limits.running_max : RUNNING_DEFAULT;
     f->models = calloc(o->n_slots, sizeof *f->models);
     f->devices = calloc(o->n_slots, sizeof *f->devices);
@@ -40,7 +39,6 @@ static inferd_status create(const fleet_options *o, fleet **out, inferd_err *err
     for (uint32_t i = 0; i < o->n_devices && fine; i++) {
         f->names[i] = strdup(o->devices[i].name);
         f->memory_bytes[i] = o->devices[i].memory_bytes;
-        f->reserve_bytes[i] = o->devices[i].reserve_bytes;
         fine = f->names[i] != NULL;
     }
     if (fine) {
@@ -117,10 +115,6 @@ const engine *fleet_engine(const fleet *f, uint32_t device_idx) {
 }
 
 /* ---- as configured ---- */
-
-void fleet_set_placement(fleet *f, policy_placement placement) {
-    f->placement = placement;
-}
 
 bool fleet_set_policy(fleet *f, const engine_limits *limits) {
     bool fine = true;

@@ -43,7 +43,7 @@ typedef struct fleet fleet;
 typedef struct fleet_device {
     const char *name; // "gpu0"; copied
     backend_options backend;
-    uint64_t memory_bytes, reserve_bytes; // for placement before it is open; memory 0: not known
+    uint64_t memory_bytes; // for placement before it is open; 0: not known
 } fleet_device;
 
 typedef struct fleet_options {
@@ -54,7 +54,6 @@ typedef struct fleet_options {
         *models; // [n_models] that are added first: devices reserve room for their steps
     uint32_t n_models;
     uint32_t n_slots;
-    policy_placement placement;
     void (*wake)(void *ctx); // as engine_options.wake; called by any engine
     void *wake_ctx;
 } fleet_options;
@@ -175,7 +174,6 @@ uint64_t fleet_tenant_bytes(const fleet *f, uint32_t tenant_idx);
 /* Its sequences on all devices. */
 void fleet_tenant_seqs(const fleet *f, uint32_t tenant_idx, uint32_t *n_running,
                        uint32_t *n_waiting);
-void fleet_set_placement(fleet *f, policy_placement placement);
 /* engine_set_policy of all devices; false: no memory for one of them. */
 bool fleet_set_policy(fleet *f, const engine_limits *limits);
 /* Grows with every replica that was added or removed. */

@@ -267,12 +267,6 @@ static choice find_for_switches(const fleet *f, uint64_t now_us, uint64_t window
     return best;
 }
 
-static bool has_models(const fleet *f, uint32_t d) {
-    for (uint32_t i = 0; i < f->n_used; i++)
-        if (f->models[i].used && replica_is_here(&f->models[i].at[d])) return true;
-    return false;
-}
-
 static choice find_for_load(const fleet *f, const uint64_t *busy_us, uint64_t now_us,
                             uint64_t window_us) {
     choice best = {0};
@@ -285,8 +279,6 @@ static choice find_for_load(const fleet *f, const uint64_t *busy_us, uint64_t no
                 uint64_t left_us = u64_less(busy_us[d], its_us), there_us = busy_us[to] + its_us;
                 uint64_t gain_us = u64_less(busy_us[d], left_us > there_us ? left_us : there_us);
                 if (to == d || gain_us * PPM / window_us < MOVE_GAIN_PPM) continue;
-                /* Binpack: an empty device stays empty. */
-                if (f->placement == PLACEMENT_BINPACK && !has_models(f, to)) continue;
                 if (may_go(f, i, d, to, false))
                     take_better(&best, gain_us * MOVE_HORIZON_US / window_us, cost_us(f, i, d),
                                 (choice){.slot = i, .from = d, .to = to});

@@ -89,13 +89,10 @@ void fleet_see_empty(const fleet *f, uint32_t d, placement_device *out) {
     engine_get_stats(f->engines[d], &s);
     uint64_t page = s.page_bytes != 0 ? s.page_bytes : FLEET_PAGE_BYTES;
     *out = (placement_device){.drained = engine_is_lost(f->engines[d]), .page_bytes = page};
-    out->capacity_pages = s.pages_device != 0       ? s.pages_device
-                          : f->memory_bytes[d] != 0 ? pages_of(f->memory_bytes[d], page)
-                                                    : UINT32_MAX / 2; // known when it is open
-    /* The pages of an open device do not include its reserve. */
-    if (s.pages_device == 0) out->reserve_pages = pages_of(f->reserve_bytes[d], page);
-    out->reserve_pages = u32_min(out->reserve_pages, out->capacity_pages);
-    out->free_pages = out->capacity_pages - out->reserve_pages;
+    out->free_pages = out->capacity_pages = s.pages_device != 0 ? s.pages_device
+                                            : f->memory_bytes[d] != 0
+                                                ? pages_of(f->memory_bytes[d], page)
+                                                : UINT32_MAX / 2; // known when it is open
 }
 
 /* Percent of its device that this replica has, or may have once others of its model have left. */
@@ -176,9 +173,7 @@ static uint32_t find_device(fleet *f, fleet_model *m, uint32_t k) {
     for (int lent = 0; lent <= 1; lent++) {
         for (uint32_t i = 0; i < f->n_devices; i++) fleet_see_device(f, i, lent == 1, &devices[i]);
         placement_wanted w = fleet_wanted_of(f, m, k, devices[0].page_bytes);
-        if (placement_choose(devices, f->n_devices, &w,
-                             lent == 1 ? PLACEMENT_BALANCED : f->placement, chosen, whys) > 0)
-            return chosen[0];
+        if (placement_choose(devices, f->n_devices, &w, chosen, whys) > 0) return chosen[0];
     }
     while (at + 1 < f->n_devices && whys[at].reason <= PLACEMENT_TAKEN) at++; // a better reason
     int used = snprintf(m->problem, sizeof m->problem, "%s: ", f->names[at]);

@@ -85,12 +85,11 @@ typedef struct prefix_home {
 struct fleet {
     engine *engines[FLEET_DEVICES_MAX]; // owned, like the names
     char *names[FLEET_DEVICES_MAX];
-    uint64_t memory_bytes[FLEET_DEVICES_MAX], reserve_bytes[FLEET_DEVICES_MAX]; // as configured
+    uint64_t memory_bytes[FLEET_DEVICES_MAX]; // as configured
     bool seen_lost[FLEET_DEVICES_MAX];
     uint32_t n_devices, n_slots, n_used; // n_used: slots from n_used on were never used
     uint32_t next_device;                // the device to read events from first
     uint32_t running_max;
-    policy_placement placement;
     fleet_model *models;    // [n_slots] owned, like the next two
     atomic_ullong *devices; // [n_slots] bits of replicas that serve or join
     atomic_uint *departures;

@@ -180,7 +180,6 @@ static void check_ceiling(const plan_device *d, const plan_wanted *w, plan_answe
 static bool check_mins(const plan_device *d, const plan_wanted *w, plan_answer *out) {
     uint32_t n = 0, *mins = calloc((size_t)d->n_members + 1, sizeof *mins);
     const char **names = calloc((size_t)d->n_members + 1, sizeof *names);
-    uint32_t capacity = d->n_pages + d->reserve_pages;
     feasible_mins f;
     bool fine = mins != NULL && names != NULL;
     for (uint32_t i = 0; fine && i < d->n_members; i++) {
@@ -191,9 +190,9 @@ static bool check_mins(const plan_device *d, const plan_wanted *w, plan_answer *
     if (fine) {
         mins[n] = w->min_pages;
         names[n++] = w->name;
-        feasible_mins_check(mins, n, capacity, d->reserve_pages, d->page_bytes, &f);
+        feasible_mins_check(mins, n, d->n_pages, d->page_bytes, &f);
         plan_check *c = add_check(out, "guarantees", f.sum_pages, f.room_pages);
-        feasible_mins_say(&f, mins, n, capacity, d->reserve_pages, names, c->text, sizeof c->text);
+        feasible_mins_say(&f, mins, n, names, c->text, sizeof c->text);
     }
     free(names);
     free(mins);

@@ -12,8 +12,7 @@
  * the min page by page: then idle models and those with work of a lower class go in this order, and
  * none is spared.
  *
- * A pinned model is never evicted, and no model is evicted if all of them were not enough.  Not
- * considered: whether a model is protected because it came up recently (policy.min_residency_ms).
+ * A pinned model is never evicted, and no model is evicted if all of them were not enough.
  *
  * Pages are the device's.  Thread: any; nothing is kept. */
 #ifndef INFERD_MODEL_PLAN_H
@@ -58,7 +57,6 @@ typedef struct plan_model {
 
 typedef struct plan_device {
     uint32_t n_pages, n_free; // n_free: unused
-    uint32_t reserve_pages;   // beside n_pages, never used for models
     uint64_t page_bytes;
     const plan_model *models; // [n_models]
     uint32_t n_models;

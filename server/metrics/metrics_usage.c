@@ -1,4 +1,4 @@
-/* metrics_usage.c - tenants: device time, tokens, cost, shares, refusals.
+/* metrics_usage.c - tenants: device time, tokens, shares, refusals.
  *
  * Rows of the usage table, by tenant and model; both are names of the configuration. */
 #include "metrics_page.h"
@@ -57,12 +57,6 @@ static void write_seconds(page *p) {
     EACH_ROW(p, l, i)
         page_real(p, "inferd_device_seconds_total", row_label(p, tenant_usage_at(l, i), ""),
                   (double)tenant_usage_at(l, i)->device_us / 1e6);
-    if (!tenant_usage_is_priced(l)) return;
-    page_family(p, "inferd_cost_total", "counter",
-                "Cost of that device time, at policy.cost_per_device_hour of the time of use.");
-    EACH_ROW(p, l, i)
-        page_real(p, "inferd_cost_total", row_label(p, tenant_usage_at(l, i), ""),
-                  tenant_usage_cost(tenant_usage_at(l, i)));
 }
 
 static void write_tokens(page *p) {

@@ -4,8 +4,6 @@
 #include <string.h>
 
 #define SECOND_US ((uint64_t)1000000)
-#define HOUR_US   (3600 * SECOND_US)
-#define MICROS    1e6 // of a currency
 
 /* An entry of a device's list, as last read. */
 typedef struct seen {
@@ -19,8 +17,6 @@ struct tenant_usage {
     seen *seen;        // [n_devices][ENGINE_FLOWS_MAX] owned
     engine_flow *list; // [ENGINE_FLOWS_MAX] owned
     uint32_t n_devices;
-    uint64_t hour_micros; // the present price
-    bool priced;
     uint64_t ticks_us[TENANT_USAGE_WINDOW_S + 1]; // when `then` of all rows was written; a ring
     uint32_t n_ticks;
 };
@@ -74,10 +70,8 @@ static bool row_of(tenant_usage *l, uint32_t tenant, uint32_t name_idx, uint32_t
     return true;
 }
 
-static void add(tenant_usage_row *row, const engine_flow *now, const engine_flow *last,
-                uint64_t hour_micros) {
+static void add(tenant_usage_row *row, const engine_flow *now, const engine_flow *last) {
     row->device_us += now->device_us - last->device_us;
-    row->cost += (unsigned __int128)(now->device_us - last->device_us) * hour_micros;
     row->prompt_tokens += now->prompt_tokens - last->prompt_tokens;
     row->cached_tokens += now->cached_tokens - last->cached_tokens;
     row->output_tokens += now->output_tokens - last->output_tokens;
@@ -102,7 +96,7 @@ bool tenant_usage_read(tenant_usage *l, uint32_t device_idx, const engine_flow *
             if (!row_of(l, p->tenant, name_idx, &s->row)) return false;
             s->last = (engine_flow){.serial = p->serial};
         }
-        add(&l->rows[s->row], p, &s->last, l->hour_micros);
+        add(&l->rows[s->row], p, &s->last);
         s->last = *p;
     }
     return true;
@@ -171,19 +165,4 @@ void tenant_usage_sum_recent(const tenant_usage *l, tenant_usage_amounts *by_ten
         if (r->tenant < n_tenants) add_amounts(&by_tenant[r->tenant], &a);
         if (r->name_idx < n_names) add_amounts(&by_name[r->name_idx], &a);
     }
-}
-
-/* ---- money ---- */
-
-void tenant_usage_set_price(tenant_usage *l, uint64_t hour_micros) {
-    l->hour_micros = hour_micros;
-    l->priced = l->priced || hour_micros > 0;
-}
-
-bool tenant_usage_is_priced(const tenant_usage *l) {
-    return l->priced;
-}
-
-double tenant_usage_cost(const tenant_usage_row *r) {
-    return (double)r->cost / (double)HOUR_US / MICROS;
 }

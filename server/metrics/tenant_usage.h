@@ -7,8 +7,6 @@
  * model).  There are TENANT_USAGE_ROWS_MAX rows; when they are taken, further use is counted in one
  * more row without tenant and model.
  *
- * Time is charged at the price per hour when it is read: a new price does not change past costs.
- *
  * The last TENANT_USAGE_WINDOW_S seconds are kept to compute the recent use of a share.
  * Thread: front. */
 #ifndef INFERD_TENANT_USAGE_H
@@ -28,9 +26,8 @@ typedef struct tenant_usage_amounts {
 typedef struct tenant_usage_row {
     uint32_t tenant, name_idx;
     uint64_t device_us, prompt_tokens, cached_tokens, output_tokens;
-    uint64_t n_preempts[GEN_PREEMPTS],
-        away_us;            // preemptions by kind; time swapped out or otherwise away
-    unsigned __int128 cost; // of device_us: us * millionths of a currency per hour
+    uint64_t n_preempts[GEN_PREEMPTS];                    // by kind
+    uint64_t away_us;                                     // swapped out or otherwise away
     tenant_usage_amounts then[TENANT_USAGE_WINDOW_S + 1]; // at the last seconds; a ring
 } tenant_usage_row;
 
@@ -42,9 +39,6 @@ void tenant_usage_destroy(tenant_usage *l);            // accepts NULL
 /* A buffer for one device's list, [ENGINE_FLOWS_MAX], so that frequent reads allocate nothing.
  * Borrowed; its content is undefined after the next call of tenant_usage_read. */
 engine_flow *tenant_usage_list(tenant_usage *l);
-/* The price of time that is read from now on: millionths of a currency per device hour; 0: none. */
-void tenant_usage_set_price(tenant_usage *l, uint64_t hour_micros);
-bool tenant_usage_is_priced(const tenant_usage *l); // there was a price at any time
 /* Adds the use since the last read of this device. names: [n_slots] name_idx of the model in each
  * slot; TENANT_USAGE_NONE: no model.  False: no memory; it is added by a later call. */
 bool tenant_usage_read(tenant_usage *l, uint32_t device_idx, const engine_flow *list, uint32_t n,
@@ -64,7 +58,5 @@ uint64_t tenant_usage_window_us(const tenant_usage *l, uint64_t now_us);
  * rows with a number beyond these are not added. */
 void tenant_usage_sum_recent(const tenant_usage *l, tenant_usage_amounts *by_tenant,
                              uint32_t n_tenants, tenant_usage_amounts *by_name, uint32_t n_names);
-
-double tenant_usage_cost(const tenant_usage_row *r); // in the currency
 
 #endif

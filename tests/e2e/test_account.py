@@ -73,7 +73,7 @@ def metrics_of(page):
 
 
 def test_each_microsecond_is_somebodys(serve):
-    d = serve(tenants=[tenant("red"), tenant("blue")], policy={"cost_per_device_hour": 3.6})
+    d = serve(tenants=[tenant("red"), tenant("blue")])
     n_output = {("red", "one"): 0, ("blue", "two"): 0}
 
     def work(name, model):
@@ -99,7 +99,6 @@ def test_each_microsecond_is_somebodys(serve):
     for who, n in n_output.items():
         p = rows[who]
         assert p["output_tokens"] == n and p["prompt_tokens"] > 0 and p["device_s"] > 0
-        assert p["cost"] == pytest.approx(p["device_s"] * 0.001, abs=2e-6)
     device = s["account"]["devices"][0]
     assert device["error_ppm"] <= ERROR_PPM_MAX
     assert sum(p["device_s"] for p in rows.values()) == pytest.approx(device["principals_s"], abs=1e-4)

@@ -227,18 +227,17 @@ def test_devices_are_listed():
 
 
 @pytest.mark.parametrize("device,env,status,words", [
-    ({"index": 5}, {}, 3, ("devices[0].index is 5", "1 GPU: 0 Fake H200 " + UUID)),
-    ({"uuid": "GPU-12"}, {}, 3, ('devices[0].uuid is "GPU-12"', UUID)),
-    ({"kind": "auto", "index": 1}, {}, 3, ("devices[0].index is 1", UUID)),
+    ({"gpu": 5}, {}, 3, ("devices[0].gpu is 5", "1 GPU: 0 Fake H200 " + UUID)),
+    ({"gpu": "GPU-12"}, {}, 3, ('devices[0].gpu is "GPU-12"', UUID)),
+    ({"kind": "auto", "gpu": 1}, {}, 3, ("devices[0].gpu is 1", UUID)),
     ({"memory": "1TiB"}, {}, 1, ("memory of 1048576 MiB", "256 MiB free")),
-    ({"workspace": "128MiB"}, {}, 1, ("workspace", "leaves no pages")),
-    ({}, {"INFERD_FAKE_DEVICES": "2", "INFERD_FAKE_BAD": "0"}, 3, ("devices[0].index is 0: device 0: ", "not answer")),
+    ({}, {"INFERD_FAKE_DEVICES": "2", "INFERD_FAKE_BAD": "0"}, 3, ("devices[0].gpu is 0: device 0: ", "not answer")),
     ({}, {"INFERD_FAKE_NO_DRIVER": "1"}, 3, ("no NVIDIA driver",)),
     ({}, {"INFERD_FAKE_NO_DRIVER": "old"}, 3, ("too old",)),
     ({}, {"INFERD_FAKE_DEVICES": "0"}, 3, ("no device",)),
-    ({"module": "/nonexistent.so"}, {}, 3, ("/nonexistent.so: no such file",)),
-    ({"module": "/etc/passwd"}, {}, 3, ("cannot be loaded",)),
-    ({"module": "/dev/null"}, {}, 3, ("may be written by every user",)),
+    ({}, {"INFERD_CUDA_MODULE": "/nonexistent.so"}, 3, ("/nonexistent.so: no such file",)),
+    ({}, {"INFERD_CUDA_MODULE": "/etc/passwd"}, 3, ("cannot be loaded",)),
+    ({}, {"INFERD_CUDA_MODULE": "/dev/null"}, 3, ("may be written by every user",)),
 ])
 def test_a_device_that_is_not_there_is_said(tmp_path, tiny_model, device, env, status, words):
     path = tmp_path / "c.json"
@@ -267,7 +266,7 @@ def test_a_mig_instance_that_is_not_the_first_is_served(launch, tmp_path, tiny_m
     uuid = "MIG-8f6a0001-fake-4a3e-9c00-000000000001"
     mig = {"INFERD_FAKE_DEVICES": "2", "INFERD_FAKE_MIG": "1"}
     env = {k: v for k, v in environment(**mig).items()}
-    d = launch(cuda_config(tiny_model, uuid=uuid), env=env)
+    d = launch(cuda_config(tiny_model, gpu=uuid), env=env)
     assert "Fake H200 MIG 1g.18gb" in d.ready_line
     assert complete(d, max_tokens=2)["usage"]["completion_tokens"] == 2
     assert f'uuid="{uuid}",mig="true"' in d.http.get("/metrics").text
@@ -279,7 +278,7 @@ def test_a_mig_instance_that_is_not_the_first_is_served(launch, tmp_path, tiny_m
     path = tmp_path / "c.json"
     two = cuda_config(tiny_model)
     for other, words in ((uuid, "of which CUDA shows one to a process"), ("GPU-8f", "only one of the two")):
-        two["devices"] = [{"kind": "cuda", "uuid": "MIG-8f6a0000"}, {"kind": "cuda", "uuid": other}]
+        two["devices"] = [{"kind": "cuda", "gpu": "MIG-8f6a0000"}, {"kind": "cuda", "gpu": other}]
         path.write_text(json.dumps({**two, "listen": "127.0.0.1:0"}))
         r = inferd("serve", "--config", path, env=env)
         assert r.returncode == 2 and words in r.stderr and "devices[1]" in r.stderr, r.stderr
@@ -292,9 +291,11 @@ def test_a_gpu_whose_services_still_start_is_waited_for(launch, tmp_path, tiny_m
     assert d.stderr().count("event=device_starting") == 1 and "802" in d.stderr()
     assert d.stop() == 0
     path = tmp_path / "c.json"
-    path.write_text(json.dumps({**cuda_config(tiny_model, {"device_wait_s": 1}), "listen": "127.0.0.1:0"}))
-    r = inferd("serve", "--config", path, env=environment(INFERD_FAKE_STARTING=1000))
+    path.write_text(json.dumps({**cuda_config(tiny_model), "listen": "127.0.0.1:0"}))
+    r = inferd("serve", "--config", path, env=environment(INFERD_FAKE_STARTING=1000, INFERD_DEVICE_WAIT_S=1))
     assert r.returncode == 75 and "802" in r.stderr, r.stderr
+    r = inferd("serve", "--config", path, env=environment(INFERD_FAKE_STARTING=1000, INFERD_DEVICE_WAIT_S="soon"))
+    assert r.returncode == 2 and "INFERD_DEVICE_WAIT_S is \"soon\"" in r.stderr, r.stderr
     unit = (BUILD.parent / "deploy" / "inferd.service").read_text()
     never = next(x for x in unit.splitlines() if x.startswith("RestartPreventExitStatus=")).split("=")[1].split()
     assert never == ["1", "2", "3"] and "Restart=on-failure" in unit
@@ -303,7 +304,7 @@ def test_a_gpu_whose_services_still_start_is_waited_for(launch, tmp_path, tiny_m
 
 
 def test_a_device_that_fails_does_not_keep_the_others(launch, tiny_model):
-    d = launch(cuda_config(tiny_model, index=1), env=environment(INFERD_FAKE_DEVICES=2, INFERD_FAKE_BAD=0))
+    d = launch(cuda_config(tiny_model, gpu=1), env=environment(INFERD_FAKE_DEVICES=2, INFERD_FAKE_BAD=0))
     assert "cuda 1 Fake H200" in d.ready_line
     assert complete(d, max_tokens=2)["usage"]["completion_tokens"] == 2
     assert d.stop() == 0
@@ -428,7 +429,7 @@ def test_one_of_two_devices_is_lost(launch, tiny_model, tmp_path, loss):
     orders = tmp_path / "orders"
     os.mkfifo(orders)
     config = cuda_config(tiny_model)
-    config["devices"] = [{"kind": "cuda", "memory": "128MiB", "index": i} for i in (0, 1)]
+    config["devices"] = [{"kind": "cuda", "memory": "128MiB", "gpu": i} for i in (0, 1)]
     config["models"][0]["replicas"] = {"min": 2, "max": 2}
     d = launch(config, env=environment(INFERD_FAKE_DEVICES=2, INFERD_FAKE_ORDERS=orders, INFERD_FAKE_LOSS=loss))
     stop, answers = threading.Event(), []
@@ -484,7 +485,7 @@ def test_an_idle_device_is_asked_when_another_one_was_lost(launch, tiny_model, t
     orders = tmp_path / "orders"
     os.mkfifo(orders)
     config = cuda_config(tiny_model)
-    config["devices"] = [{"kind": "cuda", "memory": "128MiB", "index": i} for i in (0, 1)]
+    config["devices"] = [{"kind": "cuda", "memory": "128MiB", "gpu": i} for i in (0, 1)]
     d = launch(config, env=environment(INFERD_FAKE_DEVICES=2, INFERD_FAKE_ORDERS=orders))
     orders.write_text("lose 0\n")
     r = httpx.post(d.url + "/v1/completions", json={"model": "tiny", "prompt": "Hello", "max_tokens": 4})
@@ -495,7 +496,7 @@ def test_an_idle_device_is_asked_when_another_one_was_lost(launch, tiny_model, t
 
 
 def test_a_device_that_hangs_is_given_up(launch, tiny_model, tmp_path):
-    break_device(launch, tiny_model, tmp_path, "hang", step_hang_ms=1000 * SLOW)
+    break_device(launch, tiny_model, tmp_path, "hang", watchdog_s=SLOW)
 
 
 @pytest.mark.parametrize("call", ["vmm_create", "copy_to_device", "kernel_load"])
@@ -525,7 +526,7 @@ def test_reload_and_drain_while_it_serves(launch, tiny_model):
         futures = [pool.submit(complete, d, prompt=f"r{i}", max_tokens=30) for i in range(3)]
         while d.metric("inferd_sequences_running") < 3:
             time.sleep(0.005)
-        config["limits"]["step_hang_ms"] = 90000
+        config["limits"]["watchdog_s"] = 45
         d.config_path.write_text(json.dumps({**config, "listen": "127.0.0.1:0"}))
         d.process.send_signal(signal.SIGHUP)
         end = time.monotonic() + 10 * SLOW

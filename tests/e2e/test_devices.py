@@ -335,5 +335,3 @@ def test_devices_that_cannot_be_are_said(tmp_path):
     status, text = refused(tmp_path, {"devices": [{**cpu, "name": "x", "cores": "0"},
                                                   {**cpu, "name": "x", "cores": "1"}], "models": models})
     assert status == 2 and '"x"' in text, text
-    status, text = refused(tmp_path, {"devices": [{**cpu, "cores": "0", "reserve": "64MiB"}], "models": models})
-    assert status == 2 and "devices[0].reserve" in text, text

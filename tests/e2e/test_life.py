@@ -135,7 +135,7 @@ def test_sigterm_finishes_what_runs_and_waits(launch, tiny_model):
 class Drained:
     """A daemon that was told SIGTERM while a stream is in flight: its client reads nothing, so its sequence is paused."""
 
-    LIMITS = {"stream_soft_bytes": 4096, "stream_hard_bytes": 1 << 20, "send_stall_ms": 600000, "drain_timeout_s": 600}
+    LIMITS = {"client_timeout_ms": 600000, "drain_timeout_s": 600}
 
     def __init__(self, launch, model, folder, kind):
         self.path = folder / "front.sock" if kind == "unix" else None
@@ -216,7 +216,7 @@ def test_sigterm_is_told_to_those_who_ask(launch, tiny_model, tmp_path, kind):
 
 def test_a_body_that_never_ends_does_not_hold_a_drain(launch, tiny_model):
     """One byte was announced and not sent, without a key: it held the process for all of drain_timeout_s."""
-    d = launch({**model_config(tiny_model, "tiny"), "limits": {"drain_timeout_s": 600, "body_timeout_ms": 600000}})
+    d = launch({**model_config(tiny_model, "tiny"), "limits": {"drain_timeout_s": 600, "client_timeout_ms": 600000}})
     with socket.create_connection(("127.0.0.1", d.port)) as s:
         s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n")
         while d.metric("inferd_http_exchanges") < 2:  # the question is the other
@@ -237,7 +237,7 @@ def read_to_end(s):
 def test_a_half_sent_request_is_told_of_the_drain(launch, tiny_model, busy):
     """Its head had come before SIGTERM.  An idle daemon closed it without a word, and a busy one kept it until its body
     was too late: 408."""
-    d = launch({**model_config(tiny_model, "tiny"), "limits": {"drain_timeout_s": 600, "body_timeout_ms": 600000}})
+    d = launch({**model_config(tiny_model, "tiny"), "limits": {"drain_timeout_s": 600, "client_timeout_ms": 600000}})
     socks = [socket.create_connection(("127.0.0.1", d.port)) for _ in range(3)]
     for s in socks:
         s.settimeout(60 * SLOW)
@@ -427,7 +427,7 @@ def test_many_idle_connections_do_not_stop_new_ones(launch, tiny_model):
 
 def test_slow_reader_is_paused_then_cut_and_others_go_on(launch, tiny_model):
     d = launch({**model_config(tiny_model, "tiny"),
-                "limits": {"stream_soft_bytes": 4096, "stream_hard_bytes": 16384, "send_stall_ms": 2000}})
+                "limits": {"client_timeout_ms": 2000}})
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         s.connect(("127.0.0.1", d.port))

@@ -19,7 +19,7 @@ import pytest
 from conftest import BUILD, KEEP_ALL, SANITIZE, SLOW, flooding
 
 PROMPT = [10, 11, 12]
-LOOK_MS = 300
+LOOK_MS = 2000  # FILE_LOOK_US
 LONG = 500 if SANITIZE else 2500  # tokens of an answer that lasts for a few looks at files
 
 
@@ -98,7 +98,7 @@ class World:
         self.config = {"devices": [{"kind": "cpu", "memory": "96MiB", "threads": 2, **more.pop("device", {})}],
                        "host_arena": "64MiB",
                        "models": [{"name": n, "path": str(self.path(n)), **more.pop(n, {})} for n in names],
-                       "admin": {"listen": f"unix:{self.sock}"}, "limits": {"file_look_ms": LOOK_MS}, **more}
+                       "admin": {"listen": f"unix:{self.sock}"}, **more}
         self.d = launch(self.config)
         if "tenants" in more:
             self.d._http = httpx.Client(base_url=self.d.url, timeout=120 * SLOW, limits=KEEP_ALL, headers={
@@ -500,7 +500,7 @@ def test_a_deleted_file_is_needed_only_to_read_it_again(world, alone):
 
 def test_a_file_that_is_back_is_read_when_clients_were_told_to_come(world, alone):
     """They came in vain until the daemon had looked at the file again."""
-    w = world(limits={"file_look_ms": 60000})
+    w = world()
     w.path("m").unlink()
     w.do("drop")
     e = w.ask()
@@ -534,7 +534,7 @@ def test_a_file_that_is_cut_is_an_error_and_not_a_signal(world, alone, state, le
 def test_a_file_that_is_written_over_for_long(world, alone, state, mode):
     """Over itself instead of beside it, as cp does: a review saw a request without an answer for 10 s.  Each is told at
     once what there is, and the file counts once it stands still."""
-    w = world(limits={"file_look_ms": LOOK_MS, "queue_timeout_ms": 600000})
+    w = world(limits={"queue_timeout_ms": 600000})
     whole = w.path("m").read_bytes()
     with open(w.path("m"), mode) as f:
         for i in range(10):

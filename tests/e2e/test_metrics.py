@@ -26,8 +26,7 @@ def daemon(launch, tmp_path_factory):
     folder.chmod(0o700)
     d = launch({"devices": [{"kind": "cpu", "memory": "256MiB"}],
                 "models": [{**model("a", 1), "slo": {"ttft_ms": 1000, "tpot_ms": 100}}, model("b", 2)],
-                "kv_disk": {"path": str(folder), "max": "64MiB"},
-                "policy": {"cost_per_device_hour": 3},
+                "state_dir": str(folder), "kv_disk": "64MiB",
                 "tenants": [{"name": name, "keys": [key], "share": {"percent": 20}, "limits": {"requests_per_min": 20}}
                             for name, key in KEYS.items()],
                 "admin": {"keys": [ADMIN]}}, args=["--allow-dummy"])

@@ -66,7 +66,7 @@ def watchdog_lines(d):
 
 
 def limits(**more):
-    return {"limits": {"watchdog_s": 1, "step_hang_ms": 1000, **more}}
+    return {"limits": {"watchdog_s": 1, **more}}
 
 
 ROOMY = limits(watchdog_s=3)  # where it must not come, on a machine that is busy

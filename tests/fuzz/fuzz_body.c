@@ -9,13 +9,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-static const config_limits limits = {
-    .json = {.depth_max = 64, .structural_max = 200000, .memory_max = 32u << 20},
-    .choices_max = 128,
-    .prompts_max = 128,
-    .stop_max = 16,
-    .stop_bytes_max = 1024,
-    .logit_bias_max = 1024};
+static const json_limits limits = {
+    .depth_max = 64, .structural_max = 200000, .memory_max = 32u << 20};
 
 static void check_refusal(const api_error *e) {
     INFERD_CHECK(e->fault != API_OK && e->status >= 400 && e->type != NULL);
@@ -42,7 +37,7 @@ static void check_takes(const api_params *p) {
         return;
     }
     stop_set *stops = api_take_stops(p);
-    INFERD_CHECK(stop_set_n(stops) <= limits.stop_max);
+    INFERD_CHECK(stop_set_n(stops) <= API_STOP_MAX);
     stop_set_destroy(stops);
     logit_bias *bias = api_take_bias(p, &n);
     for (size_t i = 0; bias != NULL && i < n; i++)

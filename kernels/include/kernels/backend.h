@@ -109,8 +109,6 @@ typedef struct be_device_part {
     be_part_state state;
     char why[116]; // a sentence, "" when it is on
 } be_device_part;
-/* INFERD_EINVAL: `off`, as in backend_options, names an unknown part; `by` says where it is set. */
-inferd_status backend_check_off(const char *off, const char *by, inferd_err *err);
 const char *be_part_state_name(be_part_state state); // "on", "off", "absent", "degraded"
 
 typedef struct backend_stats {

@@ -35,22 +35,17 @@ typedef struct engine_limits {
     uint32_t running_max;     // sequences in a batch                           32
     uint32_t step_tokens_max; // rows per step                                  the device's
     uint32_t queue_len_max;   // waiting requests                               1,024
-    uint32_t starvation_ms;   // ages one class after waiting this long         2,000
     uint32_t draft_tokens;    // drafted per sequence and step (CPU)            0: none
     kv_type kv;               // type of stored keys and values                 f16
-    bool no_prefix_cache;     // do not keep full blocks
 
-    uint32_t min_residency_ms;   // a loaded model is not evicted before       0
-    uint32_t slice_ms;           // time slice, of models of one class         500
-    uint32_t load_retry_ms;      // after a load that failed; doubles             1,000
-    uint32_t load_retry_max_ms;  // up to this                                    60,000
-    uint32_t starvation_percent; // of the time a class waits: its minimum     0: none
-    uint32_t tpot_ms;            // pace of decoding beside prompts            40
-    uint32_t urgent_percent;     // of the time: urgent requests beside shares none
-    bool lazy;                   // models are loaded only for a request
-    bool background_copies;      // of blocks of the batch class to host memory, ahead of time
-    bool zero_on_tenant_change;  // KV memory, before another tenant gets it
-    struct kv_disk *disk;        // below host memory; borrowed until engine_stop; NULL: none
+    uint32_t slice_ms;          // time slice, of models of one class         500
+    uint32_t load_retry_ms;     // after a load that failed; doubles             1,000
+    uint32_t load_retry_max_ms; // up to this                                    60,000
+    uint32_t tpot_ms;           // pace of decoding beside prompts            40
+    uint32_t urgent_percent;    // of the time: urgent requests beside shares none
+    bool lazy;                  // models are loaded only for a request
+    bool zero_on_tenant_change; // KV memory, before another tenant gets it
+    struct kv_disk *disk;       // below host memory; borrowed until engine_stop; NULL: none
 } engine_limits;
 
 /* residency.h has the transitions between them. */
@@ -226,9 +221,8 @@ void engine_model_do(engine *e, uint32_t model_idx, engine_command command);
 bool engine_lose(engine *e, const inferd_err *why);
 /* Shares and weight of a tenant (gen_request.tenant_idx) from now on.  False: no memory. */
 bool engine_set_tenant(engine *e, uint32_t tenant_idx, const tenant_policy *policy);
-/* Of these limits min_residency_ms, starvation_percent, urgent_percent, tpot_ms and
- * background_copies hold from the next step on; the others stay as they were at the start.  False:
- * no memory. */
+/* Of these limits urgent_percent and tpot_ms hold from the next step on; the others stay as they
+ * were at the start.  False: no memory. */
 bool engine_set_policy(engine *e, const engine_limits *limits);
 bool engine_next_event(engine *e, gen_event *out);
 

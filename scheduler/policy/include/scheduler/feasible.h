@@ -125,7 +125,7 @@ bool feasible_pages_check(const feasible_owner *o, feasible_pages *out);
 void feasible_pages_say(const feasible_pages *f, const feasible_owner *o, char *text,
                         size_t text_bytes);
 
-/* The guarantees of all owners of a device, against what it has without its reserve. */
+/* The guarantees of all owners of a device, against what it has. */
 typedef struct feasible_mins {
     bool kept;
     uint64_t sum_pages, room_pages;
@@ -133,11 +133,10 @@ typedef struct feasible_mins {
 } feasible_mins;
 
 bool feasible_mins_check(const uint32_t *min_pages, uint32_t n, uint32_t capacity_pages,
-                         uint32_t reserve_pages, uint64_t page_bytes, feasible_mins *out);
+                         uint64_t page_bytes, feasible_mins *out);
 /* names [n] belong to min_pages. */
 void feasible_mins_say(const feasible_mins *f, const uint32_t *min_pages, uint32_t n,
-                       uint32_t capacity_pages, uint32_t reserve_pages, const char *const *names,
-                       char *text, size_t text_bytes);
+                       const char *const *names, char *text, size_t text_bytes);
 
 /* Time slices: the models do not fit together, so each has the device for a slice, which begins
  * with a switch.

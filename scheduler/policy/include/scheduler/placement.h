@@ -10,16 +10,13 @@
  *     no other replica of it is there, where they have to be on distinct devices
  *     C / its share                    <=  T
  *     weights + least keys and values  <=  pages that a new model could have
- *     guarantees, its own included     <=  capacity - reserve
+ *     guarantees, its own included     <=  capacity
  *     shares, its own included         <=  100 percent, where it has one
  *     sum C/T + max C / min T          <=  1        (feasible.h)
  *
- * Of the devices where it may go, placement_choose takes by
- *     binpack   the largest  0.2 * shares + 0.8 * memory  in use afterwards, as parts of the device
- *     spread    the smallest of the same
- *     balanced  the smallest KV pressure ratio, sum(token rate * bytes per token / TPOT) / free KV
- *               bytes, of that device afterwards.  This also keeps the largest ratio of all devices
- *               as small as possible: the other devices do not change.
+ * Of the devices where it may go, placement_choose takes the one with the smallest KV pressure
+ * ratio afterwards, sum(token rate * bytes per token / TPOT) / free KV bytes.  This also keeps the
+ * largest ratio of all devices as small as possible: the other devices do not change.
  *
  * A share of 100 percent of a device leaves no room for another *guaranteed* share there.  It does
  * not imply the device's memory: models without a share may still be there and use the rest of the
@@ -39,7 +36,6 @@ enum {
     PLACEMENT_REPLICAS_MAX = 64,     // of one model
     PLACEMENT_MOVES_MAX = 12,        // of one plan
     PLACEMENT_TRIES_MAX = 200000,    // replicas tried for a plan that no request waits for
-    PLACEMENT_SHARE_PERCENT = 20,    // part of the shares in the score, the rest is memory
     PLACEMENT_PACK_PERCENT = 50,     // of the target: fills a replica before the next
     PLACEMENT_CALM_TPOT_US = 1000000 // of a model without a target, for its KV pressure
 };
@@ -51,12 +47,12 @@ typedef struct placement_device {
     uint32_t kind; // below PLACEMENT_KINDS_MAX
     bool drained;  // takes no new replica
     uint64_t page_bytes;
-    uint32_t capacity_pages, reserve_pages; // the reserve is never guaranteed
-    uint32_t free_pages;                    // unused, or lent and reclaimable
-    uint32_t guaranteed_pages;              // sum of min
-    uint32_t share_percent;                 // sum of guaranteed shares
-    feasible_load load;                     // steps and targets of the models there
-    uint64_t pressure;                      // sum of placement_pressure of the models there
+    uint32_t capacity_pages;
+    uint32_t free_pages;       // unused, or lent and reclaimable
+    uint32_t guaranteed_pages; // sum of min
+    uint32_t share_percent;    // sum of guaranteed shares
+    feasible_load load;        // steps and targets of the models there
+    uint64_t pressure;         // sum of placement_pressure of the models there
 } placement_device;
 
 /* What one replica needs on a device of one kind. */
@@ -110,15 +106,11 @@ void placement_add(placement_device *d, const placement_wanted *w);
 /* Rate in tokens per 1000 s, so that rare requests count; result in bytes/s per s of target. */
 uint64_t placement_pressure(uint64_t tokens_per_1000s, uint64_t token_bytes, uint32_t tpot_us);
 
-/* Score of a device with one more replica, in millionths; larger is fuller. */
-uint64_t placement_score(const placement_device *d, const placement_wanted *w);
-
 /* Chooses devices for the replicas still missing, at most PLACEMENT_REPLICAS_MAX, in the order of
  * choice.  Returns how many were found: all, or fewer (0 with `all`), and then whys [n_devices],
  * when not NULL, says for each device why it does not take the next one. */
 uint32_t placement_choose(const placement_device *devices, uint32_t n_devices,
-                          const placement_wanted *w, policy_placement policy, uint32_t *chosen,
-                          placement_why *whys);
+                          const placement_wanted *w, uint32_t *chosen, placement_why *whys);
 
 /* The k-th of n even parts of a guarantee over several devices, exact in sum.  Remaining granules
  * go to the first parts, one each, and less than a granule to the first, which is the largest. */

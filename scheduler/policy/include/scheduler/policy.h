@@ -42,11 +42,4 @@ typedef struct tenant_policy {
     share_spec share;
 } tenant_policy;
 
-typedef enum policy_placement {
-    PLACEMENT_BALANCED,
-    PLACEMENT_BINPACK,
-    PLACEMENT_SPREAD
-} policy_placement;
-#define POLICY_PLACEMENT_NAMES "balanced", "binpack", "spread" // in this order
-
 #endif
