@@ -229,6 +229,8 @@ static inferd_status finish_step(core *c, bool withdrawn) {
     sched_refresh(c->sched, st);
     pulse_at_model(PULSE_DEVICE, "step_finish", st->model_idx);
     inferd_status status = c->device.ops->finish(c->device.self, st, &device_us, &err);
+    if (status == INFERD_OK && c->options.drill != NULL)
+        status = c->options.drill(c->options.ctx, &device_us, &err);
     uint64_t now_us = now(c), began_us = c->step_began_us[c->oldest];
     if (began_us < c->finished_us) began_us = c->finished_us; // it was launched behind another
     c->finished_us = now_us;

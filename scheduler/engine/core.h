@@ -46,6 +46,8 @@ typedef struct core_options {
     void (*wake)(void *ctx); // from another thread: call core_iterate again
     /* A step was finished; NULL: no callback. */
     void (*on_step)(void *ctx, const step *st, uint64_t device_us, uint64_t wall_us);
+    /* After a step that finished well: it may wait, lengthen the step, or fail it.  NULL: none. */
+    inferd_status (*drill)(void *ctx, uint64_t *device_us, inferd_err *err);
     void *ctx; // of all of these
 } core_options;
 

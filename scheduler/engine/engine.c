@@ -578,6 +578,7 @@ static inferd_status init_parts(engine *e, device dev, uint32_t n_slots, inferd_
                       .emit = push_event,
                       .wake = wake_engine,
                       .on_step = count_step,
+                      .drill = engine_drill_step,
                       .ctx = e};
     inferd_status s = core_init(&e->core, &o, err);
     if (s != INFERD_OK) return s;
@@ -607,6 +608,7 @@ inferd_status engine_start_device(const engine_limits *limits, device dev, uint3
     }
     memset(e, 0, sizeof *e);
     e->limits = limits_fill(limits);
+    e->drill = ENGINE_DRILL_NONE;
     e->wake = wake;
     e->wake_ctx = wake_ctx;
     inferd_status s = init_parts(e, dev, n_slots, err);

@@ -91,6 +91,7 @@ struct engine {
     /* Shared. */
     ring inbox, outbox; // front > engine, engine > front
     atomic_bool stop, opened, settled, lost;
+    atomic_uint drill;           // engine_set_drill
     pulse pulse;                 // written by the engine's thread
     atomic_ullong busy_since_us; // since when the device has been working; 0: it is not
     char device_name[128], device_warning[256]; // written before `opened`
@@ -132,5 +133,9 @@ void engine_halt(engine *e);
 void engine_write_audit(engine *e, buf *json);
 /* Writes what uses its pages, likewise.  page_map.c */
 void engine_write_map(engine *e, buf *json);
+
+/* -- engine_drill.c -- */
+/* core_options.drill */
+inferd_status engine_drill_step(void *ctx, uint64_t *device_us, inferd_err *err);
 
 #endif

@@ -4,6 +4,7 @@
  *   admin.c        commands, waiting for them, changes of the configuration
  *   admin_ask.c    plans, by the arithmetic of model_plan.h
  *   admin_state.c  the present state
+ *   admin_drill.c  drills: a device that seems lost, slow or hanging
  *   config_edit.c  changes of the configuration's text
  *   change.c       one change at a time, from text to the running daemon
  *
@@ -47,8 +48,13 @@ void admin_plan(void *ctx, http_request *rq);
 void admin_running(void *ctx, http_request *rq);
 void admin_unload_all(void *ctx, http_request *rq);
 void admin_unload_one(void *ctx, http_request *rq);
+void admin_lose_device(void *ctx, http_request *rq); // only with app.allow_faults
+void admin_slow_device(void *ctx, http_request *rq); // likewise
 
 /* -- shared by the files of admin -- */
+
+/* null, "lose", "hang", or how many times as long a step takes. */
+void admin_add_drill(buf *out, const engine *e);
 
 /* 400 invalid_value and similar: an error answer in inferd's usual form. */
 __attribute__((format(printf, 5, 6))) void admin_refuse(http_request *rq, int status,

@@ -347,7 +347,9 @@ static void add_device(buf *out, const app *a, uint32_t device_idx, uint64_t map
                    ENGINE_THRASH_WINDOW_US / US_PER_S, (double)s->slices_attainment_ppm / PPM);
     buf_add_format(out, ",\"queue\":{\"running\":%u,\"waiting\":%u,\"paused\":%u}", s->n_running,
                    s->n_waiting, s->n_paused);
-    buf_add_format(out, ",\"lost\":%s", engine_is_lost(e) || a->device_hangs ? "true" : "false");
+    buf_add_format(
+        out, ",\"lost\":%s,\"drill\":", engine_is_lost(e) || a->device_hangs ? "true" : "false");
+    admin_add_drill(out, e);
     /* Between two steps; a device in the middle of a long one gets no map. */
     buf map = {0};
     inferd_err late = {0};

@@ -43,8 +43,9 @@ static const struct status {
     {403, "Forbidden",
      "Without keys: Host is not this machine's loopback, or Origin is not allowed by cors.  Routes "
      "of administrators: the "
-     "key is a tenant's, or there are no keys for them."},
-    {404, "NotFound", "There is no such model or tenant, or not for this key."},
+     "key is a tenant's, or there are no keys for them; drills: the daemon was started without "
+     "--allow-faults."},
+    {404, "NotFound", "There is no such model, tenant or device, or not for this key."},
     {408, "RequestTimeout", "The request was not complete in time."},
     {409, "Conflict", "The change breaks a rule, or another one is under way."},
     {413, "TooLarge", "The body is too large."},
@@ -117,6 +118,8 @@ static const operation operations[] = {
     COMMAND("unpin", "unpinModel", "It may be evicted again", "Command"),
     COMMAND("drain", "drainModel", "Present requests end, new ones are refused, then it leaves the device", "Command"),
     COMMAND("undrain", "undrainModel", "The same as load", "Command"),
+    {"/admin/devices/*/lose", HTTP_POST, "admin", "loseDevice", "A drill, with --allow-faults: the device seems lost at its next step", NULL, 0, ANSWERS_JSON, "Drill", S404},
+    {"/admin/devices/*/slow", HTTP_POST, "admin", "slowDevice", "A drill, with --allow-faults: steps take longer, or hang", "SlowCommand", 0, ANSWERS_JSON, "Drill", S404},
     {"/running", HTTP_GET, "admin", "getRunning", "Models on the device, as llama-swap has it", NULL, 0, ANSWERS_JSON, "Running", 0},
     {"/unload", HTTP_GET, "admin", "getUnload", "Idle models leave the device", NULL, 0, ANSWERS_TEXT, text_type, 0},
     {"/unload", HTTP_POST, "admin", "postUnload", "Idle models leave the device", NULL, 0, ANSWERS_TEXT, text_type, 0},
@@ -170,7 +173,9 @@ static const char *body_name(api_route fields) {
 
 /* The name of a path's variable. */
 static const char *variable(const char *path) {
-    return strstr(path, "/tenants/") != NULL ? "tenant" : "model";
+    return strstr(path, "/tenants/") != NULL   ? "tenant"
+           : strstr(path, "/devices/") != NULL ? "device"
+                                               : "model";
 }
 
 /* The path with {model} for "*" and "**". */

@@ -21,6 +21,7 @@
 #define ENUM(words) "{'enum':[" words "]}"
 #define STATES     ENUM("'none','cold','staging','warm','loading','hot','draining','failed'")
 #define IDS        LIST(COUNT)
+#define DRILL      "{'anyOf':[" ENUM("'lose','hang',null") "," NUMBER "]}"
 
 /* Begins every answer and chunk of a generation. */
 #define HEAD_REQUIRED "'id','object','created','model','system_fingerprint','service_tier','choices'"
@@ -81,7 +82,7 @@ static const openapi_schema schemas[] = {
     {"Audit", STRUCT("'ok','devices','front'", "'ok':" BOOL ",'devices':" LIST(STRUCT("'ok'", "'ok':" BOOL)) ","
         "'front':" STRUCT("'generations','sequences','sequences_max','exchanges'", "'generations':" COUNT ",'sequences':" COUNT ",'sequences_max':" COUNT ",'exchanges':" COUNT))},
     {"State", STRUCT("'devices','models','leaving','tenants','account','queues','places','config','version','started_at','draining'",
-        "'devices':" LIST(STRUCT("'name','kind','pages','lost'", "'name':" STRING ",'kind':" STRING ",'pages':" OBJECT ",'lost':" BOOL)) ",'models':" LIST(REF("ModelState")) ",'leaving':" LIST(OBJECT) ","
+        "'devices':" LIST(STRUCT("'name','kind','pages','lost','drill'", "'name':" STRING ",'kind':" STRING ",'pages':" OBJECT ",'lost':" BOOL ",'drill':" DRILL)) ",'models':" LIST(REF("ModelState")) ",'leaving':" LIST(OBJECT) ","
         "'tenants':" LIST(REF("TenantState")) ",'account':" OBJECT ",'queues':" OBJECT ",'places':" OBJECT ",'config':" OBJECT ","
         "'version':" STRING ",'started_at':" COUNT ",'draining':" BOOL)},
     {"ModelState", STRUCT("'name','aliases','state','pages'", "'name':" STRING ",'aliases':" LIST(STRING) ",'state':" STATES ",'pages':" OBJECT)},
@@ -89,6 +90,9 @@ static const openapi_schema schemas[] = {
     {"CommandState", STRUCT("'model','state'", "'model':" STRING ",'state':" STATES)},
     {"Applied", STRUCT("'applied','persisted','needs_restart'", "'applied':{'const':true},'persisted':" BOOL ",'needs_restart':" LIST(STRING) ","
         "'warning':" STRING ",'model':" REF("ModelState") ",'tenant':" REF("TenantState"))},
+    {"Drill", STRUCT("'device','drill'", "'device':" STRING ",'drill':" DRILL)},
+    {"SlowCommand", "{'type':'object','additionalProperties':false,'required':['times'],'properties':{'times':{'anyOf':["
+        "{'type':'number','minimum':1,'maximum':1000},{'const':'hang'}],'description':'how many times as long a step takes; 1: as usual'}}}"},
     {"Configuration", OBJECT},
     {"Plan", STRUCT("'fits'", "'fits':" BOOL)},
     {"Running", STRUCT("'running'", "'running':" LIST(STRUCT("'model','state','ttl'", "'model':" STRING ",'state':" ENUM("'ready','starting','stopping'") ",'ttl':" COUNT)))},

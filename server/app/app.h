@@ -89,6 +89,7 @@ typedef struct app {
     struct app_told *told; // [n_tenants] policies last sent to the fleet
     registry models;       // workers that hold a configuration read its slots
     bool draining;
+    bool allow_faults;      // drills may break devices (admin_drill.c)
     bool device_hangs;      // a device answers no step: the daemon will restart
     uint64_t fleet_changes; // fleet_n_changes when the tenants' parts were last sent
     uint64_t n_move_notes;  // moves of the fleet that were logged

@@ -29,6 +29,7 @@ static const char usage[] =
     "  plan FILE.json | plan --load NAME | plan model NAME KEY=VALUE...   would it fit?\n"
     "  set model|tenant NAME KEY=VALUE... [--persist]   weight=4 share.percent=30 max=8GiB\n"
     "  config get | config put FILE.json (- is standard input)\n"
+    "  lose DEVICE | slow DEVICE TIMES|hang   a drill (1 ends it), with serve --allow-faults\n"
     "\n"
     "  --socket PATH   the daemon's admin.listen (default: $INFERD_ADMIN_SOCKET, else\n"
     "                  $XDG_RUNTIME_DIR/inferd/admin.sock, else /run/inferd/admin.sock)\n"
@@ -366,6 +367,28 @@ static int do_config(const ctl *c) {
     return status;
 }
 
+/* lose DEVICE, slow DEVICE 3, slow DEVICE hang */
+static int do_drill(const ctl *c, bool slow) {
+    buf path = {0}, body = {0};
+    double times = 0;
+    if (c->n_words != (slow ? 3 : 2))
+        return use(slow ? "expected: slow DEVICE TIMES, or slow DEVICE hang"
+                        : "expected: lose DEVICE");
+    bool hang = slow && strcmp(c->words[2], "hang") == 0;
+    if (slow && !hang && !cli_number("slow", c->words[2], 1, 1000, &times)) return EXIT_USAGE;
+    buf_add_str(&path, "/admin/devices/");
+    ctl_add_segment(&path, c->words[1]);
+    buf_add_str(&path, slow ? "/slow" : "/lose");
+    if (hang)
+        buf_add_str(&body, "{\"times\":\"hang\"}");
+    else if (slow)
+        buf_add_format(&body, "{\"times\":%.3f}", times);
+    int status = ask(c, "POST", buf_cstr(&path), (bytes){body.p, body.n}, TIMEOUT_S, show_drill);
+    buf_deinit(&path);
+    buf_deinit(&body);
+    return status;
+}
+
 static int run(const ctl *c) {
     static const char *const orders[] = {"load",  "unload",  "drop", "prefetch",
                                          "drain", "undrain", "pin",  "unpin"};
@@ -375,6 +398,8 @@ static int run(const ctl *c) {
         if (strcmp(command, orders[i]) == 0) return do_command(c, command);
     if (strcmp(command, "plan") == 0) return do_plan(c);
     if (strcmp(command, "set") == 0) return do_set(c);
+    if (strcmp(command, "lose") == 0) return do_drill(c, false);
+    if (strcmp(command, "slow") == 0) return do_drill(c, true);
     if (strcmp(command, "config") == 0) return do_config(c);
     if (alone && strcmp(command, "state") == 0) return do_show(c, show_state);
     if (alone && strcmp(command, "models") == 0) return do_show(c, show_models);

@@ -647,6 +647,10 @@ static inferd_status open_admin(server_life *s, inferd_err *err) {
     if (s->admin == NULL || s->files == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the front thread");
     app_set_admin(s->app, s->admin);
+    s->app->allow_faults = s->options.allow_faults;
+    if (s->app->allow_faults)
+        log_text(LOG_LEVEL_ERROR, "faults_allowed", "warning",
+                 "administrators may break devices: --allow-faults is for drills");
     const char *listen = s->app->config->c->admin.listen;
     if (listen == NULL)
         open_default_socket(s);

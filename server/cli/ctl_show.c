@@ -400,6 +400,19 @@ static void show_devices(buf *out, const json_t *state) {
     write_table(&t, out);
 }
 
+/* "drill lose", "drill slow 3"; nothing for null. */
+static void add_drill(buf *out, const json_t *drill) {
+    if (json_is_string(drill)) buf_add_format(out, "drill %s", json_string_value(drill));
+    if (json_is_number(drill)) buf_add_format(out, "drill slow %g", json_number_value(drill));
+}
+
+void show_drill(buf *out, const json_t *v) {
+    buf_add_format(out, "%s: ", text_of(v, "device"));
+    if (json_is_null(member(v, "drill"))) buf_add_str(out, "no drill");
+    add_drill(out, member(v, "drill"));
+    buf_add_char(out, '\n');
+}
+
 /* Host memory, and what the device is. */
 static void show_hosts(buf *out, const json_t *state) {
     static const char *const heads[] = {"~DEVICE", ">HOST ARENA", ">FREE",
@@ -414,6 +427,8 @@ static void show_hosts(buf *out, const json_t *state) {
         add_cell(&t, text_of(d, "name"));
         for (size_t k = 0; k < INFERD_COUNT(sizes); k++) add_size(&t, count_of(d, sizes[k]) * page);
         if (json_is_true(member(d, "lost"))) buf_add_str(&t.cells, "lost: ");
+        add_drill(&t.cells, member(d, "drill"));
+        if (!json_is_null(member(d, "drill"))) buf_add_str(&t.cells, ": ");
         if (json_is_true(member(d, "thrash.now"))) buf_add_str(&t.cells, "thrashing: ");
         add_cell(&t, text_of(d, "about")[0] != 0 ? text_of(d, "about") : text_of(d, "kind"));
     }

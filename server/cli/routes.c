@@ -38,6 +38,8 @@ static const http_route routes[] = {
     {"/admin/models/*/unpin", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
     {"/admin/models/*/drain", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
     {"/admin/models/*/undrain", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
+    {"/admin/devices/*/lose", HTTP_POST, HTTP_ADMIN, false, false, admin_lose_device},
+    {"/admin/devices/*/slow", HTTP_POST, HTTP_ADMIN, true, false, admin_slow_device},
     {"/running", HTTP_GET, HTTP_ADMIN, false, false, admin_running},
     {"/unload", HTTP_GET | HTTP_POST, HTTP_ADMIN, false, false, admin_unload_all},
     {"/api/models/unload", HTTP_POST, HTTP_ADMIN, false, false, admin_unload_all},

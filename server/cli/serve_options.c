@@ -24,6 +24,7 @@ static const char usage[] =
     "GPU)\n"
     "  --threads N       compute threads (default: CPUs allowed)\n"
     "  --allow-dummy     a model may be dummy:SHAPE, with made-up weights (docs/configuration.md)\n"
+    "  --allow-faults    inferd ctl lose and slow may break devices, for drills\n"
     "  --help\n";
 
 /* -- the configuration -- */
@@ -96,7 +97,17 @@ static bool pick_source(serve_options *o, char **files, int n_files) {
 }
 
 int serve_options_read(int argc, char **argv, serve_options *o) {
-    enum { NAME = 1, LISTEN, MEMORY, THREADS, DEVICE, ALLOW_DUMMY, KEY_FILE, KEY_ENV };
+    enum {
+        NAME = 1,
+        LISTEN,
+        MEMORY,
+        THREADS,
+        DEVICE,
+        ALLOW_DUMMY,
+        ALLOW_FAULTS,
+        KEY_FILE,
+        KEY_ENV
+    };
     static const struct option longs[] = {{"config", required_argument, NULL, 'c'},
                                           {"model", required_argument, NULL, 'm'},
                                           {"name", required_argument, NULL, NAME},
@@ -105,6 +116,7 @@ int serve_options_read(int argc, char **argv, serve_options *o) {
                                           {"device", required_argument, NULL, DEVICE},
                                           {"threads", required_argument, NULL, THREADS},
                                           {"allow-dummy", no_argument, NULL, ALLOW_DUMMY},
+                                          {"allow-faults", no_argument, NULL, ALLOW_FAULTS},
                                           {"api-key-file", required_argument, NULL, KEY_FILE},
                                           {"api-key-env", required_argument, NULL, KEY_ENV},
                                           {"help", no_argument, NULL, 'h'},
@@ -139,6 +151,9 @@ int serve_options_read(int argc, char **argv, serve_options *o) {
             break;
         case ALLOW_DUMMY:
             o->allow_dummy = true;
+            break;
+        case ALLOW_FAULTS:
+            o->allow_faults = true;
             break;
         case KEY_FILE:
             o->key_file = optarg;

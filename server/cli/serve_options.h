@@ -11,7 +11,7 @@
 typedef struct serve_options {
     const char *config, *model, *name, *listen, *memory, *threads, *device;
     const char *key_file, *key_env;
-    bool allow_dummy;
+    bool allow_dummy, allow_faults;
 } serve_options;
 
 /* -1: go on; else the exit status, after help or a sentence on standard error. */

@@ -553,6 +553,10 @@ bool fleet_lose(fleet *f, uint32_t device_idx, const inferd_err *why) {
     return engine_lose(f->engines[device_idx], why);
 }
 
+void fleet_set_drill(fleet *f, uint32_t device_idx, uint32_t drill) {
+    engine_set_drill(f->engines[device_idx], drill);
+}
+
 void fleet_lost_why(const fleet *f, uint32_t device_idx, inferd_err *out) {
     *out = (inferd_err){0};
     for (uint32_t i = 0; i < f->n_slots && out->status != INFERD_ELOST; i++)

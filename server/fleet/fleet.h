@@ -245,6 +245,7 @@ void fleet_get_queues(const fleet *f, fleet_queues *out); // sums; any thread
 bool fleet_is_settled(const fleet *f); // all engines with models are settled or lost
 bool fleet_is_lost(const fleet *f);    // all devices are lost: no request can be served
 bool fleet_lose(fleet *f, uint32_t device_idx, const inferd_err *why); // engine_lose
+void fleet_set_drill(fleet *f, uint32_t device_idx, uint32_t drill);   // engine_set_drill
 /* Why the device is lost; text "": the reason is not known. */
 void fleet_lost_why(const fleet *f, uint32_t device_idx, inferd_err *out);
 /* The longest time that a device has been hanging, and which one. */

@@ -207,6 +207,13 @@ bool engine_submit(engine *e, gen_request *r);
 void engine_cancel(engine *e, uint64_t id); // unknown or finished ids are ignored
 void engine_pause(engine *e, uint64_t id);  // keep its pages, compute nothing
 void engine_resume(engine *e, uint64_t id);
+/* A drill (engine_drill.c): from the next step on each takes `drill` thousandths of its time, or
+ * the device seems to hang, or to be lost, which no later drill changes.  Any thread. */
+#define ENGINE_DRILL_NONE 1000u
+#define ENGINE_DRILL_LOSE (UINT32_MAX - 1)
+#define ENGINE_DRILL_HANG UINT32_MAX
+void engine_set_drill(engine *e, uint32_t drill);
+uint32_t engine_get_drill(const engine *e);
 /* Puts this model (borrowed until the slot is empty again) into a slot without one (MODEL_NONE, not
  * added before).  `same_as`: a slot with the same content, or UINT32_MAX.  False: no memory. */
 bool engine_model_add(engine *e, uint32_t model_idx, model *m, uint32_t same_as,
