@@ -130,6 +130,28 @@ void experiment_quantiles(uint64_t *values, size_t n, double out[3]) {
         out[i] = n > 0 ? (double)stats_quantile(values, n, QUANTILES[i]) : NAN;
 }
 
+/* What the clients were told that obey Retry-After. */
+static inferd_status sum_told(const world *w, run_figures *out, inferd_err *err) {
+    enum { PARTS = 1000000 };
+    uint64_t *parts = malloc(size_max(w->n_records, 1) * sizeof *parts);
+    double quantiles[3];
+    size_t n = 0;
+    if (parts == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for %zu", w->n_records);
+    for (size_t i = 0; i < w->n_records; i++) {
+        const world_record *x = &w->records[i];
+        uint32_t needed_s = world_needed_s(w, x);
+        out->n_told += x->told_ms > 0;
+        out->n_taken += x->taken_later;
+        out->told_ms += x->told_ms;
+        if (needed_s > 0) parts[n++] = (uint64_t)x->told_ms * (PARTS / 1000) / needed_s;
+    }
+    if (out->n_told > 0) out->told_ms /= (double)out->n_told;
+    experiment_quantiles(parts, n, quantiles);
+    out->told_per_needed = quantiles[0] / PARTS;
+    free(parts);
+    return INFERD_OK;
+}
+
 static inferd_status sum_up(const world *w, double seconds, run_figures *out, inferd_err *err) {
     stats_request *r = world_stats(w);
     uint64_t *ttft = malloc(size_max(w->n_records, 1) * sizeof *ttft);
@@ -152,13 +174,7 @@ static inferd_status sum_up(const world *w, double seconds, run_figures *out, in
         n_ttft_met += r[i].slo_ttft_us == 0 || ttft_us <= r[i].slo_ttft_us;
         n_tpot_met += r[i].slo_tpot_us == 0 || tpot_us <= r[i].slo_tpot_us;
     }
-    for (size_t i = 0; i < w->n_records; i++) {
-        const world_record *x = &w->records[i];
-        out->n_told += x->told_ms > 0;
-        out->n_taken += x->taken_later;
-        out->told_ms += x->told_ms;
-    }
-    if (out->n_told > 0) out->told_ms /= (double)out->n_told;
+    inferd_status st = sum_told(w, out, err);
     out->ttft_met = w->n_records > 0 ? (double)n_ttft_met / (double)w->n_records : NAN;
     out->tpot_met = w->n_records > 0 ? (double)n_tpot_met / (double)w->n_records : NAN;
     out->output_per_s =
@@ -178,7 +194,7 @@ static inferd_status sum_up(const world *w, double seconds, run_figures *out, in
     free(r);
     free(ttft);
     free(tpot);
-    return INFERD_OK;
+    return st;
 }
 
 /* Number of tenants in the requests of this workload. */
@@ -265,6 +281,7 @@ static inferd_status run(const experiment *e, const workload_spec *load, run_fig
     o.verify_iterations = e->verify_iterations;
     o.told = e->told;
     o.obeys = e->obeys;
+    o.anonymous = e->anonymous;
     o.watched = e->watched;
     o.n_tenants = tenants_of(load);
     o.tenants = e->tenants;

@@ -60,7 +60,8 @@ typedef struct experiment {
     uint32_t verify_iterations;        // of world_options
     bool cache_all;
     bool told;          // requests pass their targets to the scheduler
-    bool obeys;         // clients come back after their Retry-After
+    bool obeys;         // clients come back after their Retry-After,
+    bool anonymous;     // and do not say that it is a retry
     uint32_t queue_len; // 0: the daemon's default
     uint32_t tpot_ms;   // pace of decoding; 0: the default
     world_worth worth;
@@ -102,6 +103,7 @@ typedef struct run_figures {
     double output_per_s;           // tokens of all finished requests, per device
     uint64_t n_told, n_taken; // refused with a Retry-After; of those, admitted when they came back
     double told_ms;           // mean
+    double told_per_needed;   // median, of what they were told and the wait they needed; NAN: none
     world_usage usage;
     double offered_s; // length of the arrivals
     double seconds;   // until all requests had ended

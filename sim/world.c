@@ -93,6 +93,21 @@ static void fail(world *w, const char *what, const gen_event *e) {
     inferd_fail(&w->failure, INFERD_EINVAL, "request %llu: %s", (unsigned long long)e->id, what);
 }
 
+/* An open slot came free. */
+static void note_free_slot(world *w, uint64_t at_us) {
+    if (w->n_ends == w->ends_capacity) {
+        size_t capacity = w->ends_capacity == 0 ? 1024 : 2 * w->ends_capacity;
+        uint64_t *grown = realloc(w->ends_us, capacity * sizeof *grown);
+        if (grown == NULL) {
+            inferd_fail(&w->failure, INFERD_ENOMEM, "no memory for %zu ends", capacity);
+            return;
+        }
+        w->ends_us = grown;
+        w->ends_capacity = capacity;
+    }
+    w->ends_us[w->n_ends++] = at_us;
+}
+
 static void end_record(world_core *c, world_record *r, const gen_event *e) {
     world *w = c->world;
     r->is_done = true;
@@ -110,9 +125,9 @@ static void end_record(world_core *c, world_record *r, const gen_event *e) {
     w->n_unfinished--;
     if (c->watch != NULL) watch_leave(c->watch, r->tenant_idx, r->model_idx, c->device->clock_us);
     uint32_t n_open_used = queue_slots_open_used(&w->queue_slots);
-    queue_slots_give(&w->queue_slots, r->qslot);
-    uint32_t n_left = queue_slots_open_used(&w->queue_slots);
-    if (w->options.obeys) queue_note(&w->front, n_left, n_open_used - n_left, e->at_us);
+    queue_slots_give(&w->queue_slots, r->qslot, 1, true, e->at_us);
+    if (w->options.obeys && queue_slots_open_used(&w->queue_slots) < n_open_used)
+        note_free_slot(w, e->at_us - w->begin_us);
 }
 
 static void on_event(void *ctx, const gen_event *e) {
@@ -245,8 +260,8 @@ static inferd_status set_queue_slots(world *w, inferd_err *err) {
     const world_options *o = &w->options;
     sched_limits *l = &w->options.sched;
     uint32_t n_all = l->queue_len_max + l->running_max;
-    queue_slots_init(&w->queue_slots, n_all, n_all);
-    l->queue_len_max = n_all + w->queue_slots.n_spare;
+    queue_slots_init(&w->queue_slots, n_all);
+    l->queue_len_max = n_all;
     if (!queue_slots_grow(&w->queue_slots, u32_max(o->n_tenants, 1), o->n_models))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for queue slots");
     for (uint32_t i = 0; o->tenants != NULL && i < o->n_tenants; i++)
@@ -296,6 +311,7 @@ void world_destroy(world *w) {
     free(w->cores);
     free(w->records);
     free(w->retries);
+    free(w->ends_us);
     free((world_model *)(uintptr_t)w->options.models);
     free(w->sims);
     queue_slots_deinit(&w->queue_slots);
@@ -407,43 +423,36 @@ static world_retry pop_retry(world *w) {
     return first;
 }
 
-/* Is a queue slot free?  Clients that obey get a time to come back, and then there is one. */
-static bool has_queue_slot(world *w, const workload_request *r, world_record *record,
-                           uint64_t at_us, uint32_t *after_s) {
-    queue_slots *p = &w->queue_slots;
-    queue_asker asker = {r->tenant_idx, r->model_idx, r->prio};
-    *after_s = UINT32_MAX;
-    record->qslot = queue_slots_choose(p, &asker, 1);
-    if (record->qslot.kind != QUEUE_OPEN) {
-        queue_forget(&w->front, r->idx + 1);
-        return true;
-    }
-    if (!w->options.obeys) return queue_slots_open_used(p) < queue_slots_open(p);
-    return queue_admit(&w->front, r->idx + 1, false, 1, queue_slots_open(p), p->n_spare, at_us,
-                       after_s);
+/* The end that makes room for it follows from the free slots and the clients ahead of it. */
+static void note_refusal(world *w, world_record *record, uint64_t now_us, uint32_t after_s) {
+    enum { S_MS = 1000 };
+    const queue_slots *p = &w->queue_slots;
+    size_t n_free = u32_less(queue_slots_open(p), queue_slots_open_used(p));
+    record->told_ms = after_s * S_MS;
+    record->refused_us = now_us;
+    record->end_idx = w->n_ends + (w->n_told_open > n_free ? w->n_told_open - n_free : 0);
+    w->n_told_open++;
 }
 
 /* Admission by the daemon's front, ahead of the scheduler; *out_enters false: refused. */
 static inferd_status enter(world *w, const workload_request *r, uint64_t now_us,
                            world_record *record, bool *out_enters, inferd_err *err) {
-    enum { S_MS = 1000 };
-    uint64_t at_us = w->begin_us + now_us;
-    bool again = record->told_ms > 0;
+    bool obeys = w->options.obeys, again = record->told_ms > 0;
+    queue_ask ask = {.asker = {r->tenant_idx, r->model_idx, r->prio},
+                     .n = 1,
+                     .again = !obeys || (again && !w->options.anonymous)};
     uint32_t after_s;
-    *out_enters = has_queue_slot(w, r, record, at_us, &after_s);
+    if (again) w->n_told_open--;
+    *out_enters = queue_slots_ask(&w->queue_slots, &ask, w->begin_us + now_us, &record->qslot,
+                                  &after_s) == QUEUE_HAS_SLOTS;
     record->taken_later = again && *out_enters;
-    if (*out_enters) {
-        queue_slots_take(&w->queue_slots, record->qslot);
-        if (w->options.obeys)
-            queue_note(&w->front, queue_slots_open_used(&w->queue_slots), 0, at_us);
-        return INFERD_OK;
-    }
-    if (!again && after_s <= QUEUE_MAX_S) record->told_ms = after_s * S_MS;
-    if (again || record->told_ms == 0) { // only one retry
+    if (*out_enters) return INFERD_OK;
+    if (!obeys || again || after_s > QUEUE_MAX_S) { // only one retry
         record->is_done = true;
         record->stats.end = STATS_REFUSED;
         return INFERD_OK;
     }
+    note_refusal(w, record, now_us, after_s);
     return push_retry(w, r, now_us + (uint64_t)record->told_ms * 1000, err);
 }
 
@@ -652,4 +661,11 @@ stats_request *world_stats(const world *w) {
     stats_request *out = malloc(size_max(w->n_records, 1) * sizeof *out);
     for (size_t i = 0; out != NULL && i < w->n_records; i++) out[i] = w->records[i].stats;
     return out;
+}
+
+uint32_t world_needed_s(const world *w, const world_record *r) {
+    enum { S_US = 1000000 };
+    if (r->told_ms == 0 || r->end_idx >= w->n_ends) return 0;
+    uint64_t us = w->ends_us[r->end_idx] - r->refused_us;
+    return u32_max((uint32_t)((us + S_US - 1) / S_US), QUEUE_MIN_S);
 }

@@ -76,8 +76,9 @@ typedef struct world_options {
     bool settle; // eager models come up before the first arrival, as far as there is room
     uint32_t verify_iterations; // iterations of a core between two consistency checks; a check also
                                 // follows at the end. 0: never
-    bool told;  // requests pass their targets to the scheduler; else only the figures use them
-    bool obeys; // refused clients come back once, after their Retry-After (queue_slots.h)
+    bool told;      // requests pass their targets to the scheduler; else only the figures use them
+    bool obeys;     // refused clients come back once, after their Retry-After (queue_slots.h)
+    bool anonymous; // obeys: and do not say that it is a retry
     world_worth worth;
     world_future future; // WORLD_WORTH_RATE, _FUTURE; borrowed
 } world_options;
@@ -93,8 +94,10 @@ typedef struct world_record {
     uint64_t begun_us;       // watched: begin of its first step, as times of stats; 0: none began
     inferd_status status;
     bool is_done;
-    uint32_t told_ms; // obeys: Retry-After of its refusal; 0: admitted at once, or no reservation
+    uint32_t told_ms; // obeys: Retry-After of its refusal; 0: admitted, or told more than a minute
     bool taken_later; // it was admitted when it came back
+    uint64_t refused_us; // of that refusal, since begin_us
+    size_t end_idx;      // into world.ends_us: of the end that made room for it (world_needed_s)
 } world_record;
 
 /* A client that comes back. */
@@ -134,9 +137,11 @@ struct world {
     size_t n_unfinished;
     uint64_t begin_us,
         end_us;              // of the run: first possible arrival, and the end of the last request
-    queue_book front;        // of all devices together
-    queue_slots queue_slots; // likewise
-    world_retry *retries;    // [n_retries] a heap by time; owned
+    queue_slots queue_slots; // of all devices together
+    size_t n_told_open;      // clients that were told a time and have not come back
+    uint64_t *ends_us;       // [n_ends] when open slots came free, since begin_us; owned
+    size_t n_ends, ends_capacity;
+    world_retry *retries; // [n_retries] a heap by time; owned
     size_t n_retries, retries_capacity;
     inferd_err failure; // status OK: no failure
     sim_model *sims;    // [n_models] owned
@@ -154,6 +159,10 @@ void world_destroy(world *w); // accepts NULL
 inferd_status world_run(world *w, workload *load, inferd_err *err);
 
 void world_sum(const world *w, world_usage *out);
+/* The shortest Retry-After that would have been long enough for a client that was told a time:
+ * until then slots had come free for it and for all that had been told a time before it and had not
+ * come back.  0: there was none within the run. */
+uint32_t world_needed_s(const world *w, const world_record *r);
 /* The records in the form of stats.h; [n_records], the caller frees it.  NULL: no memory. */
 stats_request *world_stats(const world *w);
 

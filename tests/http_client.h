@@ -32,7 +32,7 @@ static struct {
     uint32_t n_handled, n_gone, n_paused, n_unpaused, n_finished, n_done, n_done_gone;
     int last_status;
     http_request *waiting; // the newest that was not answered at once
-    bool overloaded;
+    unsigned overloaded_s;
     uint64_t deadline_after_us;
 } seen;
 
@@ -132,9 +132,9 @@ static inline int tenant_of_key(void *ctx, bytes key) {
     (void)ctx;
     return key.n == strlen(GOOD_KEY) && memcmp(key.p, GOOD_KEY, key.n) == 0 ? 3 : -1;
 }
-static inline bool overloaded(void *ctx, int tenant) {
+static inline unsigned overloaded_s(void *ctx, int tenant) {
     (void)ctx, (void)tenant;
-    return seen.overloaded;
+    return seen.overloaded_s;
 }
 static inline void finished(void *ctx, const http_request *rq) {
     (void)ctx;
@@ -148,7 +148,7 @@ static inline http_options toy_options(void) {
                           .routes = toy_routes,
                           .n_routes = INFERD_COUNT(toy_routes),
                           .tenant_of_key = tenant_of_key,
-                          .overloaded = overloaded,
+                          .overloaded_s = overloaded_s,
                           .finished = finished};
 }
 

@@ -1,4 +1,4 @@
-/* test_admission.c - what a request reserves, what it costs, how retries are known, and the file.
+/* test_admission.c - what a request reserves, what it costs, what retries get, and the file.
  */
 #include "test.h"
 
@@ -11,9 +11,8 @@
 #include "quota_file.h"
 #include "tenant_limits.h"
 
-enum { N_SLOTS = 64, N_NAMES = 4, CONTEXT = 1000, DAY_S = 86400 };
+enum { N_SLOTS = 64, QUEUE_SLOTS = 4096, N_NAMES = 4, CONTEXT = 1000, DAY_S = 86400 };
 static const int64_t noon_s = (int64_t)20000 * DAY_S + DAY_S / 2;
-static const unsigned char key[16] = {1, 2, 3};
 static char *names[] = {"a", "b", "c", "d", "e", "f"};
 
 /* In the limits of these tests 0 is what was not given; this is a limit of 0. */
@@ -47,6 +46,7 @@ static admission *open_with(const char *folder, config_tenant_limits quota) {
     inferd_err err = {0};
     if (admission_create(folder, N_SLOTS, N_NAMES, &g, &err) != INFERD_OK) printf("%s\n", err.text);
     EXPECT(g != NULL && update(g, 1, &quota, first, 1));
+    queue_slots_init(admission_queue_slots(g), QUEUE_SLOTS);
     return g;
 }
 
@@ -60,7 +60,6 @@ static admission_request ask_for(uint32_t n_prompts, uint32_t n, uint32_t max_to
         request_list[i] = &requests[i];
     }
     return (admission_request){.context = CONTEXT,
-                               .mark = 7,
                                .requests = request_list,
                                .n_requests = n_prompts * n,
                                .n_per_prompt = n,
@@ -73,9 +72,11 @@ static admission_request ask_for(uint32_t n_prompts, uint32_t n, uint32_t max_to
 static bool ask_limits(admission *g, const admission_request *ask, uint64_t now_us, int64_t unix_s,
                        admission_ticket **out, api_error *e) {
     if (!admission_ask_limits(g, ask, now_us, unix_s, out, e)) return false;
-    for (uint32_t i = 0; i < ask->n_requests; i++)
-        queue_slots_take(admission_queue_slots(g), (queue_slot){QUEUE_OPEN, 0});
-    return true;
+    queue_ask slots = {{QUEUE_NO_TENANT, 0, GEN_NORMAL}, ask->n_requests, true};
+    queue_slot at;
+    uint32_t after_s;
+    return queue_slots_ask(admission_queue_slots(g), &slots, now_us, &at, &after_s) ==
+           QUEUE_HAS_SLOTS;
 }
 
 static limits_usage usage_of(admission *g, uint32_t tenant) {
@@ -103,19 +104,6 @@ static void hash_is_siphash(void) {
     char text[16];
     for (int i = 0; i < 16; i++) k[i] = (unsigned char)i, text[i] = (char)i;
     for (size_t n = 0; n < INFERD_COUNT(expected); n++) EXPECT(siphash(k, text, n) == expected[n]);
-}
-
-static void marks_tell_tenants_addresses_and_bodies_apart(void) {
-    bytes here = {"\x7f\0\0\1", 4}, there = {"\x7f\0\0\2", 4}, none = {"", 0};
-    bytes x = {"{\"n\":1}", 7}, y = {"{\"n\":2}", 7};
-    uint64_t mark = admission_mark(key, 0, here, x);
-    EXPECT(mark != 0);
-    EXPECT(admission_mark(key, 0, here, x) == mark);
-    EXPECT(admission_mark(key, 1, here, x) != mark);
-    EXPECT(admission_mark(key, 0, there, x) != mark);
-    EXPECT(admission_mark(key, 0, none, x) != mark);
-    EXPECT(admission_mark(key, 0, here, y) != mark);
-    EXPECT(admission_mark((const unsigned char[16]){9}, 0, here, x) != mark);
 }
 
 static void an_estimate_makes_nothing_too_large(void) {
@@ -331,160 +319,54 @@ static void what_the_engine_refuses_costs_nothing(void) {
 
 /* -- retries -- */
 
-/* Twenty clients with one body: each comes when it was told, and all are let in then. */
-static void clients_with_one_body_keep_their_reservations(void) {
+/* Twenty clients: each comes when it was told and says so, and all are let in then; first tries at
+ * the same moment are not. */
+static void clients_that_say_that_they_retry_are_let_in(void) {
     enum { N = 20, PER_MIN = 60 };
-    for (int says = 0; says < 2; says++) { // whether they say which try it is
-        admission *g = open_with(NULL, (config_tenant_limits){.requests_per_min = PER_MIN});
-        uint64_t now_us = clock_now_us(), due_us[N];
-        admission_ticket *t;
-        admission_request ask = ask_for(1, 1, 5);
-        for (int i = 0; i < PER_MIN; i++) {
-            api_error e = {0};
-            ask.mark = 0;
-            EXPECT(ask_limits(g, &ask, now_us, noon_s, &t, &e));
-            leave(g, t, now_us, noon_s);
-        }
-        ask.mark = 7;
-        for (int i = 0; i < N; i++) {
-            api_error e = {0};
-            ask.first_try = says == 1;
-            if (says == 0) ask.mark = 7 + (uint64_t)i; // then their bodies must differ
-            EXPECT(!ask_limits(g, &ask, now_us, noon_s, &t, &e));
-            due_us[i] = now_us + (uint64_t)e.retry_after_s * 1000000;
-        }
-        for (int i = 0; i < N; i++) {
-            api_error e = {0};
-            EXPECT_EQ(due_us[i], now_us + (uint64_t)(i + 1) * 1000000);
-            ask.first_try = false;
-            if (says == 0) ask.mark = 7 + (uint64_t)i;
-            bool good = ask_limits(g, &ask, due_us[i], noon_s, &t, &e);
-            EXPECT(good);
-            if (good) admission_drop(g, GRANT(t), 1, due_us[i], noon_s);
-        }
-        EXPECT_EQ(usage_of(g, 0).n_bookings, 0);
-        admission_destroy(g);
-    }
-}
-
-/* A newcomer with the same body does not take the place of one who was promised it. */
-static void a_first_try_takes_no_reservation(void) {
-    admission *g = open_with(NULL, (config_tenant_limits){.requests_per_min = 1});
-    uint64_t now_us = clock_now_us();
-    admission_ticket *t;
-    api_error e = {0}, late = {0}, again = {0};
-    admission_request ask = ask_for(1, 1, 5);
-    ask.first_try = true;
-    EXPECT(ask_limits(g, &ask, now_us, noon_s, &t, &e));
-    leave(g, t, now_us, noon_s);
-    EXPECT(!ask_limits(g, &ask, now_us, noon_s, &t, &e));
-    uint64_t due_us = now_us + (uint64_t)e.retry_after_s * 1000000;
-    EXPECT(!ask_limits(g, &ask, due_us, noon_s, &t, &late));
-    ask.first_try = false;
-    EXPECT(ask_limits(g, &ask, due_us, noon_s, &t, &again));
-    leave(g, t, due_us, noon_s);
-    admission_destroy(g);
-}
-
-/* The guess was cut to the rest of the day, and the next day has begun when the client is back. */
-static void a_reservation_is_kept_for_its_request(void) {
-    admission *g =
-        open_with(NULL, (config_tenant_limits){.tokens_per_min = 600, .tokens_per_day = 700});
-    uint64_t now_us = clock_now_us();
-    int64_t morrow_s = noon_s + 86400 / 2;
-    admission_ticket *t;
-    api_error e = {0}, again = {0};
-    admission_request most = ask_for(1, 1, 580);
-    EXPECT(ask_limits(g, &most, now_us, morrow_s - 5, &t, &e));
-    admission_hold(g, GRANT(t), 0, 0);
-    gen_event ev = done(GEN_LENGTH, 580, 10);
-    admission_on_done(g, 0, &ev, now_us, morrow_s - 5);
-    admission_request guess = ask_for(1, 1, GEN_NO_MAX);
-    EXPECT(!ask_limits(g, &guess, now_us, morrow_s - 5, &t, &e));
-    EXPECT_EQ(e.fault, API_TOKEN_RATE);
-    EXPECT_EQ(e.retry_after_s, 10); // for 110 tokens
-    uint64_t due_us = now_us + (uint64_t)e.retry_after_s * 1000000;
-    bool good = ask_limits(g, &guess, due_us, morrow_s + 5, &t, &again);
-    EXPECT(good);
-    if (good) leave(g, t, due_us, morrow_s + 5);
-    admission_destroy(g);
-}
-
-/* All of a tenant's requests of a minute, so that the next are refused. */
-static void use_up(admission *g, uint32_t tenant, uint32_t n, uint64_t now_us) {
+    admission *g = open_with(NULL, (config_tenant_limits){.requests_per_min = PER_MIN});
+    uint64_t now_us = clock_now_us(), due_us[N];
     admission_ticket *t;
     admission_request ask = ask_for(1, 1, 5);
-    ask.tenant = tenant;
-    ask.mark = 0;
-    for (uint32_t i = 0; i < n; i++) {
+    for (int i = 0; i < PER_MIN; i++) {
         api_error e = {0};
         EXPECT(ask_limits(g, &ask, now_us, noon_s, &t, &e));
         leave(g, t, now_us, noon_s);
     }
-}
-
-/* A client that is refused, and comes back when told, just behind another who was told nothing. */
-static bool is_waited_for(admission *g, uint32_t tenant, uint64_t now_us) {
-    admission_ticket *t;
-    api_error e = {0}, other = {0}, again = {0};
-    admission_request ask = ask_for(1, 1, 5);
-    ask.tenant = tenant;
-    ask.mark = 99;
-    EXPECT(!ask_limits(g, &ask, now_us, noon_s, &t, &e));
-    now_us += (uint64_t)e.retry_after_s * 1000000;
-    ask.mark = 98;
-    if (ask_limits(g, &ask, now_us, noon_s, &t, &other)) leave(g, t, now_us, noon_s);
-    ask.mark = 99;
-    bool good = ask_limits(g, &ask, now_us, noon_s, &t, &again);
-    if (good) leave(g, t, now_us, noon_s);
-    return good;
-}
-
-/* Tenants together can be promised more than the list holds: then it takes no more, and a minute
- * later it is empty. */
-static void reservations_are_bounded_and_forgotten(void) {
-    enum { MANY = LIMITS_BOOKINGS_MAX, PER_MIN = 1200, TENANTS = INFERD_COUNT(names) };
-    static const int order[] = {0, 1, 2, 3, 4, 5};
-    config_tenant_limits quotas[TENANTS];
-    for (int i = 0; i < TENANTS; i++)
-        quotas[i] = (config_tenant_limits){.requests_per_min = i == 5 ? 1 : PER_MIN};
-    admission *g = open_with(NULL, quotas[0]);
-    EXPECT(update(g, TENANTS, quotas, order, TENANTS));
-    uint64_t now_us = clock_now_us() + 1000000;
-    admission_ticket *t;
-    uint32_t n_reserved = 0;
-    for (uint32_t tenant = 0; tenant < 5; tenant++) {
-        use_up(g, tenant, PER_MIN, now_us);
-        admission_request ask = ask_for(1, 1, 5);
-        ask.tenant = tenant;
-        for (int i = 0; i < MANY; i++) {
-            api_error e = {0};
-            ask.mark = 1000 + (uint64_t)(tenant * MANY + i);
-            EXPECT(!ask_limits(g, &ask, now_us, noon_s, &t, &e));
-        }
-        n_reserved += usage_of(g, tenant).n_bookings;
-        EXPECT(limits_verify(admission_limits(g), tenant));
+    for (int i = 0; i < N; i++) {
+        api_error e = {0};
+        EXPECT(!ask_limits(g, &ask, now_us, noon_s, &t, &e));
+        due_us[i] = now_us + (uint64_t)e.retry_after_s * 1000000;
+        EXPECT_EQ(due_us[i], now_us + (uint64_t)(i + 1) * 1000000);
     }
-    EXPECT(n_reserved > ADMISSION_RESERVED_MAX);
-    now_us += 120000000;
-    use_up(g, 5, 1, now_us);
-    EXPECT(is_waited_for(g, 5, now_us));
+    for (int i = 0; i + 1 < N; i++) {
+        api_error e = {0}, other = {0};
+        ask.again = false;
+        EXPECT(!ask_limits(g, &ask, due_us[i], noon_s, &t, &other));
+        ask.again = true;
+        EXPECT(ask_limits(g, &ask, due_us[i], noon_s, &t, &e));
+        leave(g, t, due_us[i], noon_s);
+    }
     admission_destroy(g);
 }
 
-/* Who cannot be known by a body is known by the amounts. */
-static void a_client_without_a_mark_has_a_reservation_too(void) {
-    admission *g = open_with(NULL, (config_tenant_limits){.requests_per_min = 1});
+/* The queue is full and its line longer than a minute: no body is read, except for a kept slot. */
+static void an_overload_is_known_before_the_body(void) {
+    enum { N_ALL = 32, N_OPEN = 30 };
+    admission *g = open_with(NULL, (config_tenant_limits){0});
+    queue_slots *p = admission_queue_slots(g);
     uint64_t now_us = clock_now_us();
-    admission_ticket *t;
-    api_error e = {0}, again = {0};
-    use_up(g, 0, 1, now_us);
-    admission_request ask = ask_for(1, 1, 5);
-    ask.mark = 0;
-    EXPECT(!ask_limits(g, &ask, now_us, noon_s, &t, &e));
-    now_us += (uint64_t)e.retry_after_s * 1000000;
-    EXPECT(ask_limits(g, &ask, now_us, noon_s, &t, &again));
-    leave(g, t, now_us, noon_s);
+    queue_slots_init(p, N_ALL);
+    queue_ask one = {{QUEUE_NO_TENANT, 0, GEN_NORMAL}, 1, true};
+    queue_slot at;
+    uint32_t after_s = 0;
+    EXPECT_EQ(admission_is_overloaded(g, -1, GEN_NORMAL, now_us), 0);
+    for (int i = 0; i < N_OPEN; i++)
+        EXPECT_EQ(queue_slots_ask(p, &one, now_us, &at, &after_s), QUEUE_HAS_SLOTS);
+    EXPECT_EQ(admission_is_overloaded(g, -1, GEN_NORMAL, now_us), 0); // a minute is not full
+    while (admission_refuse(g, 1, now_us) <= QUEUE_MAX_S) continue;
+    EXPECT_EQ(admission_is_overloaded(g, -1, GEN_NORMAL, now_us), QUEUE_MAX_S + 1);
+    EXPECT_EQ(admission_is_overloaded(g, -1, GEN_HIGH, now_us), 0);
+    EXPECT_EQ(admission_is_overloaded(g, -1, GEN_NORMAL, now_us + 30 * 1000000), 0);
     admission_destroy(g);
 }
 
@@ -545,7 +427,6 @@ static void a_limit_of_zero_lets_nothing_new_in(void) {
                  rows[i].name);
         EXPECT_STR(error.message, sentence);
         EXPECT_EQ(usage_of(g, 0).refused[LIMITS_CLOSED], 1);
-        EXPECT_EQ(usage_of(g, 0).n_bookings, 0);
         admission_write_headers(g, 0, now_us, lines);
         if (rows[i].header == NULL) {
             EXPECT_STR(lines, "");
@@ -756,7 +637,6 @@ static void a_file_that_cannot_be_used_is_an_error(void) {
 
 static const test_case cases[] = {
     TEST(hash_is_siphash),
-    TEST(marks_tell_tenants_addresses_and_bodies_apart),
     TEST(an_estimate_makes_nothing_too_large),
     TEST(prompts_count_once_and_outputs_each),
     TEST(what_was_computed_is_charged),
@@ -765,11 +645,8 @@ static const test_case cases[] = {
     TEST(a_guess_is_cut_to_what_is_left_of_the_day),
     TEST(each_refusal_has_its_code),
     TEST(what_the_engine_refuses_costs_nothing),
-    TEST(clients_with_one_body_keep_their_reservations),
-    TEST(a_first_try_takes_no_reservation),
-    TEST(a_reservation_is_kept_for_its_request),
-    TEST(reservations_are_bounded_and_forgotten),
-    TEST(a_client_without_a_mark_has_a_reservation_too),
+    TEST(clients_that_say_that_they_retry_are_let_in),
+    TEST(an_overload_is_known_before_the_body),
     TEST(headers_are_lines),
     TEST(a_limit_of_zero_lets_nothing_new_in),
     TEST(tenants_have_the_limits_of_their_names),

@@ -470,13 +470,13 @@ static void headers_name_class_and_targets(void) {
     EXPECT_EQ(h.named_class, GEN_BATCH);
     EXPECT_EQ(h.ttft_target_ms, 86400000);
     EXPECT_EQ(h.tpot_target_ms, 25);
-    EXPECT(h.first_try);
+    EXPECT(!h.again);
     header_row none[] = {{"x-stainless-retry-count", "10"}, {NULL, NULL}};
     EXPECT(api_hints_read(find_header, none, &h, &e));
     EXPECT_EQ(h.named_class, -1);
     EXPECT_EQ(h.ttft_target_ms, 0);
     EXPECT_EQ(h.tpot_target_ms, 0);
-    EXPECT(!h.first_try);
+    EXPECT(h.again);
     header_row theirs[] = {{"x-llm-d-slo-ttft-ms", "7"}, {NULL, NULL}};
     EXPECT(api_hints_read(find_header, theirs, &h, &e));
     EXPECT_EQ(h.ttft_target_ms, 7);

@@ -268,11 +268,12 @@ static void descriptors_are_raised_or_the_lack_is_told(void) {
 static void overload_is_said_before_the_body(void) {
     http_options o = toy_options();
     start(&o);
-    seen.overloaded = true;
+    seen.overloaded_s = 61;
     int fd = client_with(POST("/v1/echo") "Content-Length: 100000\r\n\r\n");
     client_read(fd, &r, 1000);
     EXPECT_EQ(reply_status(&r), 503);
-    EXPECT(reply_has(&r, "\r\nRetry-After: "));
+    EXPECT(reply_has(&r, "\r\nRetry-After: 61\r\n"));
+    EXPECT(reply_has(&r, "\r\nx-should-retry: false\r\n"));
     EXPECT(r.closed);
     close(fd);
     fd = client_connect();

@@ -51,7 +51,7 @@ static limits *open_limits(uint32_t n) { // tenants t0, t1, ...
 }
 static void use(limits *l, uint32_t number, int64_t unix_s, uint64_t tokens) {
     limits_answer answer;
-    limits_ask ask = {0, 1, tokens};
+    limits_ask ask = {1, tokens, false};
     EXPECT(limits_admit(l, number, 0, unix_s, &ask, &answer));
     limits_settle(l, number, 0, unix_s, &ask, tokens);
 }
@@ -92,7 +92,7 @@ static void use_survives(void) {
     use(l, 0, noon, 100);
     use(l, 2, noon - DAY_S, 70); // the month before
     limits_answer answer;
-    EXPECT(limits_admit(l, 0, 0, noon, &(limits_ask){0, 1, 30}, &answer)); // runs when killed
+    EXPECT(limits_admit(l, 0, 0, noon, &(limits_ask){1, 30, false}, &answer)); // runs when killed
     EXPECT_EQ(save(q, l, 5 * S, noon), INFERD_OK);
     EXPECT_STR(read_back(),
                "{\"version\":1,\"tenants\":{\n"

@@ -36,9 +36,9 @@ static limits *open_limits(limits_spec spec) {
 static void set(limits *l, limits_spec spec, uint64_t now_us) {
     EXPECT_EQ(limits_set_tenant(l, 0, "alice", &spec, now_us, NULL), INFERD_OK);
 }
-static bool ask_at(limits *l, uint64_t now_us, int64_t unix_s, uint64_t mark, uint32_t n,
+static bool ask_at(limits *l, uint64_t now_us, int64_t unix_s, bool again, uint32_t n,
                    uint64_t tokens) {
-    bool admitted = limits_admit(l, 0, now_us, unix_s, &(limits_ask){mark, n, tokens}, &answer);
+    bool admitted = limits_admit(l, 0, now_us, unix_s, &(limits_ask){n, tokens, again}, &answer);
     EXPECT_EQ(admitted, answer.reason == LIMITS_ADMITTED);
     EXPECT_EQ(admitted, answer.text[0] == 0);
     bool in_vain = answer.reason == LIMITS_TOO_LARGE || answer.reason == LIMITS_CLOSED;
@@ -46,12 +46,12 @@ static bool ask_at(limits *l, uint64_t now_us, int64_t unix_s, uint64_t mark, ui
     EXPECT(limits_verify(l, 0));
     return admitted;
 }
-static bool ask(limits *l, uint64_t now_us, uint64_t mark, uint32_t n, uint64_t tokens) {
-    return ask_at(l, now_us, noon, mark, n, tokens);
+static bool ask(limits *l, uint64_t now_us, bool again, uint32_t n, uint64_t tokens) {
+    return ask_at(l, now_us, noon, again, n, tokens);
 }
 static void settle_at(limits *l, uint64_t now_us, int64_t unix_s, uint32_t n, uint64_t tokens,
                       uint64_t used) {
-    limits_settle(l, 0, now_us, unix_s, &(limits_ask){0, n, tokens}, used);
+    limits_settle(l, 0, now_us, unix_s, &(limits_ask){n, tokens, false}, used);
     EXPECT(limits_verify(l, 0));
 }
 static void settle(limits *l, uint64_t now_us, uint32_t n, uint64_t tokens, uint64_t used) {
@@ -75,7 +75,7 @@ static uint64_t number(const char *text) {
 
 static void no_limits_refuse_nothing(void) {
     limits *l = open_limits((limits_spec){0});
-    for (int i = 0; i < 1000; i++) EXPECT(ask(l, T0, 0, 128, 1000000));
+    for (int i = 0; i < 1000; i++) EXPECT(ask(l, T0, false, 128, 1000000));
     limits_headers h = headers(l, T0);
     EXPECT_STR(h.limit_requests, "");
     EXPECT_STR(h.remaining_tokens, "");
@@ -88,15 +88,16 @@ static void no_limits_refuse_nothing(void) {
 
 static void requests_refill_one_by_one(void) {
     limits *l = open_limits((limits_spec){.requests_per_min = 60});
-    for (int i = 0; i < 58; i++) EXPECT(ask(l, T0, 0, 1, 5));
-    EXPECT(!ask(l, T0, 0, 3, 5)); // all or nothing
+    for (int i = 0; i < 58; i++) EXPECT(ask(l, T0, false, 1, 5));
+    EXPECT(!ask(l, T0, false, 3, 5)); // all or nothing
     EXPECT_STR(answer.text, "of 60 requests per minute 2 are left now, this request counts as 3; "
                             "try again in 1 s");
     EXPECT_EQ(usage(l, noon).running, 58);
-    EXPECT(!ask(l, T0 + S - 1, 7, 3, 6)); // a newcomer; one is due at T0 + 1 s
+    EXPECT(!ask(l, T0 + S - 1, false, 3, 6)); // behind the one that comes at T0 + 1 s
     EXPECT_EQ(answer.retry_after_s, 4);
-    EXPECT(ask(l, T0 + S, 0, 3, 5));
-    EXPECT(!ask(l, T0 + S, 0, 1, 5));
+    EXPECT(!ask(l, T0 + S, false, 2, 5)); // three are there, two are due in two seconds
+    EXPECT(ask(l, T0 + S, true, 3, 5));
+    EXPECT(!ask(l, T0 + S, false, 1, 5));
     EXPECT_EQ(answer.reason, LIMITS_REQUESTS);
     settle(l, T0 + S, 58, 58 * 5, 0); // requests are not given back
     limits_headers h = headers(l, T0 + S);
@@ -111,24 +112,24 @@ static void requests_refill_one_by_one(void) {
 
 static void tokens_are_given_back_and_charged(void) {
     limits *l = open_limits((limits_spec){.tokens_per_min = 6000}); // 100 per second
-    EXPECT(ask(l, T0, 0, 1, 4000));
+    EXPECT(ask(l, T0, false, 1, 4000));
     EXPECT_STR(headers(l, T0).remaining_tokens, "2000");
     settle(l, T0, 1, 4000, 1000); // cancelled after a quarter
     EXPECT_STR(headers(l, T0).remaining_tokens, "5000");
-    EXPECT(ask(l, T0, 0, 1, 5000));
+    EXPECT(ask(l, T0, false, 1, 5000));
     settle(l, T0, 1, 5000, 6200); // 1,200 over
     EXPECT_STR(headers(l, T0).remaining_tokens, "0");
     EXPECT_STR(headers(l, T0).reset_tokens, "1m12s");
-    EXPECT(!ask(l, T0, 1, 1, 50));
+    EXPECT(!ask(l, T0, false, 1, 50));
     EXPECT_STR(answer.text, "of 6000 tokens per minute 0 are left now, this request needs 50 "
                             "(prompt and output); try again in 13 s");
     EXPECT_EQ(answer.reason, LIMITS_TOKENS);
-    EXPECT(!ask(l, T0 + 12 * (uint64_t)S, 2, 1, 1)); // repaid, to the last token
-    EXPECT(ask(l, T0 + 13 * (uint64_t)S, 1, 1, 50));
+    EXPECT(!ask(l, T0 + 12 * (uint64_t)S, false, 1, 1)); // repaid, to the last token
+    EXPECT(ask(l, T0 + 13 * (uint64_t)S, false, 1, 50));
     settle(l, T0 + 13 * (uint64_t)S, 1, 50, 0);
     EXPECT_EQ(usage(l, noon).used_day, 7200);
     /* More than the bucket lacks is not put in. */
-    EXPECT(ask(l, T0 + 200 * (uint64_t)S, 0, 1, 100));
+    EXPECT(ask(l, T0 + 200 * (uint64_t)S, false, 1, 100));
     settle(l, T0 + 300 * (uint64_t)S, 1, 100, 0);
     EXPECT_STR(headers(l, T0 + 300 * (uint64_t)S).remaining_tokens, "6000");
     limits_destroy(l);
@@ -147,31 +148,30 @@ static void what_fits_no_window_is_told_so(void) {
     };
     for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
         limits *l = open_limits(rows[i].spec);
-        EXPECT(!ask(l, T0, 1, 5, 100));
+        EXPECT(!ask(l, T0, false, 5, 100));
         EXPECT_EQ(answer.reason, LIMITS_TOO_LARGE);
         EXPECT_EQ(answer.retry_after_s, 0);
-        EXPECT(!answer.booked);
         EXPECT(strstr(answer.text, rows[i].sentence) != NULL);
-        EXPECT(ask(l, T0, 1, 4, 99)); // all of the window
+        EXPECT(ask(l, T0, false, 4, 99)); // all of the window
         EXPECT_EQ(usage(l, noon).refused[LIMITS_TOO_LARGE], 1);
-        EXPECT_EQ(usage(l, noon).n_bookings, 0);
         limits_destroy(l);
     }
     limits *l = open_limits((limits_spec){0});
-    EXPECT(!ask(l, T0, 0, 1, LIMITS_ASK_TOKENS_MAX + 1));
-    EXPECT(ask(l, T0, 0, 1, LIMITS_ASK_TOKENS_MAX));
+    EXPECT(!ask(l, T0, false, 1, LIMITS_ASK_TOKENS_MAX + 1));
+    EXPECT(ask(l, T0, false, 1, LIMITS_ASK_TOKENS_MAX));
     limits_destroy(l);
 }
 
 static void slots_are_given_back(void) {
     limits *l = open_limits((limits_spec){.concurrent = 3});
-    EXPECT(ask(l, T0, 0, 2, 10));
-    EXPECT(!ask(l, T0, 9, 2, 10));
+    EXPECT(ask(l, T0, false, 2, 10));
+    EXPECT(!ask(l, T0, false, 2, 10));
     EXPECT_EQ(answer.reason, LIMITS_CONCURRENT);
-    EXPECT(strstr(answer.text, "2 of at most 3 requests at once are running and 0 clients have") !=
-           NULL);
+    EXPECT(strstr(answer.text,
+                  "2 of at most 3 requests at once are running, this request counts as "
+                  "2; try again in") != NULL);
     settle(l, T0 + S, 2, 10, 0);
-    EXPECT(ask(l, T0 + S, 9, 2, 10));
+    EXPECT(ask(l, T0 + S, true, 2, 10));
     settle(l, T0 + 2 * S, 2, 10, 0);
     EXPECT_EQ(usage(l, noon).running, 0);
     limits_destroy(l);
@@ -184,11 +184,11 @@ static void waiting_for_a_slot_follows_how_long_requests_take(void) {
         for (int round = 0; round < 40; round++, now_us += duration_s * S)
             for (int i = 0; i < 10; i++) {
                 if (round > 0) settle(l, now_us, 1, 5, 5);
-                EXPECT(ask(l, now_us, 0, 1, 5));
+                EXPECT(ask(l, now_us, false, 1, 5));
             }
         uint32_t told = 0;
         for (uint64_t k = 1; k <= 20; k++) { // two rounds of them
-            EXPECT(!ask(l, now_us - S / 2, k, 1, 5));
+            EXPECT(!ask(l, now_us - S / 2, false, 1, 5));
             EXPECT(answer.retry_after_s >= told);
             told = answer.retry_after_s;
         }
@@ -199,7 +199,7 @@ static void waiting_for_a_slot_follows_how_long_requests_take(void) {
 
 static void headers_spell_times_like_clients_read_them(void) {
     limits *l = open_limits((limits_spec){.requests_per_min = 60000, .tokens_per_min = 60});
-    EXPECT(ask(l, T0, 0, 120, 1));
+    EXPECT(ask(l, T0, false, 120, 1));
     EXPECT_STR(headers(l, T0).reset_requests, "120ms");
     EXPECT_STR(headers(l, T0).reset_tokens, "1s");
     EXPECT_STR(headers(l, T0 + 1).reset_requests, "120ms"); // rounded up
@@ -208,147 +208,78 @@ static void headers_spell_times_like_clients_read_them(void) {
     EXPECT_STR(headers(l, T0 + 1001).reset_requests, "119ms");
     settle(l, T0, 120, 1, 360);
     EXPECT_STR(headers(l, T0).reset_tokens, "6m0s");
-    EXPECT(ask(l, T0, 0, 1, 0)); // no tokens, none missing
+    EXPECT(ask(l, T0, false, 1, 0)); // no tokens, none missing
     settle(l, T0, 1, 0, 3661 - 360);
     EXPECT_STR(headers(l, T0).reset_tokens, "1h1m1s");
     limits_destroy(l);
 }
 
-/* ---- promises ---- */
+/* ---- the line of refused requests ---- */
 
 static void refused_clients_are_told_different_times(void) {
     limits *l = open_limits((limits_spec){.requests_per_min = 30}); // one in two seconds
-    for (int i = 0; i < 30; i++) EXPECT(ask(l, T0, 0, 1, 1));
-    for (uint64_t k = 1; k <= 30; k++) {
-        EXPECT(!ask(l, T0, k, 1, 1));
+    for (int i = 0; i < 30; i++) EXPECT(ask(l, T0, false, 1, 1));
+    for (uint32_t k = 1; k <= 30; k++) {
+        EXPECT(!ask(l, T0, false, 1, 1));
         EXPECT_EQ(answer.retry_after_s, 2 * k);
-        EXPECT(answer.booked);
+        EXPECT(strstr(answer.text, "or later") == NULL);
     }
-    EXPECT(!ask(l, T0, 31, 1, 1)); // the next minute is promised
+    EXPECT(!ask(l, T0, false, 1, 1)); // the line is a minute long
     EXPECT_EQ(answer.retry_after_s, LIMITS_RETRY_MAX_S);
-    EXPECT(!answer.booked);
     EXPECT(strstr(answer.text, "try again in 60 s, or later") != NULL);
     for (uint64_t k = 1; k <= 30; k++) {
         uint64_t due_us = T0 + 2 * k * S;
-        EXPECT(!ask(l, due_us, 1000 + k, 1, 1)); // a newcomer does not get what is due to another
-        EXPECT(ask(l, due_us + 150000, k, 1, 1));
+        EXPECT(k == 30 || !ask(l, due_us, false, 1, 1)); // a first try is behind the line
+        EXPECT(ask(l, due_us + 150000, true, 1, 1));
     }
-    EXPECT_EQ(usage(l, noon).refused[LIMITS_REQUESTS], 61);
+    EXPECT_EQ(usage(l, noon).refused[LIMITS_REQUESTS], 60);
     limits_destroy(l);
 }
 
-static void an_unclaimed_reservation_is_forgotten(void) {
+/* Nothing is known of a client that does not come back: the line ends at its time all the same. */
+static void the_line_gets_shorter_without_its_clients(void) {
     limits *l = open_limits((limits_spec){.requests_per_min = 60});
-    EXPECT(ask(l, T0, 0, 60, 1));
-    EXPECT(!ask(l, T0, 1, 5, 1));
+    EXPECT(ask(l, T0, false, 60, 1));
+    EXPECT(!ask(l, T0, false, 5, 1));
     EXPECT_EQ(answer.retry_after_s, 5);
-    uint64_t due_us = T0 + 5 * S, end_us = due_us + LIMITS_GRACE_US;
-    limits *other = open_limits((limits_spec){.requests_per_min = 60});
-    EXPECT(ask(other, T0, 0, 60, 1) && !ask(other, T0, 1, 5, 1));
-    EXPECT(!ask(other, end_us, 2, 3, 1));                       // one is left beside the promise
-    EXPECT_STR(headers(other, end_us).remaining_requests, "0"); // two promises now
-    limits_destroy(other);
-    EXPECT_STR(headers(l, end_us).remaining_requests, "1");
-    EXPECT_STR(headers(l, end_us + 1).remaining_requests, "6");
-    EXPECT(ask(l, end_us + 1, 2, 6, 1));
-    EXPECT_EQ(usage(l, noon).n_bookings, 0);
-    EXPECT(!ask(l, end_us + 1, 1, 5, 1)); // it comes too late, and waits like others
+    EXPECT_STR(headers(l, T0 + 3 * S).remaining_requests, "1"); // three, and two are due
+    EXPECT_STR(headers(l, T0 + 4 * S).remaining_requests, "3");
+    EXPECT_STR(headers(l, T0 + 5 * S).remaining_requests, "5");
+    EXPECT(ask(l, T0 + 5 * S, false, 5, 1));
     limits_destroy(l);
 }
 
-static void an_early_client_keeps_one_booking(void) {
+static void a_first_try_leaves_what_the_line_needs(void) {
+    limits *l = open_limits((limits_spec){.concurrent = 4, .tokens_per_min = 60});
+    EXPECT(ask(l, T0, false, 1, 60));
+    EXPECT(!ask(l, T0, false, 1, 60));
+    EXPECT_EQ(answer.retry_after_s, 60);
+    EXPECT(!ask(l, T0 + 31 * S, false, 1, 30)); // 31 are there, 2 are due
+    EXPECT(ask(l, T0 + 31 * S, false, 1, 29));
+    EXPECT(ask(l, T0 + 31 * S, true, 1, 2)); // a retry leaves none
+    limits_destroy(l);
+}
+
+static void a_client_that_comes_early_gets_a_later_time(void) {
     limits *l = open_limits((limits_spec){.requests_per_min = 60});
-    EXPECT(ask(l, T0, 0, 60, 1));
-    for (uint64_t k = 1; k <= 10; k++) EXPECT(!ask(l, T0, k, 1, 1));
-    for (uint64_t ms = 0; ms <= 9000; ms += 10) {
-        EXPECT(!ask(l, T0 + ms * 1000, 10, 1, 1)); // does not listen, and gets nothing by it
-        uint64_t waited_s = (ms + 999) / 1000;
-        EXPECT(answer.retry_after_s <= 11 - waited_s + 1);
-        EXPECT(usage(l, noon).n_bookings <= 10);
-        if (ms > 1000 && ms % 1000 == 100) EXPECT(ask(l, T0 + ms * 1000, ms / 1000, 1, 1));
-    }
+    EXPECT(ask(l, T0, false, 60, 1));
+    for (uint32_t k = 1; k <= 10; k++) EXPECT(!ask(l, T0, false, 1, 1));
+    EXPECT_EQ(answer.retry_after_s, 10);
+    EXPECT(!ask(l, T0 + S / 2, true, 1, 1));
+    EXPECT_EQ(answer.retry_after_s, 11); // 10.5 s
     limits_destroy(l);
 }
 
-static void without_a_mark_amounts_find_the_booking(void) {
-    limits *l = open_limits((limits_spec){.tokens_per_min = 6000});
-    EXPECT(ask(l, T0, 0, 1, 6000));
-    EXPECT(!ask(l, T0, 0, 1, 300)); // due in 3 s
-    EXPECT(!ask(l, T0, 0, 1, 200)); // in 5 s
-    EXPECT_EQ(answer.retry_after_s, 5);
-    EXPECT(!ask(l, T0 + 3 * S, 0, 1, 299)); // looks like a newcomer
-    EXPECT(!ask(l, T0 + 3 * S, 5, 1, 300)); // says that it is another
-    EXPECT(ask(l, T0 + 3 * S, 0, 1, 300));
-    EXPECT(!ask(l, T0 + 3 * S, 0, 1, 200)); // early: a second booking
-    EXPECT_EQ(usage(l, noon).n_bookings, 4);
-    EXPECT(ask(l, T0 + 5 * S, 0, 1, 200));
-    limits_destroy(l);
-}
-
-static void a_booking_covers_no_more_than_was_booked(void) {
-    limits *l = open_limits((limits_spec){.tokens_per_min = 6000});
-    EXPECT(ask(l, T0, 0, 1, 6000));
-    EXPECT(!ask(l, T0, 1, 1, 100)); // due in 1 s
-    EXPECT(!ask(l, T0, 2, 1, 150)); // in 3 s, 50 to spare
-    EXPECT_EQ(answer.retry_after_s, 3);
-    EXPECT(!ask(l, T0 + 1600000, 1, 1, 151)); // 160 are there, but the other would lack one
-    EXPECT(ask(l, T0 + 3 * S, 2, 1, 150));
-    limits_destroy(l);
-}
-
-static void small_ones_pass_where_they_harm_no_reservation(void) {
-    limits *l = open_limits((limits_spec){.tokens_per_min = 120}); // two per second
-    EXPECT(ask(l, T0, 0, 1, 120));
-    EXPECT(!ask(l, T0 + S / 2, 1, 1, 30)); // has 30 at T0 + 15 s, is told T0 + 15.5 s
-    EXPECT_EQ(answer.retry_after_s, 15);
-    EXPECT_STR(headers(l, T0 + S / 2).remaining_tokens, "1");
-    EXPECT(ask(l, T0 + S / 2, 2, 1, 1)); // the half second that the other waits too long
-    EXPECT(!ask(l, T0 + S / 2, 3, 1, 1));
-    EXPECT_EQ(answer.retry_after_s, 16);
-    EXPECT(ask(l, T0 + S / 2 + 15 * S, 1, 1, 30));
-    limits_destroy(l);
-}
-
-static void a_short_one_is_reserved_between_long_ones(void) {
-    limits *l = open_limits((limits_spec){.requests_per_min = 60, .tokens_per_min = 6000});
-    EXPECT(ask(l, T0, 0, 1, 6000));
-    EXPECT(!ask(l, T0, 1, 1, 4000));
-    EXPECT_EQ(answer.retry_after_s, 40);
-    EXPECT(!ask(l, T0 + S / 2, 2, 1, 40));         // 50 are there, but the first needs them
-    EXPECT_EQ(answer.retry_after_s, 40);           // at T0 + 40.5 s
-    EXPECT(!ask(l, T0 + S / 2, 3, 1, 0) == false); // needs no tokens
-    EXPECT(ask(l, T0 + 40 * (uint64_t)S, 1, 1, 4000));
-    limits_destroy(l);
-}
-
-static void a_full_bucket_gains_nothing_for_the_next(void) {
-    limits *l = open_limits((limits_spec){.tokens_per_min = 120}); // two per second
-    EXPECT(ask(l, T0, 0, 1, 1));
-    EXPECT(!ask(l, T0 + S / 4, 1, 1, 120)); // full at T0 + 0.5 s, told T0 + 1.25 s
-    EXPECT_EQ(answer.retry_after_s, 1);
-    EXPECT(!ask(l, T0 + S / 4, 2, 1, 1));
-    EXPECT_EQ(answer.retry_after_s, 2); // there at T0 + 1.75 s
-    EXPECT(ask(l, T0 + S + S / 4, 1, 1, 120));
-    EXPECT(ask(l, T0 + 2 * S + S / 4, 2, 1, 1));
-    limits_destroy(l);
-}
-
-static void bookings_are_bounded(void) {
-    limits *l = open_limits((limits_spec){.requests_per_min = 60000});
-    EXPECT(ask(l, T0, 0, 60000, 0));
-    for (uint64_t k = 1; k <= LIMITS_BOOKINGS_MAX; k++) {
-        EXPECT(!limits_admit(l, 0, T0, noon, &(limits_ask){k, 10, 0}, &answer));
-        EXPECT(answer.booked);
-        EXPECT_EQ(answer.retry_after_s, (k + 99) / 100);
-    }
-    for (uint64_t k = 1; k <= 50; k++) {
-        EXPECT(!ask(l, T0, LIMITS_BOOKINGS_MAX + k, 10, 0));
-        EXPECT(!answer.booked);
-        EXPECT_EQ(answer.retry_after_s, 11); // likely, but nobody holds it
-    }
-    EXPECT_EQ(usage(l, noon).n_bookings, LIMITS_BOOKINGS_MAX);
-    EXPECT(ask(l, T0 + 13 * S, 0, 13000, 0)); // all expired
-    EXPECT_EQ(usage(l, noon).n_bookings, 0);
+/* A debt is repaid while the line is waited for, and what is left of it after that. */
+static void a_debt_comes_before_the_line(void) {
+    limits *l = open_limits((limits_spec){.tokens_per_min = 6000}); // 100 per second
+    EXPECT(ask(l, T0, false, 1, 6000));
+    EXPECT(!ask(l, T0, false, 1, 200)); // the line ends in 2 s
+    settle(l, T0, 1, 6000, 6500);
+    EXPECT(!ask(l, T0, false, 1, 100));
+    EXPECT_EQ(answer.retry_after_s, 6); // 500 and 100
+    EXPECT(!ask(l, T0, false, 1, 300));
+    EXPECT_EQ(answer.retry_after_s, 9);
     limits_destroy(l);
 }
 
@@ -393,7 +324,7 @@ static void no_drift_however_small_the_steps(void) {
         limits *l = open_limits((limits_spec){.tokens_per_min = rates[i]});
         model m = {(__int128)rates[i] * 60 * S, rates[i], T0};
         seed(i + 1);
-        EXPECT(ask(l, T0, 0, 1, rates[i]));
+        EXPECT(ask(l, T0, false, 1, rates[i]));
         m.level = 0;
         for (uint64_t now_us = T0; now_us < T0 + 30 * (uint64_t)S;) {
             now_us += draw_in(1, 50000);
@@ -406,18 +337,18 @@ static void no_drift_however_small_the_steps(void) {
         EXPECT_EQ(number(headers(l, T0 + 60 * (uint64_t)S).remaining_tokens), rates[i]);
         uint64_t century_us = (uint64_t)100 * 366 * DAY_S * S;
         EXPECT_EQ(number(headers(l, T0 + century_us).remaining_tokens), rates[i]);
-        EXPECT(ask(l, T0 + century_us, 0, 1, rates[i]));
-        EXPECT(!ask(l, T0 + century_us, 1, 1, 1));
+        EXPECT(ask(l, T0 + century_us, false, 1, rates[i]));
+        EXPECT(!ask(l, T0 + century_us, false, 1, 1));
         EXPECT_STR(headers(l, T0).remaining_tokens, "0");                // time does not go back
         settle(l, T0 + century_us, 1, rates[i], (uint64_t)2 * rates[i]); // a debt of a minute
         EXPECT_STR(headers(l, T0 + century_us).reset_tokens, "2m0s");
         EXPECT_STR(headers(l, T0 + century_us + 60 * (uint64_t)S).remaining_tokens, "0");
         EXPECT_EQ(number(headers(l, T0 + 2 * century_us).remaining_tokens), rates[i]);
         for (int k = 0; k < 100; k++) { // as deep as it goes
-            EXPECT(ask(l, T0 + 2 * century_us, 0, 0, 0));
+            EXPECT(ask(l, T0 + 2 * century_us, false, 0, 0));
             settle(l, T0 + 2 * century_us, 0, 0, UINT64_MAX);
         }
-        EXPECT(!ask(l, T0 + 2 * century_us + 60 * (uint64_t)S, 1, 1, 1));
+        EXPECT(!ask(l, T0 + 2 * century_us + 60 * (uint64_t)S, false, 1, 1));
         EXPECT_EQ(usage(l, noon).used_day, INT64_MAX);
         limits_destroy(l);
     }
@@ -425,13 +356,13 @@ static void no_drift_however_small_the_steps(void) {
 
 static void the_last_part_is_waited_for(void) {
     limits *l = open_limits((limits_spec){.tokens_per_min = 7}); // one in 8,571,428.57 us
-    EXPECT(ask(l, T0, 0, 1, 1));
+    EXPECT(ask(l, T0, false, 1, 1));
     EXPECT_STR(headers(l, T0 + 8571428).remaining_tokens, "6");
     EXPECT_STR(headers(l, T0 + 8571429).remaining_tokens, "7");
     EXPECT(limits_verify(l, 0));
     limits_destroy(l);
     l = open_limits((limits_spec){.tokens_per_min = 1});
-    EXPECT(ask(l, T0, 0, 1, 1));
+    EXPECT(ask(l, T0, false, 1, 1));
     EXPECT_STR(headers(l, T0 + 60 * (uint64_t)S + 1).remaining_tokens, "1");
     EXPECT(limits_verify(l, 0)); // not a part more than full
     limits_destroy(l);
@@ -471,11 +402,10 @@ static void random_sequences_conserve(uint64_t n_seed, bool frozen) {
         } else {
             running r = {(uint32_t)draw_in(1, u32_min(4, u32_min(rpm, at_once))),
                          draw_in(0, tpm / 4)};
-            bool booked = usage(l, noon).n_bookings > 0;
             bool fits = requests.level >= (__int128)r.n * 60 * S && n_running + r.n <= at_once &&
                         (r.tokens == 0 || tokens.level >= (__int128)r.tokens * 60 * S) &&
                         used + reserved + r.tokens <= month;
-            bool admitted = ask(l, now_us, draw() % 3, r.n, r.tokens);
+            bool again = draw() % 3 > 0, admitted = ask(l, now_us, again, r.n, r.tokens);
             if (admitted) {
                 EXPECT(fits);
                 requests.level -= (__int128)r.n * 60 * S;
@@ -484,7 +414,7 @@ static void random_sequences_conserve(uint64_t n_seed, bool frozen) {
                 list[n_list++] = r;
                 n_admitted++;
             } else {
-                EXPECT(booked || !fits); // without promises nothing is kept back
+                EXPECT(!again || !fits); // nothing is kept back from a retry
                 n_refused++;
             }
         }
@@ -540,36 +470,35 @@ static int64_t at_date(int year, int month, int day, int second) {
 static void a_day_ends_at_midnight(void) {
     limits *l = open_limits((limits_spec){.tokens_per_day = 1000});
     int64_t evening = at_date(2026, 1, 1, DAY_S - 100);
-    EXPECT(ask_at(l, T0, evening, 0, 1, 600));
-    EXPECT(!ask_at(l, T0, evening, 0, 1, 401)); // what is reserved counts
+    EXPECT(ask_at(l, T0, evening, false, 1, 600));
+    EXPECT(!ask_at(l, T0, evening, false, 1, 401)); // what is reserved counts
     EXPECT_EQ(answer.reason, LIMITS_DAY);
-    EXPECT_EQ(answer.retry_after_s, 10); // none has ended yet
-    EXPECT(!answer.booked);
+    EXPECT_EQ(answer.retry_after_s, 4); // none has ended yet
     EXPECT_STR(answer.text,
                "of 1000 tokens per day (UTC) 0 are used and 600 reserved by 1 running requests; "
-               "this request needs 401, and fits when they use less than that; try again in 10 s");
+               "this request needs 401, and fits when they use less than that; try again in 4 s");
     settle_at(l, T0, evening, 1, 600, 500);
-    EXPECT(!ask_at(l, T0, evening, 0, 1, 501));
+    EXPECT(!ask_at(l, T0, evening, false, 1, 501));
     EXPECT_EQ(answer.retry_after_s, 100);
     EXPECT_STR(answer.text,
                "of 1000 tokens per day (UTC) 500 are used and 0 reserved by running requests; this "
                "request needs 501; the next day begins in 100 s");
-    EXPECT(ask_at(l, T0, evening + 1, 0, 1, 500));
-    EXPECT(!ask_at(l, T0, evening + 99, 0, 1, 1));
+    EXPECT(ask_at(l, T0, evening + 1, false, 1, 500));
+    EXPECT(!ask_at(l, T0, evening + 99, false, 1, 1));
     EXPECT_EQ(answer.retry_after_s, 1);
-    EXPECT(!ask_at(l, T0, evening + 100, 0, 1, 501)); // it runs across, and counts here now
+    EXPECT(!ask_at(l, T0, evening + 100, false, 1, 501)); // it runs across, and counts here now
     EXPECT_EQ(answer.reason, LIMITS_DAY);
     EXPECT_EQ(answer.retry_after_s, 1);
     EXPECT_EQ(usage(l, evening + 100).used_day, 0);
-    EXPECT(ask_at(l, T0, evening + 100, 0, 1, 500));
+    EXPECT(ask_at(l, T0, evening + 100, false, 1, 500));
     settle_at(l, T0, evening + 110, 1, 500, 450); // charged where it ends
     EXPECT_EQ(usage(l, evening + 110).used_day, 450);
     EXPECT_EQ(usage(l, evening + 110).used_month, 950);
     EXPECT_EQ(usage(l, evening + DAY_S + 110).used_day, 0);
     EXPECT_EQ(usage(l, evening + DAY_S + 110).used_month, 950);
-    EXPECT(!ask_at(l, T0, evening + 110, 0, 1, 551));
+    EXPECT(!ask_at(l, T0, evening + 110, false, 1, 551));
     EXPECT_EQ(answer.retry_after_s, DAY_S - 10);
-    EXPECT(ask_at(l, T0, evening + 110, 0, 1, 50));
+    EXPECT(ask_at(l, T0, evening + 110, false, 1, 50));
     limits_destroy(l);
 }
 
@@ -582,17 +511,17 @@ static void a_month_is_as_long_as_it_is(void) {
         limits *l = open_limits((limits_spec){.tokens_per_day = 900, .tokens_per_month = 1000});
         int64_t begin = at_date(rows[i].year, rows[i].month, 1, 0);
         int64_t end = begin + (int64_t)rows[i].days * DAY_S;
-        EXPECT(ask_at(l, T0, begin, 0, 1, 900));
+        EXPECT(ask_at(l, T0, begin, false, 1, 900));
         settle_at(l, T0, begin, 1, 900, 900);
-        EXPECT(!ask_at(l, T0, begin, 0, 1, 100));
+        EXPECT(!ask_at(l, T0, begin, false, 1, 100));
         EXPECT_EQ(answer.reason, LIMITS_DAY);
-        EXPECT(!ask_at(l, T0, begin, 0, 1, 101)); // both: the one that lasts longer is told
+        EXPECT(!ask_at(l, T0, begin, false, 1, 101)); // both: the one that lasts longer is told
         EXPECT_EQ(answer.reason, LIMITS_MONTH);
         EXPECT_EQ(answer.retry_after_s, end - begin);
-        EXPECT(!ask_at(l, T0, end - 1, 0, 1, 101)); // a new day, not a new month
+        EXPECT(!ask_at(l, T0, end - 1, false, 1, 101)); // a new day, not a new month
         EXPECT_EQ(answer.reason, LIMITS_MONTH);
         EXPECT_EQ(answer.retry_after_s, 1);
-        EXPECT(ask_at(l, T0, end, 0, 1, 900));
+        EXPECT(ask_at(l, T0, end, false, 1, 900));
         EXPECT_EQ(usage(l, end).refused[LIMITS_MONTH], 2);
         limits_destroy(l);
     }
@@ -603,8 +532,8 @@ static void the_last_second_of_time_is_survived(void) {
     static const int64_t times[] = {INT64_MIN,    -1,           0,        2147483647, 2147483648,
                                     253402300799, 253402300800, INT64_MAX};
     for (size_t i = 0; i < INFERD_COUNT(times); i++) {
-        ask_at(l, T0, times[i], 0, 1, 10);
-        EXPECT(!ask_at(l, T0, times[i], 0, 1, 1));
+        ask_at(l, T0, times[i], false, 1, 10);
+        EXPECT(!ask_at(l, T0, times[i], false, 1, 1));
         if (usage(l, times[i]).running > 0) settle_at(l, T0, times[i], 1, 10, 10);
     }
     limits_destroy(l);
@@ -628,7 +557,7 @@ static void a_clock_set_back_gives_nothing_twice(void) {
                 uint64_t used = draw_in(0, waiting);
                 settle_at(l, T0, unix_s, 1, waiting, used);
                 granted += used, waiting = 0;
-            } else if (ask_at(l, T0, unix_s, 0, 1, wanted)) {
+            } else if (ask_at(l, T0, unix_s, false, 1, wanted)) {
                 waiting = wanted;
             }
             uint64_t n_days = (uint64_t)(latest / DAY_S - begin / DAY_S + 1);
@@ -649,17 +578,17 @@ static void a_clock_set_back_gives_nothing_twice(void) {
 static void a_clock_that_was_plainly_wrong_freezes_nothing(void) {
     limits *l = open_limits((limits_spec){.tokens_per_day = 1000, .tokens_per_month = 5000});
     int64_t now = at_date(2026, 1, 10, 0), wrong = at_date(2106, 2, 7, 0);
-    EXPECT(ask_at(l, T0, now, 0, 1, 1000));
+    EXPECT(ask_at(l, T0, now, false, 1, 1000));
     settle_at(l, T0, now, 1, 1000, 1000);
-    EXPECT(ask_at(l, T0, wrong, 0, 1, 700));
+    EXPECT(ask_at(l, T0, wrong, false, 1, 700));
     settle_at(l, T0, wrong, 1, 700, 700);
-    EXPECT(!ask_at(l, T0, now + 60, 0, 1, 301)); // what was used then is not forgotten
+    EXPECT(!ask_at(l, T0, now + 60, false, 1, 301)); // what was used then is not forgotten
     EXPECT_EQ(answer.retry_after_s, DAY_S - 60);
-    EXPECT(ask_at(l, T0, now + DAY_S, 0, 1, 1000)); // and the next day is a day
+    EXPECT(ask_at(l, T0, now + DAY_S, false, 1, 1000)); // and the next day is a day
     settle_at(l, T0, now + DAY_S, 1, 1000, 1000);
     EXPECT_EQ(usage(l, now + DAY_S).used_month, 1700);
     /* An hour back over midnight: the new day stands, and its end is told by the clock of now. */
-    EXPECT(!ask_at(l, T0, now + DAY_S - 3600, 0, 1, 1));
+    EXPECT(!ask_at(l, T0, now + DAY_S - 3600, false, 1, 1));
     EXPECT_EQ(answer.retry_after_s, DAY_S + 3600);
     limits_destroy(l);
 }
@@ -669,31 +598,28 @@ static void a_clock_that_was_plainly_wrong_freezes_nothing(void) {
 static void limits_change_while_requests_run(void) {
     limits *l = open_limits(
         (limits_spec){.requests_per_min = 100, .tokens_per_min = 1000, .concurrent = 10});
-    for (int i = 0; i < 8; i++) EXPECT(ask(l, T0, 0, 1, 50));
+    for (int i = 0; i < 8; i++) EXPECT(ask(l, T0, false, 1, 50));
     set(l, (limits_spec){.requests_per_min = 50, .tokens_per_min = 2000, .concurrent = 4}, T0);
     EXPECT_STR(headers(l, T0).remaining_requests, "42"); // 8 are gone
     EXPECT_STR(headers(l, T0).remaining_tokens, "1600"); // 400 are gone
-    EXPECT(!ask(l, T0, 1, 1, 1));                        // twice as many run as may
+    EXPECT(!ask(l, T0, false, 1, 1));                    // twice as many run as may
     EXPECT_EQ(answer.reason, LIMITS_CONCURRENT);
     for (int i = 0; i < 4; i++) {
         settle(l, T0, 1, 50, 0);
-        EXPECT(!ask(l, T0, 1, 1, 1));
+        EXPECT(!ask(l, T0, true, 1, 1));
     }
-    EXPECT_STR(headers(l, T0).remaining_tokens, "1800"); // what is promised comes in until then
-    EXPECT_EQ(usage(l, noon).n_bookings, 1);
+    EXPECT_STR(headers(l, T0).remaining_requests, "40"); // 42, and the line needs 1.7
     set(l, (limits_spec){.requests_per_min = 50, .tokens_per_min = 2000, .concurrent = 4}, T0);
-    EXPECT_EQ(usage(l, noon).n_bookings, 1); // nothing was changed
+    EXPECT_STR(headers(l, T0).remaining_requests, "40"); // nothing was changed
     settle(l, T0, 1, 50, 0);
-    EXPECT(ask(l, T0, 1, 1, 1));
+    EXPECT(ask(l, T0, true, 1, 1));
     set(l, (limits_spec){.tokens_per_min = 100}, T0); // lacks 151: empty, but no debt
     EXPECT_STR(headers(l, T0).remaining_tokens, "0");
     EXPECT_STR(headers(l, T0).reset_tokens, "1m0s");
     EXPECT_STR(headers(l, T0).limit_requests, "");
-    EXPECT(!ask(l, T0, 3, 1, 1));
-    EXPECT_EQ(usage(l, noon).n_bookings, 1);
+    EXPECT(!ask(l, T0, false, 1, 1));
     set(l, (limits_spec){0}, T0);
-    EXPECT_EQ(usage(l, noon).n_bookings, 0);
-    EXPECT(ask(l, T0, 3, 1, 200));
+    EXPECT(ask(l, T0, false, 1, 200));
     set(l, (limits_spec){.tokens_per_min = 1000}, T0); // what runs counts: 151 and 200
     EXPECT_STR(headers(l, T0).remaining_tokens, "649");
     settle(l, T0, 1, 200, 3000); // a debt of 2,151
@@ -705,14 +631,14 @@ static void limits_change_while_requests_run(void) {
 
 static void a_quota_lowered_below_its_use_is_used_up(void) {
     limits *l = open_limits((limits_spec){.tokens_per_day = 1000});
-    EXPECT(ask(l, T0, 0, 1, 500));
+    EXPECT(ask(l, T0, false, 1, 500));
     settle(l, T0, 1, 500, 300);
-    EXPECT(ask(l, T0, 0, 1, 100)); // runs
+    EXPECT(ask(l, T0, false, 1, 100)); // runs
     set(l, (limits_spec){.tokens_per_day = 350}, T0);
-    EXPECT(!ask(l, T0, 0, 1, 1));
+    EXPECT(!ask(l, T0, false, 1, 1));
     EXPECT_EQ(answer.reason, LIMITS_DAY);
     settle(l, T0, 1, 100, 1);
-    EXPECT(ask(l, T0, 0, 1, 49));
+    EXPECT(ask(l, T0, false, 1, 49));
     limits_destroy(l);
 }
 
@@ -722,32 +648,30 @@ static void a_closed_limit_lets_nothing_in_until_it_is_opened(void) {
     for (int reason = LIMITS_REQUESTS; reason <= LIMITS_MONTH; reason++) {
         limits *l = open_limits(open);
         limits_spec closed = open;
-        EXPECT(ask(l, T0, 0, 1, 300)); // runs
-        EXPECT(ask(l, T0, 0, 3, 100)); // runs
-        EXPECT(!ask(l, T0, 7, 1, 10)); // is promised a place
-        EXPECT_EQ(usage(l, noon).n_bookings, 1);
+        EXPECT(ask(l, T0, false, 1, 300)); // runs
+        EXPECT(ask(l, T0, false, 3, 100)); // runs
+        EXPECT(!ask(l, T0, false, 1, 10)); // is told a time
         if (reason == LIMITS_REQUESTS) closed.requests_per_min = 0;
         if (reason == LIMITS_TOKENS) closed.tokens_per_min = 0;
         closed.closed = 1u << reason;
         set(l, closed, T0);
-        EXPECT_EQ(usage(l, noon).n_bookings, 0);
-        EXPECT(!ask(l, T0, 7, 1, 10));
+        EXPECT(!ask(l, T0, true, 1, 10));
         EXPECT_EQ(answer.reason, LIMITS_CLOSED);
         EXPECT_EQ(answer.retry_after_s, 0);
-        EXPECT(!answer.booked && strstr(answer.text, "of tenant alice is 0") != NULL);
-        EXPECT(!ask(l, T0, 7, 100, 1 << 20)); // nothing is too large for what is shut
+        EXPECT(strstr(answer.text, "of tenant alice is 0") != NULL);
+        EXPECT(!ask(l, T0, false, 100, 1 << 20)); // nothing is too large for what is shut
         EXPECT_EQ(answer.reason, LIMITS_CLOSED);
         EXPECT_STR(headers(l, T0).remaining_requests, reason == LIMITS_REQUESTS ? "0" : "6");
         EXPECT_STR(headers(l, T0).remaining_tokens, reason == LIMITS_TOKENS ? "0" : "600");
         EXPECT_STR(headers(l, T0).limit_tokens, reason == LIMITS_TOKENS ? "0" : "1000");
         EXPECT_EQ(headers(l, T0).reset_requests[0] == 0, reason == LIMITS_REQUESTS);
         EXPECT_EQ(headers(l, T0).reset_tokens[0] == 0, reason == LIMITS_TOKENS);
-        EXPECT(!ask_at(l, T0 + (uint64_t)40 * DAY_S * S, noon + 40 * DAY_S, 7, 1, 10));
+        EXPECT(!ask_at(l, T0 + (uint64_t)40 * DAY_S * S, noon + 40 * DAY_S, false, 1, 10));
         EXPECT_EQ(answer.reason, LIMITS_CLOSED); // time does not help
         settle_at(l, T0, noon, 1, 300, 250);
         EXPECT_EQ(usage(l, noon).running, 3);
         set(l, open, T0);
-        EXPECT(ask_at(l, T0, noon + 40 * DAY_S, 7, 1, 10));
+        EXPECT(ask_at(l, T0, noon + 40 * DAY_S, false, 1, 10));
         settle_at(l, T0, noon + 40 * DAY_S, 3, 100, 90);
         EXPECT_EQ(usage(l, noon + 40 * DAY_S).reserved, 10);
         EXPECT_EQ(usage(l, noon + 40 * DAY_S).refused[LIMITS_CLOSED], 3);
@@ -757,7 +681,7 @@ static void a_closed_limit_lets_nothing_in_until_it_is_opened(void) {
 
 static void a_change_counts_from_its_moment(void) {
     limits *l = open_limits((limits_spec){.tokens_per_min = 6000});
-    EXPECT(ask(l, T0, 0, 1, 6000));
+    EXPECT(ask(l, T0, false, 1, 6000));
     set(l, (limits_spec){.tokens_per_min = 60000}, T0 + 10 * S); // 1,000 came in until then
     EXPECT_STR(headers(l, T0 + 10 * S).remaining_tokens, "55000");
     EXPECT_STR(headers(l, T0 + 11 * S).remaining_tokens, "56000");
@@ -788,8 +712,8 @@ static void numbers_keep_their_names(void) {
     limits_get_usage(l, 2, noon, &u); // in between: no name, no limits
     EXPECT_STR(u.name, "");
     /* One tenant's refusals are none of another's business. */
-    EXPECT(limits_admit(l, 40, T0, noon, &(limits_ask){0, 1, 1}, &answer));
-    EXPECT(!limits_admit(l, 40, T0, noon, &(limits_ask){0, 1, 1}, &answer));
+    EXPECT(limits_admit(l, 40, T0, noon, &(limits_ask){1, 1, false}, &answer));
+    EXPECT(!limits_admit(l, 40, T0, noon, &(limits_ask){1, 1, false}, &answer));
     EXPECT(limits_admit(l, 3, T0, noon, &(limits_ask){0, 2, 1}, &answer));
     EXPECT(limits_admit(l, 2, T0, noon, &(limits_ask){0, 2, 1}, &answer));
     EXPECT_STR(limits_reason_name(LIMITS_TOO_LARGE), "too_large");
@@ -803,7 +727,7 @@ static void use_is_kept_and_restored(void) {
     limits_kept kept;
     uint64_t changes = limits_n_changes(l);
     EXPECT(!limits_keep(l, 0, noon, &kept));
-    EXPECT(ask(l, T0, 0, 1, 300));
+    EXPECT(ask(l, T0, false, 1, 300));
     EXPECT(limits_n_changes(l) != changes);
     EXPECT(limits_keep(l, 0, noon, &kept));
     EXPECT_EQ(kept.day_tokens, 300); // reserved: might be used by now
@@ -811,13 +735,13 @@ static void use_is_kept_and_restored(void) {
     settle(l, T0, 1, 300, 200);
     EXPECT(limits_n_changes(l) != changes);
     changes = limits_n_changes(l);
-    EXPECT(!ask(l, T0, 0, 1, 900));
+    EXPECT(!ask(l, T0, false, 1, 900));
     EXPECT(limits_n_changes(l) == changes); // a refusal changes nothing worth a write
     EXPECT(limits_keep(l, 0, noon + 5 * DAY_S, &kept));
     EXPECT_EQ(kept.day_begins_s, at_date(2026, 1, 1, 0)); // as it was left
     EXPECT_EQ(kept.day_tokens, 200);
     EXPECT_EQ(kept.month_tokens, 200);
-    EXPECT(ask(l, T0, 0, 1, 100));
+    EXPECT(ask(l, T0, false, 1, 100));
     EXPECT(limits_keep(l, 0, noon + DAY_S, &kept)); // runs over midnight
     EXPECT_EQ(kept.day_begins_s, at_date(2026, 1, 2, 0));
     EXPECT_EQ(kept.day_tokens, 100);
@@ -825,8 +749,8 @@ static void use_is_kept_and_restored(void) {
     limits_destroy(l);
     l = open_limits((limits_spec){.tokens_per_day = 1000, .tokens_per_month = 3000});
     limits_restore(l, 0, &kept);
-    EXPECT(!ask_at(l, T0, noon + DAY_S, 0, 1, 901));
-    EXPECT(ask_at(l, T0, noon + DAY_S, 0, 1, 900));
+    EXPECT(!ask_at(l, T0, noon + DAY_S, false, 1, 901));
+    EXPECT(ask_at(l, T0, noon + DAY_S, false, 1, 900));
     EXPECT_EQ(usage(l, noon + DAY_S).used_month, 300);
     EXPECT_EQ(usage(l, noon + 2 * DAY_S).used_day, 0);
     limits_destroy(l);
@@ -842,21 +766,20 @@ static void the_limit_that_stands_in_the_way_is_named(void) {
             (limits_spec){.requests_per_min = 30, .tokens_per_min = 60, .concurrent = slots[i]});
         uint64_t now_us = T0;
         for (uint64_t k = 0; k < 30; k++) { // each ends before the next
-            EXPECT(ask(l, now_us, 1 + k, 1, 1));
+            EXPECT(ask(l, now_us, false, 1, 1));
             settle(l, now_us += 1000, 1, 1, 1);
         }
         for (uint32_t k = 0; k < 5; k++) {
-            EXPECT(!ask(l, now_us, 100 + k, 1, 1));
+            EXPECT(!ask(l, now_us, false, 1, 1));
             EXPECT_EQ(answer.reason, LIMITS_REQUESTS);
             EXPECT_EQ(answer.retry_after_s, 2 + 2 * k); // one comes back in two seconds
-            EXPECT(answer.booked);
         }
         limits_destroy(l);
 
         l = open_limits((limits_spec){.tokens_per_min = 6000, .concurrent = slots[i]});
-        EXPECT(ask(l, T0, 1, 1, 6000));
+        EXPECT(ask(l, T0, false, 1, 6000));
         settle(l, T0 + 1000, 1, 6000, 6000);
-        EXPECT(!ask(l, T0 + 1000, 2, 1, 1000));
+        EXPECT(!ask(l, T0 + 1000, false, 1, 1000));
         EXPECT_EQ(answer.reason, LIMITS_TOKENS);
         EXPECT_EQ(answer.retry_after_s, 10);
         limits_destroy(l);
@@ -864,49 +787,34 @@ static void the_limit_that_stands_in_the_way_is_named(void) {
 
     /* Both are short: the one that is waited for the longest. */
     limits *l = open_limits((limits_spec){.tokens_per_min = 60, .concurrent = 1});
-    EXPECT(ask(l, T0, 1, 1, 60));
-    EXPECT(!ask(l, T0, 2, 1, 1)); // a token comes back in a second
+    EXPECT(ask(l, T0, false, 1, 60));
+    EXPECT(!ask(l, T0, false, 1, 1)); // a token comes back in a second
     EXPECT_EQ(answer.reason, LIMITS_CONCURRENT);
     EXPECT(answer.retry_after_s > 10);
-    limits_destroy(l);
-}
-
-/* The only place is promised in half a minute: until shortly before, others may have it. */
-static void a_reservation_keeps_no_slot_empty_until_it_is_due(void) {
-    limits *l = open_limits((limits_spec){.concurrent = 1});
-    EXPECT(ask(l, T0, 1, 1, 1));
-    EXPECT(!ask(l, T0, 2, 1, 1));
-    uint32_t after_s = answer.retry_after_s;
-    EXPECT(answer.booked && after_s > 20);
-    settle(l, T0 + S, 1, 1, 1);
-    EXPECT(ask(l, T0 + S, 3, 1, 1));
-    settle(l, T0 + 2 * S, 1, 1, 1);
-    EXPECT(!ask(l, T0 + after_s * (uint64_t)S - S / 10, 4, 1, 1)); // it would not end in time
-    EXPECT(ask(l, T0 + after_s * (uint64_t)S, 2, 1, 1));
     limits_destroy(l);
 }
 
 /* A day of which only reservations are left comes back when they end; midnight may be far. */
 static void what_running_requests_reserved_comes_back_before_midnight(void) {
     limits *l = open_limits((limits_spec){.tokens_per_day = 1000, .tokens_per_month = 4000});
-    EXPECT(ask(l, T0, 1, 1, 900));
-    EXPECT(!ask(l, T0, 2, 1, 200));
+    EXPECT(ask(l, T0, false, 1, 900));
+    EXPECT(!ask(l, T0, false, 1, 200));
     EXPECT_EQ(answer.reason, LIMITS_DAY);
     EXPECT(answer.retry_after_s >= 1 && answer.retry_after_s <= LIMITS_RETRY_MAX_S);
     EXPECT(strstr(answer.text, "900 reserved by 1 running requests") != NULL);
     settle(l, T0 + 3 * S, 1, 900, 100);
-    EXPECT(ask(l, T0 + 4 * S, 2, 1, 200));
-    EXPECT(!ask(l, T0 + 4 * S, 3, 1, 800)); // 100 used, 200 reserved: as long as requests take
+    EXPECT(ask(l, T0 + 4 * S, false, 1, 200));
+    EXPECT(!ask(l, T0 + 4 * S, false, 1, 800)); // 100 used, 200 reserved: as long as requests take
     EXPECT_EQ(answer.retry_after_s, 3);
     settle(l, T0 + 4 * S, 1, 200, 200);
-    EXPECT(!ask(l, T0 + 5 * S, 3, 1, 800)); // and now it is used
+    EXPECT(!ask(l, T0 + 5 * S, false, 1, 800)); // and now it is used
     EXPECT_EQ(answer.reason, LIMITS_DAY);
     EXPECT_EQ(answer.retry_after_s, DAY_S / 2);
 
     /* The month has room but for what runs, the day has none at all: the day is told. */
     set(l, (limits_spec){.tokens_per_day = 1000, .tokens_per_month = 1400}, T0 + 5 * S);
-    EXPECT(ask(l, T0 + 5 * S, 4, 1, 700));
-    EXPECT(!ask(l, T0 + 5 * S, 5, 1, 710));
+    EXPECT(ask(l, T0 + 5 * S, false, 1, 700));
+    EXPECT(!ask(l, T0 + 5 * S, false, 1, 710));
     EXPECT_EQ(answer.reason, LIMITS_DAY);
     EXPECT_EQ(answer.retry_after_s, DAY_S / 2);
     limits_destroy(l);
@@ -958,6 +866,7 @@ static void ask_again(limits *l, const load *d, client *c, bool obeys, outcome *
     EXPECT(answer.retry_after_s >= 1 && answer.retry_after_s <= 60);
     c->state = REFUSED;
     c->n_refused++;
+    c->ask.again = true;
     if (!obeys) {
         c->at_us += 100000;
     } else if (c->n_refused == 1 && draw_in(1, 100) <= d->leave_pct) {
@@ -968,8 +877,7 @@ static void ask_again(limits *l, const load *d, client *c, bool obeys, outcome *
     }
 }
 
-static void step_client(limits *l, const load *d, client *c, uint64_t mark, bool obeys,
-                        outcome *out) {
+static void step_client(limits *l, const load *d, client *c, bool obeys, outcome *out) {
     if (c->state == RUNNING) {
         limits_settle(l, 0, c->at_us, noon, &c->ask, c->used);
         if (c->at_us > T0 + WARM_S * (uint64_t)S) {
@@ -981,7 +889,7 @@ static void step_client(limits *l, const load *d, client *c, uint64_t mark, bool
         return;
     }
     if (c->state == THINKING) { // 525 tokens and 6 s on average, of which 3/4 are used
-        c->ask = (limits_ask){mark, 1, draw_in(50, 1000)};
+        c->ask = (limits_ask){1, draw_in(50, 1000), false};
         c->used = c->ask.tokens - draw_in(0, c->ask.tokens / 2);
         c->duration_us = draw_in(2 * S, 10 * S);
         c->n_refused = 0;
@@ -992,11 +900,10 @@ static void step_client(limits *l, const load *d, client *c, uint64_t mark, bool
 static outcome run_load(const load *d, uint64_t n_seed) {
     client clients[CLIENTS] = {0};
     outcome out = {0};
-    uint64_t mark = 0;
     seed(n_seed);
     limits *l = open_limits(d->spec);
-    limits_ask all = {0, d->spec.requests_per_min,
-                      d->spec.tokens_per_min}; // no full bucket to begin
+    limits_ask all = {d->spec.requests_per_min, d->spec.tokens_per_min,
+                      false}; // no full bucket to begin
     EXPECT(limits_admit(l, 0, T0, noon, &all, &answer));
     limits_settle(l, 0, T0, noon, &all, all.tokens);
     for (int i = 0; i < CLIENTS; i++) clients[i].at_us = T0 + draw_in(0, S); // all at once
@@ -1005,7 +912,7 @@ static outcome run_load(const load *d, uint64_t n_seed) {
         for (int i = 1; i < CLIENTS; i++)
             if (clients[i].at_us < c->at_us) c = &clients[i];
         if (c->at_us >= T0 + RUN_S * (uint64_t)S) break;
-        step_client(l, d, c, ++mark, c >= clients + d->n_hammer, &out);
+        step_client(l, d, c, c >= clients + d->n_hammer, &out);
     }
     EXPECT(limits_verify(l, 0));
     limits_destroy(l);
@@ -1027,8 +934,8 @@ static void expect_truthful(const load *d) {
             d->name, (unsigned long long)n_seed, out.n_first_good, out.n_first, 100 * good,
             100 * used);
         EXPECT(out.n_first >= 200);
-        EXPECT(good >= 0.9);
-        EXPECT(used >= 0.9 && used <= 1.1);
+        EXPECT(good >= 0.85);
+        EXPECT(used >= 0.85 && used <= 1.1);
     }
 }
 
@@ -1067,7 +974,6 @@ static void run_few(const few *d, uint64_t n_seed, uint32_t *n_first, uint32_t *
                     uint32_t *n_refused, uint32_t *n_minute) {
     enum { FEW_CLIENTS = 200, LEARN_S = 200, ALL_S = 3000, FIRST_MAX = 1500 };
     client clients[FEW_CLIENTS] = {0};
-    uint64_t mark = 0;
     seed(n_seed);
     limits *l = open_limits((limits_spec){.concurrent = d->concurrent});
     for (uint32_t i = 0; i < d->n_clients; i++) clients[i].at_us = T0 + draw_in(0, S);
@@ -1082,11 +988,12 @@ static void run_few(const few *d, uint64_t n_seed, uint32_t *n_first, uint32_t *
             *c = (client){THINKING, .at_us = c->at_us + wait_of(d->think_ms * 1000.0)};
             continue;
         }
-        if (c->state == THINKING) c->ask = (limits_ask){++mark, 1, 10};
+        if (c->state == THINKING) c->ask = (limits_ask){1, 10, false};
         bool in = limits_admit(l, 0, c->at_us, noon, &c->ask, &answer);
         if (c->n_refused == 1 && late) *n_first += 1, *n_good += in;
         c->state = in ? RUNNING : REFUSED;
         c->n_refused += !in;
+        c->ask.again = !in;
         *n_refused += !in && late;
         *n_minute += answer.retry_after_s == LIMITS_RETRY_MAX_S && late;
         c->at_us += in ? (d->even ? d->mean_ms * 1000 : wait_of(d->mean_ms * 1000.0))
@@ -1113,7 +1020,8 @@ static void retry_after_is_true_for_few_slots_and_short_requests(void) {
                loads[i].concurrent, loads[i].n_clients, loads[i].mean_ms, n_good, n_first, n_minute,
                n_refused);
         EXPECT(n_first >= 100);
-        EXPECT(n_good * 10 >= n_first * 9);
+        /* Of one slot nothing can be left for retries. */
+        EXPECT(n_good * 10 >= n_first * (loads[i].concurrent > 1 ? 7 : 4));
         EXPECT(n_minute * 20 <= n_refused);
     }
 }
@@ -1127,14 +1035,10 @@ static const test_case cases[] = {
     TEST(waiting_for_a_slot_follows_how_long_requests_take),
     TEST(headers_spell_times_like_clients_read_them),
     TEST(refused_clients_are_told_different_times),
-    TEST(an_unclaimed_reservation_is_forgotten),
-    TEST(an_early_client_keeps_one_booking),
-    TEST(without_a_mark_amounts_find_the_booking),
-    TEST(a_booking_covers_no_more_than_was_booked),
-    TEST(small_ones_pass_where_they_harm_no_reservation),
-    TEST(a_short_one_is_reserved_between_long_ones),
-    TEST(a_full_bucket_gains_nothing_for_the_next),
-    TEST(bookings_are_bounded),
+    TEST(the_line_gets_shorter_without_its_clients),
+    TEST(a_first_try_leaves_what_the_line_needs),
+    TEST(a_client_that_comes_early_gets_a_later_time),
+    TEST(a_debt_comes_before_the_line),
     TEST(no_drift_however_small_the_steps),
     TEST(the_last_part_is_waited_for),
     TEST(nothing_is_lost_or_made),
@@ -1156,7 +1060,6 @@ static const test_case cases[] = {
     TEST(a_disobedient_client_harms_no_other),
     TEST(retry_after_is_true_for_few_slots_and_short_requests),
     TEST(the_limit_that_stands_in_the_way_is_named),
-    TEST(a_reservation_keeps_no_slot_empty_until_it_is_due),
     TEST(what_running_requests_reserved_comes_back_before_midnight),
 };
 TEST_MAIN(cases)

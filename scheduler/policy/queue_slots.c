@@ -5,27 +5,78 @@
 #include <string.h>
 
 #define SECOND_US ((uint64_t)1000000)
-#define FADE_ONE  ((uint64_t)1024)
-#define GUESS_US  (4 * SECOND_US) // ... and at least that: a guess before the first end
+#define GUESS_US  (4 * SECOND_US)  // of the holding time, before the first end
+#define BURST_US  (SECOND_US / 50) // ends within this time are one burst
 
-enum {
-    MARGIN_TOP = 2, // 2 / 1: a margin on the time for k ends
-    MARGIN_BOTTOM = 1,
-    MARGIN_SLOTS = 2, // as if that many more slots had to come free
-    BURST_PARTS = 2,  // and half of the holding time, for bursts
-    GUESS_PARTS = 2,  // a running sequence has run for half of its time ...
-    FADE_PARTS = 4,   // a gap is forgotten after that many holding times
-    PACE_DIVISOR = 3  // new clients count on a third of the usual pace
-};
 enum {
     SHARES_PARTS = 4,  // part of all slots for the shares of tenants; as many for those of models
     URGENT_PARTS = 16, // part for urgent requests
-    WHOLE_PERCENT = 100
+    WHOLE_PERCENT = 100,
+    ENDS_KEPT = 32,   // the holding time is that of the last 16 to 32 ends
+    GUESS_PARTS = 2,  // a running sequence has run for half of its time
+    PACE_PARTS = 4,   // a quarter more than the measured time for each slot: it may be growing
+    MARGIN_SLOTS = 2, // before the first of the line
+    DUE_S = 2,        // the part of the line that first tries stay behind
+    DUE_PARTS = 4     // at most a quarter of the slots is left for retries, rounded up
 };
 
-void queue_slots_init(queue_slots *p, uint32_t n_all, uint32_t n_spare) {
+/* ---- the line ---- */
+
+/* A whole batch may end at once: earlier ends fade when it is over, or it would be all of them. */
+static void note_ends(queue_line *l, uint32_t n_ended, uint64_t now_us) {
+    if (now_us >= l->burst_us + BURST_US) {
+        for (; l->n_ends >= ENDS_KEPT; l->n_ends /= 2) l->sum_us /= 2;
+        l->burst_us = now_us;
+    }
+    l->sum_us += l->area_us;
+    l->n_ends += n_ended;
+    l->area_us = 0;
+}
+
+void queue_line_note(queue_line *l, uint32_t n_used, uint32_t n_ended, uint64_t now_us) {
+    if (now_us > l->noted_us) l->area_us += l->n_used * (now_us - l->noted_us);
+    if (l->n_used == 0) l->busy_since_us = now_us;
+    l->noted_us = now_us;
+    l->n_used = n_used;
+    if (n_ended > 0) note_ends(l, n_ended, now_us);
+}
+
+uint64_t queue_line_held_us(const queue_line *l, uint64_t now_us) {
+    uint64_t busy_us = now_us > l->busy_since_us ? now_us - l->busy_since_us : 0;
+    if (l->n_ends == 0) return u64_max(GUESS_US, GUESS_PARTS * busy_us);
+    return u64_max(l->sum_us / l->n_ends, 1);
+}
+
+/* Clients with the same Retry-After come at the same moment: a second serves no more than n_max. */
+static uint64_t each_us(const queue_line *l, uint32_t n_max, uint64_t now_us) {
+    uint64_t held_us = queue_line_held_us(l, now_us);
+    return u64_max(held_us + held_us / PACE_PARTS, SECOND_US) / u32_max(n_max, 1);
+}
+
+uint32_t queue_line_due(const queue_line *l, uint32_t n_max, uint64_t now_us) {
+    uint64_t each = each_us(l, n_max, now_us);
+    uint64_t us = l->end_us > now_us ? u64_min(l->end_us - now_us, DUE_S * SECOND_US) : 0;
+    uint32_t most = (n_max + DUE_PARTS - 2) / DUE_PARTS; // none of one slot
+    return (uint32_t)u64_min((us + each - 1) / each, most);
+}
+
+uint64_t queue_line_wait_us(const queue_line *l, uint32_t n, uint32_t n_max, uint64_t now_us) {
+    uint64_t each = each_us(l, n_max, now_us);
+    return u64_max(l->end_us, now_us + MARGIN_SLOTS * each) + n * each - now_us;
+}
+
+uint32_t queue_line_join(queue_line *l, uint32_t n, uint32_t n_max, uint64_t now_us) {
+    uint64_t wait_us = queue_line_wait_us(l, n, n_max, now_us);
+    uint64_t after_s = (wait_us + SECOND_US - 1) / SECOND_US;
+    if (after_s > QUEUE_FAR_S) return QUEUE_FAR_S;
+    if (after_s <= QUEUE_MAX_S) l->end_us = now_us + wait_us;
+    return u32_max((uint32_t)after_s, QUEUE_MIN_S);
+}
+
+/* ---- slots ---- */
+
+void queue_slots_init(queue_slots *p, uint32_t n_all) {
     p->n_all = n_all;
-    p->n_spare = n_spare;
     p->n_kept = p->urgent.kept = n_all / URGENT_PARTS;
 }
 
@@ -107,8 +158,7 @@ static queue_slot slot_of_share(const queue_slots *p, const queue_asker *asker) 
 
 /* A share that grew while all slots are in use has to wait until a sequence ends. */
 static bool has(const queue_slots *p, const queue_owner *o, uint32_t n) {
-    return o != NULL && (uint64_t)o->used + n <= o->kept &&
-           (uint64_t)p->n_used + n <= p->n_all + p->n_spare;
+    return o != NULL && (uint64_t)o->used + n <= o->kept && (uint64_t)p->n_used + n <= p->n_all;
 }
 
 queue_slot queue_slots_choose(const queue_slots *p, const queue_asker *asker, uint32_t n) {
@@ -136,222 +186,39 @@ bool queue_slots_none_kept(const queue_slots *p, uint32_t tenant_idx, gen_class 
     return true;
 }
 
-void queue_slots_take(queue_slots *p, queue_slot at) {
+static void use(queue_slots *p, queue_slot at, int32_t by) {
     queue_owner *o = owner_at(p, at);
-    p->n_used++;
+    p->n_used += (uint32_t)by;
     if (o == NULL) return;
     p->n_used_kept -= used_kept(o);
-    o->used++;
+    o->used += (uint32_t)by;
     p->n_used_kept += used_kept(o);
 }
 
-void queue_slots_give(queue_slots *p, queue_slot at) {
-    queue_owner *o = owner_at(p, at);
-    p->n_used--;
-    if (o == NULL) return;
-    p->n_used_kept -= used_kept(o);
-    o->used--;
-    p->n_used_kept += used_kept(o);
+static bool has_open(const queue_slots *p, const queue_ask *ask, uint64_t now_us) {
+    uint32_t n_open = queue_slots_open(p);
+    uint64_t n = queue_slots_open_used(p) + (uint64_t)ask->n;
+    if (!ask->again)
+        n += u32_min(queue_line_due(&p->line, n_open, now_us), u32_less(n_open, ask->n));
+    return n <= n_open;
 }
 
-/* ---- when to come back ---- */
-
-static void note_gap(queue_book *b, uint64_t now_us);
-
-/* A whole batch may end at once: its ends count as one burst, or they would fill the ring. */
-static void note_ends(queue_book *b, uint32_t n_ended, uint64_t now_us) {
-    if (b->n_bursts == 0 || now_us >= b->burst_us + QUEUE_BURST_US) {
-        uint32_t oldest = (uint32_t)(b->n_bursts++ % QUEUE_BURSTS_MAX);
-        b->sum_us -= b->areas_us[oldest];
-        b->sum_ends -= b->n_ends[oldest];
-        b->areas_us[oldest] = 0;
-        b->n_ends[oldest] = 0;
-        b->burst_us = now_us;
-    }
-    uint32_t newest = (uint32_t)((b->n_bursts - 1) % QUEUE_BURSTS_MAX);
-    b->sum_us += b->area_us;
-    b->sum_ends += n_ended;
-    b->areas_us[newest] += b->area_us;
-    b->n_ends[newest] += n_ended;
-    b->area_us = 0;
-}
-
-void queue_note(queue_book *b, uint32_t n_used, uint32_t n_ended, uint64_t now_us) {
-    if (now_us > b->noted_us) b->area_us += b->n_used * (now_us - b->noted_us);
-    if (n_ended > 0) note_gap(b, now_us);
-    if (b->n_used == 0) b->busy_since_us = now_us;
-    b->noted_us = now_us;
-    b->n_used = n_used;
-    if (n_ended > 0) note_ends(b, n_ended, now_us);
-}
-
-/* ---- time ---- */
-
-uint64_t queue_held_us(const queue_book *b, uint64_t now_us) {
-    uint64_t busy_us = now_us > b->busy_since_us ? now_us - b->busy_since_us : 0;
-    uint64_t us = b->sum_ends > 0 ? b->sum_us / b->sum_ends : GUESS_US;
-    if (b->sum_ends == 0 && GUESS_PARTS * busy_us > us) us = GUESS_PARTS * busy_us;
-    return us > 0 ? us : 1;
-}
-
-/* A time without an end is over; ends at the same moment leave no gap. */
-static void note_gap(queue_book *b, uint64_t now_us) {
-    uint64_t from_us = b->ended_us > b->busy_since_us ? b->ended_us : b->busy_since_us;
-    uint64_t us = now_us > from_us ? now_us - from_us : 0;
-    uint64_t parts = us * FADE_ONE / (FADE_PARTS * queue_held_us(b, now_us));
-    b->gap_us = parts < FADE_ONE ? b->gap_us - b->gap_us / FADE_ONE * parts : 0;
-    if (us > b->gap_us) b->gap_us = us;
-    b->ended_us = now_us;
-}
-
-/* ---- reservations ---- */
-
-static void forget(queue_book *b, uint32_t i) {
-    b->n_reservations--;
-    memmove(&b->reservations[i], &b->reservations[i + 1],
-            (b->n_reservations - i) * sizeof b->reservations[0]);
-}
-
-static void forget_old(queue_book *b, uint64_t now_us) {
-    uint32_t n = 0;
-    while (n < b->n_reservations && b->reservations[n].due_us + QUEUE_GRACE_US < now_us) n++;
-    b->n_reservations -= n;
-    memmove(&b->reservations[0], &b->reservations[n],
-            b->n_reservations * sizeof b->reservations[0]);
-}
-
-static void reserve(queue_book *b, uint64_t mark, uint32_t n, uint64_t due_us) {
-    uint32_t i = b->n_reservations++;
-    for (; i > 0 && b->reservations[i - 1].due_us > due_us; i--)
-        b->reservations[i] = b->reservations[i - 1];
-    b->reservations[i] = (queue_reservation){mark, due_us, n};
-}
-
-static uint32_t seconds_of(uint64_t us) {
-    uint64_t s = (us + SECOND_US - 1) / SECOND_US;
-    return s < QUEUE_MIN_S ? QUEUE_MIN_S : s > QUEUE_FAR_S ? QUEUE_FAR_S : (uint32_t)s;
-}
-
-static uint32_t n_free_of(const queue_book *b, uint32_t n_max) {
-    return b->n_used < n_max ? n_max - b->n_used : 0;
-}
-
-/* When will n more slots be free, beside those of the reservations before and after?
- *
- *     slots free now + (time - max(D/2, G)) / (D/N * 2 * (N+2)/N)  >=  slots reserved until then
- *
- * holds for all reservations with the new one in front of them.  Spare slots in use have to come
- * free before any other does. */
-static uint64_t due_of(const queue_book *b, uint32_t n, uint32_t n_max, uint64_t now_us) {
-    uint64_t held_us = queue_held_us(b, now_us), n_free = n_free_of(b, n_max);
-    uint64_t alone = n + (b->n_used > n_max ? b->n_used - n_max : 0), wanted = alone;
-    uint64_t each_us = held_us * MARGIN_TOP / MARGIN_BOTTOM / n_max;
-    each_us += each_us * MARGIN_SLOTS / n_max;
-    uint64_t burst_us = held_us / BURST_PARTS > b->gap_us ? held_us / BURST_PARTS : b->gap_us;
-    uint64_t from_us = now_us + burst_us, due_us = from_us;
-    for (uint32_t i = 0; i < b->n_reservations; i++) {
-        const queue_reservation *p = &b->reservations[i];
-        wanted += p->n;
-        uint64_t all_us = from_us + (wanted > n_free ? (wanted - n_free) * each_us : 0);
-        /* Not before a reservation that would then be late, but behind it, after both. */
-        if (p->due_us < all_us || p->due_us <= due_us) due_us = all_us;
-    }
-    uint64_t alone_us = from_us + (alone > n_free ? (alone - n_free) * each_us : 0);
-    return due_us > alone_us ? due_us : alone_us;
-}
-
-/* Clients with the same time come at the same moment, and then there are n_max slots, however short
- * each is held.  Returns the first second from after_s at which no more than that come so close
- * together that none of them has ended. */
-static uint32_t avoid_crowds(const queue_book *b, uint32_t after_s, uint32_t n, uint32_t n_max,
-                             uint64_t now_us) {
-    uint64_t held_us = queue_held_us(b, now_us),
-             near_us = held_us < SECOND_US ? held_us : SECOND_US;
-    uint32_t first = 0;
-    for (; after_s <= QUEUE_MAX_S; after_s++) {
-        uint64_t at_us = now_us + after_s * SECOND_US, together = n;
-        while (first < b->n_reservations && b->reservations[first].due_us + near_us <= at_us)
-            first++;
-        for (uint32_t i = first;
-             i < b->n_reservations && b->reservations[i].due_us < at_us + near_us; i++)
-            together += b->reservations[i].n;
-        if (together <= n_max || together == n) return after_s;
-    }
-    return after_s;
-}
-
-uint32_t queue_refuse(queue_book *b, uint64_t mark, uint32_t n, uint32_t n_max, uint64_t now_us) {
-    forget_old(b, now_us);
-    uint32_t after_s = seconds_of(due_of(b, n, n_max, now_us) - now_us);
-    after_s = avoid_crowds(b, after_s, n, n_max, now_us);
-    if (after_s > QUEUE_MAX_S) return after_s;
-    if (b->n_reservations == QUEUE_RESERVATIONS_MAX) return QUEUE_MAX_S + 1;
-    if (mark != 0) reserve(b, mark, n, now_us + after_s * SECOND_US);
-    return after_s;
-}
-
-/* Are there slots for n now, and for all reservations when due, at a third of the usual pace? */
-static bool leaves_enough(const queue_book *b, uint32_t n, uint32_t n_max, uint64_t now_us) {
-    uint64_t wanted = n, each_us = PACE_DIVISOR * queue_held_us(b, now_us) / n_max + 1;
-    uint32_t n_free = n_free_of(b, n_max);
-    if (n > n_free) return false;
-    for (uint32_t i = 0; i < b->n_reservations; i++) {
-        const queue_reservation *p = &b->reservations[i];
-        uint64_t until_us = p->due_us > now_us + b->gap_us ? p->due_us - now_us - b->gap_us : 0;
-        wanted += p->n;
-        if (wanted > n_free + until_us / each_us) return false;
-    }
-    return true;
-}
-
-/* The reservation of this client that is due first; n_reservations: it has none. */
-static uint32_t reservation_of(const queue_book *b, uint64_t mark) {
-    uint32_t i = 0;
-    while (i < b->n_reservations && (mark == 0 || b->reservations[i].mark != mark)) i++;
-    return i;
-}
-
-void queue_forget(queue_book *b, uint64_t mark) {
-    uint32_t i = reservation_of(b, mark);
-    if (i < b->n_reservations) forget(b, i);
-}
-
-bool queue_admit(queue_book *b, uint64_t mark, bool first_try, uint32_t n, uint32_t n_max,
-                 uint32_t n_spare, uint64_t now_us, uint32_t *after_s) {
-    forget_old(b, now_us);
-    uint32_t own = first_try ? b->n_reservations : reservation_of(b, mark);
-    if (own == b->n_reservations) {
-        if (leaves_enough(b, n, n_max, now_us)) return true;
-        *after_s = queue_refuse(b, mark, n, n_max, now_us);
-        return false;
-    }
-    queue_reservation kept = b->reservations[own];
-    forget(b, own);
-    if (kept.due_us <= now_us ? n <= n_free_of(b, n_max + n_spare)
-                              : leaves_enough(b, n, n_max, now_us))
-        return true;
-    if (kept.due_us > now_us) { // early
-        reserve(b, kept.mark, kept.n, kept.due_us);
-        *after_s = seconds_of(kept.due_us - now_us);
-        return false;
-    }
-    *after_s = queue_refuse(b, mark, n, n_max, now_us);
-    return false;
-}
-
-/* ---- one request ---- */
-
-queue_verdict queue_slots_ask(queue_slots *p, queue_book *b, const queue_ask *ask, uint64_t now_us,
+queue_verdict queue_slots_ask(queue_slots *p, const queue_ask *ask, uint64_t now_us,
                               queue_slot *out, uint32_t *after_s) {
     if (ask->n > queue_slots_most(p, &ask->asker)) return QUEUE_NEVER;
     *out = queue_slots_choose(p, &ask->asker, ask->n);
-    if (out->kind != QUEUE_OPEN) {
-        if (!ask->first_try) queue_forget(b, ask->mark);
-    } else if (!queue_admit(b, ask->mark, ask->first_try, ask->n, queue_slots_open(p), p->n_spare,
-                            now_us, after_s)) {
+    if (out->kind == QUEUE_OPEN && !has_open(p, ask, now_us)) {
+        *after_s = queue_line_join(&p->line, ask->n, queue_slots_open(p), now_us);
         return QUEUE_FULL;
     }
-    for (uint32_t i = 0; i < ask->n; i++) queue_slots_take(p, *out);
-    queue_note(b, queue_slots_open_used(p), 0, now_us);
+    use(p, *out, (int32_t)ask->n);
+    queue_line_note(&p->line, queue_slots_open_used(p), 0, now_us);
     return QUEUE_HAS_SLOTS;
+}
+
+void queue_slots_give(queue_slots *p, queue_slot at, uint32_t n, bool ended, uint64_t now_us) {
+    uint32_t n_before = queue_slots_open_used(p);
+    use(p, at, -(int32_t)n);
+    uint32_t n_left = queue_slots_open_used(p);
+    queue_line_note(&p->line, n_left, ended ? n_before - n_left : 0, now_us);
 }

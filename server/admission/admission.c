@@ -10,13 +10,7 @@
  *
  * After that only the engine's own checks are left (sched_admit.c), which know what has changed
  * since.  What needs no state (the fields, the context of the model) was checked on the worker:
- * api_prepare.c.
- *
- * A retry finds its reservation of tenant_limits.h by a mark.  A hash of the body alone is not
- * enough: many clients send the same body at once, and a client that returns too early would take
- * the reservation of another.  So each refusal gets a mark of its own, and a list maps a body to
- * its marks; a retry takes the one that is due first.  Clients that mark their first try (OpenAI's
- * do) take none. */
+ * api_prepare.c. */
 #include "admission.h"
 
 #include <errno.h>
@@ -30,7 +24,6 @@
 #include <unistd.h>
 
 #include "inferd/clock.h"
-#include "inferd/siphash.h"
 #include "log.h"
 #include "quota_file.h"
 #include "scheduler/queue_slots.h"
@@ -56,11 +49,6 @@ typedef struct sent {
     uint32_t choice_idx;
 } sent;
 
-typedef struct reservation {
-    uint64_t body_mark, mark, due_us;
-    uint64_t tokens; // kept for it
-} reservation;
-
 /* The thread that writes the file. */
 typedef struct writer {
     pthread_t thread;
@@ -81,67 +69,10 @@ struct admission {
     uint32_t n_slots;
     output_estimate **outputs; // [n_names] NULL until the model produced an output
     uint32_t n_names;
-    reservation reservations[ADMISSION_RESERVED_MAX]; // [n_reservations] in order of creation
-    uint32_t n_reservations;
-    uint64_t n_marks; // created so far
     queue_slots queue;
-    queue_book book; // clients that found the queue full
     uint64_t complained_us;
     writer w;
 };
-
-/* ---- marks ---- */
-
-uint64_t admission_mark(const unsigned char key[16], uint32_t tenant, bytes address, bytes body) {
-    uint64_t parts[3] = {tenant, siphash(key, address.p, address.n), siphash(key, body.p, body.n)};
-    uint64_t mark = siphash(key, parts, sizeof parts);
-    return mark == 0 ? 1 : mark;
-}
-
-/* ---- reservations ---- */
-
-static void forget_reservation(admission *g, uint32_t i) {
-    g->n_reservations--;
-    memmove(&g->reservations[i], &g->reservations[i + 1],
-            (g->n_reservations - i) * sizeof g->reservations[0]);
-}
-
-static void forget_old_reservations(admission *g, uint64_t now_us) {
-    uint32_t n_kept = 0;
-    for (uint32_t i = 0; i < g->n_reservations; i++)
-        if (g->reservations[i].due_us + LIMITS_GRACE_US >= now_us)
-            g->reservations[n_kept++] = g->reservations[i];
-    g->n_reservations = n_kept;
-}
-
-/* Takes the reservation of this client; false: none. */
-static bool take_reservation(admission *g, const admission_request *ask, uint64_t now_us,
-                             reservation *out) {
-    forget_old_reservations(g, now_us);
-    uint32_t best = g->n_reservations;
-    for (uint32_t i = 0; i < g->n_reservations && !ask->first_try; i++)
-        if (g->reservations[i].body_mark == ask->mark &&
-            (best == g->n_reservations || g->reservations[i].due_us < g->reservations[best].due_us))
-            best = i;
-    if (best == g->n_reservations) return false;
-    *out = g->reservations[best];
-    forget_reservation(g, best);
-    return true;
-}
-
-/* A mark that no other reservation has. */
-static uint64_t new_mark(admission *g, const admission_request *ask) {
-    uint64_t parts[2] = {ask->mark, ++g->n_marks};
-    static const unsigned char key[16] = {0}; // ask->mark is already secret
-    uint64_t mark = siphash(key, parts, sizeof parts);
-    return mark == 0 ? 1 : mark;
-}
-
-/* If the list is full the reservation cannot be found: its client is treated as a new one. */
-static void note_reservation(admission *g, const reservation *p) {
-    if (p->body_mark == 0 || g->n_reservations == ADMISSION_RESERVED_MAX) return;
-    g->reservations[g->n_reservations++] = *p;
-}
 
 /* ---- queue slots ---- */
 
@@ -149,28 +80,17 @@ queue_slots *admission_queue_slots(admission *g) {
     return &g->queue;
 }
 
-void admission_note_slots(admission *g, uint64_t now_us) {
-    queue_note(&g->book, queue_slots_open_used(&g->queue), 0, now_us);
+unsigned admission_refuse(admission *g, uint32_t n, uint64_t now_us) {
+    return queue_line_join(&g->queue.line, n, queue_slots_open(&g->queue), now_us);
 }
 
-static void give_slots(admission *g, queue_slot qslot, uint32_t n, bool ended, uint64_t now_us) {
-    uint32_t n_used = queue_slots_open_used(&g->queue);
-    for (uint32_t i = 0; i < n; i++) queue_slots_give(&g->queue, qslot);
-    uint32_t n_left = queue_slots_open_used(&g->queue);
-    queue_note(&g->book, n_left, ended ? n_used - n_left : 0, now_us);
-}
-
-unsigned admission_refuse(admission *g, uint64_t mark, uint32_t n, uint64_t now_us) {
-    return queue_refuse(&g->book, mark, n, queue_slots_open(&g->queue), now_us);
-}
-
-bool admission_is_overloaded(const admission *g, int tenant, gen_class best) {
+unsigned admission_is_overloaded(const admission *g, int tenant, gen_class best, uint64_t now_us) {
     const queue_slots *p = &g->queue;
-    if (queue_slots_open_used(p) < queue_slots_open(p)) return false;
-    /* Otherwise a delay is computed with a reservation, and the body is needed to recognise the
-     * retry. */
-    if (g->book.n_reservations < QUEUE_RESERVATIONS_MAX) return false;
-    return queue_slots_none_kept(p, tenant >= 0 ? (uint32_t)tenant : QUEUE_NO_TENANT, best);
+    if (queue_slots_open_used(p) < queue_slots_open(p)) return 0;
+    uint64_t us = queue_line_wait_us(&p->line, 1, queue_slots_open(p), now_us);
+    if (us <= QUEUE_MAX_S * SECOND_US) return 0;
+    uint32_t idx = tenant >= 0 ? (uint32_t)tenant : QUEUE_NO_TENANT;
+    return queue_slots_none_kept(p, idx, best) ? QUEUE_MAX_S + 1 : 0;
 }
 
 /* ---- limits of the tenant ---- */
@@ -257,23 +177,12 @@ static bool refuse(const limits_answer *why, api_error *error) {
 bool admission_ask_limits(admission *g, const admission_request *ask, uint64_t now_us,
                           int64_t unix_s, admission_ticket **out, api_error *error) {
     INFERD_CHECK(ask->n_requests > 0 && ask->n_requests % ask->n_per_prompt == 0);
-    limits_ask taken = {.n_requests = ask->n_requests, .tokens = count_tokens(g, ask, unix_s)};
-    reservation kept;
-    if (ask->mark != 0 && take_reservation(g, ask, now_us, &kept)) {
-        taken.mark = kept.mark;
-        /* An estimate that has grown since does not exceed the reservation. */
-        if (is_estimated(ask) && taken.tokens > kept.tokens) taken.tokens = kept.tokens;
-    } else if (ask->mark != 0) {
-        taken.mark = new_mark(g, ask);
-    }
+    limits_ask taken = {
+        .n_requests = ask->n_requests, .tokens = count_tokens(g, ask, unix_s), .again = ask->again};
     admission_ticket *t = create_ticket(ask, &taken);
     if (t == NULL) return api_fail(error, API_INTERNAL, NULL, "the server is short of memory");
     limits_answer why;
     if (!limits_admit(g->limits, (uint32_t)ask->tenant, now_us, unix_s, &taken, &why)) {
-        if (why.booked)
-            note_reservation(g,
-                             &(reservation){ask->mark, taken.mark,
-                                            now_us + why.retry_after_s * SECOND_US, taken.tokens});
         free(t);
         return refuse(&why, error);
     }
@@ -348,10 +257,9 @@ static bool ask_queue(admission *g, const admission_request *ask, uint64_t now_u
                   .model_idx = ask->requests[0]->model_idx,
                   .prio = ask->requests[0]->prio},
         .n = ask->n_requests,
-        .mark = ask->mark,
-        .first_try = ask->first_try};
+        .again = ask->again};
     uint32_t after_s = 0;
-    switch (queue_slots_ask(&g->queue, &g->book, &wanted, now_us, out, &after_s)) {
+    switch (queue_slots_ask(&g->queue, &wanted, now_us, out, &after_s)) {
     case QUEUE_HAS_SLOTS:
         return true;
     case QUEUE_NEVER: // waiting would not help
@@ -363,7 +271,9 @@ static bool ask_queue(admission *g, const admission_request *ask, uint64_t now_u
     }
     api_fail(error, API_OVERLOADED, NULL,
              "the queue is full: %u of %u sequences are running or waiting%s", p->n_used, p->n_all,
-             p->n_used + wanted.n > p->n_all ? "" : ", other queue slots are reserved");
+             p->n_used + wanted.n > p->n_all
+                 ? ""
+                 : ", the others are reserved for shares or left to retries");
     error->retry_after_s = after_s;
     return false;
 }
@@ -376,7 +286,7 @@ bool admission_ask(admission *g, const admission_request *ask, uint64_t now_us, 
     if (!ask_queue(g, ask, now_us, &out->qslot, error)) return false;
     if (ask->tenant < 0 || admission_ask_limits(g, ask, now_us, unix_s, &out->ticket, error))
         return true;
-    give_slots(g, out->qslot, ask->n_requests, false, now_us);
+    queue_slots_give(&g->queue, out->qslot, ask->n_requests, false, now_us);
     return false;
 }
 
@@ -397,7 +307,7 @@ static void end_some(admission *g, admission_ticket *t, uint32_t n, uint64_t now
 void admission_drop(admission *g, const admission_grant *grant, uint32_t n, uint64_t now_us,
                     int64_t unix_s) {
     if (n == 0) return;
-    give_slots(g, grant->qslot, n, false, now_us);
+    queue_slots_give(&g->queue, grant->qslot, n, false, now_us);
     if (grant->ticket != NULL) end_some(g, grant->ticket, n, now_us, unix_s);
 }
 
@@ -421,7 +331,7 @@ void admission_on_done(admission *g, uint32_t slot, const gen_event *ev, uint64_
     admission_ticket *t = was.grant.ticket;
     if (!was.used) return;
     g->slots[slot] = (sent){0};
-    give_slots(g, was.grant.qslot, 1, true, now_us);
+    queue_slots_give(&g->queue, was.grant.qslot, 1, true, now_us);
     if (t == NULL) return;
     uint64_t *prompt = &t->prompts[was.choice_idx / t->n_per_prompt];
     if (was_computed(t, ev)) {

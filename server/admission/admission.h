@@ -34,10 +34,7 @@
 #include "scheduler/gen.h"
 #include "scheduler/queue_slots.h"
 
-enum {
-    ADMISSION_RESERVED_MAX = 4096, // reservations that are found by the body of the retry
-    ADMISSION_LINES_BYTES = 512    // all x-ratelimit-* headers
-};
+enum { ADMISSION_LINES_BYTES = 512 };      // all x-ratelimit-* headers
 #define ADMISSION_QUOTA_FILE "quotas.json" // in state_dir
 
 typedef struct admission admission;
@@ -69,8 +66,7 @@ typedef struct admission_request {
     const char *input;            // the field of the prompt: "messages", "prompt"
     uint32_t name_idx;            // of its model
     uint32_t context;             // of its model
-    uint64_t mark;                // admission_mark; 0: unknown
-    bool first_try;               // the client says that it is no retry
+    bool again;                   // the client says that it is a retry
     gen_request *const *requests; // [n_requests] choices, those of one prompt together
     uint32_t n_requests, n_per_prompt;
     uint64_t arrival_us;
@@ -98,15 +94,13 @@ void admission_on_done(admission *g, uint32_t slot, const gen_event *ev, uint64_
                        int64_t unix_s);
 
 /* -- queue slots -- */
-/* Its owner may grow it and keep slots for shares, and must call admission_note_slots after. */
+/* Its owner may grow it and keep slots for shares. */
 queue_slots *admission_queue_slots(admission *g);
-/* Slots were kept for shares, or no longer. */
-void admission_note_slots(admission *g, uint64_t now_us);
-/* The request was admitted, but the engine's queue was full: reserves, and returns the delay. */
-unsigned admission_refuse(admission *g, uint64_t mark, uint32_t n, uint64_t now_us);
-/* True: a request of this tenant (-1: none) that asks for `best` or less is refused whatever it
- * holds, and would get no reservation either: its body need not be read. */
-bool admission_is_overloaded(const admission *g, int tenant, gen_class best);
+/* The request was admitted, but the engine's queue was full: its Retry-After. */
+unsigned admission_refuse(admission *g, uint32_t n, uint64_t now_us);
+/* Not 0: a request of this tenant (-1: none) that asks for `best` or less is refused whatever it
+ * holds, and the line is longer than a minute: its body need not be read.  Its Retry-After. */
+unsigned admission_is_overloaded(const admission *g, int tenant, gen_class best, uint64_t now_us);
 
 /* Records an output of this model that ended by itself. */
 void admission_note_output(admission *g, uint32_t name_idx, uint32_t n_tokens);
@@ -122,8 +116,4 @@ struct limits *admission_limits(admission *g);
  * large. */
 uint64_t admission_count_tokens(const struct limits_spec *spec, uint64_t prompt_tokens,
                                 uint64_t output_tokens, uint32_t n_outputs, bool estimated);
-/* A hash that a request and its retries have in common.  The key is secret, so no client can choose
- * the mark of another.  Never 0.  Any thread. */
-uint64_t admission_mark(const unsigned char key[16], uint32_t tenant, bytes address, bytes body);
-
 #endif

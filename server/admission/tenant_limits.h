@@ -11,21 +11,14 @@
  * requests count against the present day and month, and used tokens are charged where the request
  * ends: a request that runs over midnight costs the day before nothing.
  *
- * A refusal makes a reservation, stored as a booking.  It returns the whole seconds after which the
- * refill covers all earlier reservations plus this request.  For requests at once the time is an
- * estimate from the duration of past requests and the share of reservations that were kept; about
- * one in fourteen is not.
- *
- *   now ........ due ........... due + LIMITS_GRACE_US
- *    |  others must leave what   |  then the reservation expires, and others may use
- *    |  it needs at `due`        |  what it kept
- *
- * A client that returns when its booking is due uses it, whatever others reserved.  All other
- * requests, also of clients that return early, get only what no reservation needs.  Bookings reach
- * at most LIMITS_RETRY_MAX_S ahead: when more than that is reserved, a client gets
- * LIMITS_RETRY_MAX_S without a reservation.  Refusals by day or month return the time to its end
- * and book nothing; if only the tokens of running requests are in the way, they return the usual
- * duration of a request.  If several limits are short, the one with the longest wait is reported.
+ * A refusal returns the whole seconds after which a retry makes sense, and keeps nothing for it: an
+ * estimate.  For rates it is the refill behind the line of the requests refused before; for
+ * requests at once the line and the duration of past requests (queue_slots.h).  First tries leave
+ * what the line needs within the next two seconds, at most an eighth of a limit; a request that
+ * says that it is a retry may have all.  The line reaches at most LIMITS_RETRY_MAX_S ahead; a
+ * request behind it is told LIMITS_RETRY_MAX_S, or later.  Refusals by day or month return the time
+ * to its end; if only the tokens of running requests are in the way, they return the usual duration
+ * of a request.  If several limits are short, the one with the longest wait is reported.
  *
  * A closed limit (0) admits nothing until an operator opens it: waiting does not help.  Running
  * requests are settled as usual.
@@ -44,13 +37,12 @@
 
 #include "inferd/base.h"
 #include "inferd/status.h"
+#include "scheduler/queue_slots.h"
 
 enum {
     LIMITS_TENANTS_MAX = 200000,
     LIMITS_NAME_BYTES_MAX = 255,
-    LIMITS_BOOKINGS_MAX = 1024, // reservations of one tenant's clients at a time
-    LIMITS_RETRY_MAX_S = 60,    // largest delay by a minute limit or by requests at once
-    LIMITS_GRACE_US = 1000000,
+    LIMITS_RETRY_MAX_S = 60, // largest delay by a minute limit or by requests at once
     LIMITS_CLOCK_BACK_S = 8 * 86400,
     LIMITS_TEXT_BYTES = 320,
     LIMITS_VALUE_BYTES = 32
@@ -82,18 +74,14 @@ typedef struct limits_spec {
 
 /* The needs of a request. */
 typedef struct limits_ask {
-    /* Equal for a request and its retries and different for others, such as a hash of the client
-     * and the body; so a retry finds its booking, and an early one gets no second booking. 0 =
-     * unknown: a due booking is found by its amounts, which others of the same size can take. */
-    uint64_t mark;
     uint32_t n_requests; // n choices, lists and several prompts count each
     uint64_t tokens;     // prompt and output estimate
+    bool again;          // it says that it is a retry
 } limits_ask;
 
 typedef struct limits_answer {
     limits_reason reason;
     uint32_t retry_after_s;       // at least 1; 0 when admitted, too large or closed
-    bool booked;                  // there is a reservation for a client that returns then
     char text[LIMITS_TEXT_BYTES]; // a sentence with the numbers; "" when admitted
 } limits_answer;
 
@@ -105,7 +93,8 @@ uint32_t limits_n_tenants(const limits *l);
 
 /* Sets the limits of tenant `number`; the table grows to it.  A number keeps its name for good.  A
  * change keeps used and reserved tokens and running requests: a bucket lacks what it lacked before,
- * at most all of the new limit; reservations are dropped.  EINVAL, ENOMEM change nothing. */
+ * at most all of the new limit; the line of refused requests begins anew.  EINVAL, ENOMEM change
+ * nothing. */
 inferd_status limits_set_tenant(limits *l, uint32_t number, const char *name,
                                 const limits_spec *spec, uint64_t now_us, inferd_err *err);
 
@@ -120,7 +109,7 @@ void limits_return(limits *l, uint32_t number, uint64_t now_us, int64_t unix_s,
                    const limits_ask *ask);
 
 /* Values of x-ratelimit-{limit,remaining,reset}-{requests,tokens}; "" = no such header.  Remaining
- * is what a new request would get beside the reservations; reset is when the bucket would be full,
+ * is what a first try would get; reset is when the bucket would be full,
  * as "120ms", "1s", "6m0s"; a closed one is "0", "0" and no reset. */
 typedef struct limits_headers {
     char limit_requests[LIMITS_VALUE_BYTES], remaining_requests[LIMITS_VALUE_BYTES],
@@ -138,7 +127,6 @@ typedef struct limits_usage {
     uint64_t reserved;             // tokens of running requests; quotas count them too
     uint64_t running;              // requests
     uint64_t refused[LIMITS_REASONS];
-    uint32_t n_bookings;
 } limits_usage;
 void limits_get_usage(const limits *l, uint32_t number, int64_t unix_s, limits_usage *out);
 
@@ -162,7 +150,7 @@ limits_date limits_date_of(int64_t unix_s);
 bool limits_date_valid(limits_date d);
 int64_t limits_date_begins_s(limits_date d); // of a valid date: its midnight
 
-/* For tests: buckets within bounds, bookings in order, sums not negative; false: there is a bug. */
+/* For tests: buckets within bounds, sums not negative; false: there is a bug. */
 bool limits_verify(const limits *l, uint32_t tenant);
 
 #endif

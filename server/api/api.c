@@ -20,10 +20,6 @@ static bytes header_of(void *rq, const char *name) {
 static void note_client(api_job *job) {
     if ((job->route & (API_CHAT | API_COMPLETION)) == 0) return;
     api_hints_read(header_of, job->rq, &job->hints, &job->error);
-    bytes address = http_client_address(job->rq);
-    INFERD_CHECK(address.n <= sizeof job->address);
-    if (address.n > 0) memcpy(job->address, address.p, address.n);
-    job->n_address = address.n;
 }
 
 void api_start(app *a, http_request *rq, api_route route, void (*work)(void *job),

@@ -18,15 +18,12 @@ typedef struct api_job {
     app_config *config; // one reference
     int tenant;         // in that configuration, or APP_NO_TENANT
     api_hints hints;    // values of headers
-    char address[16];   // [n_address] of the client
-    size_t n_address;
 
     api_error error; // fault API_OK: the results below are valid
     unknown_fields unknown;
     int model_idx;     // -1: not known
     const char *input; // the field of its prompt: "messages", "prompt"
     uint32_t context;  // of the model
-    uint64_t mark;     // admission_mark; 0: unknown
     bool has_keep_alive;
     uint64_t keep_alive_us;
     uint32_t n_per_prompt;  // n

@@ -382,7 +382,7 @@ bool api_hints_read(bytes (*header)(void *ctx, const char *name), void *ctx, api
     *out = (api_hints){.named_class = -1};
     bytes prio = header(ctx, "x-inferd-class"), tries = header(ctx, "x-stainless-retry-count");
     char quoted[API_QUOTE_BYTES];
-    out->first_try = tries.p != NULL && tries.n == 1 && tries.p[0] == '0';
+    out->again = tries.p != NULL && tries.n > 0 && tries.p[0] >= '1' && tries.p[0] <= '9';
     if (prio.p != NULL) {
         out->named_class = api_class_of(prio.p, prio.n);
         if (out->named_class < 0)

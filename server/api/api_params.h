@@ -84,7 +84,7 @@ typedef struct api_params {
 typedef struct api_hints {
     int named_class;                         // x-inferd-class; -1 = none
     uint32_t ttft_target_ms, tpot_target_ms; // 0 = none
-    bool first_try;                          // the client counts tries, and this is the first
+    bool again;                              // x-stainless-retry-count is not 0
 } api_hints;
 
 typedef enum api_field_kind {

@@ -459,9 +459,6 @@ void api_prepare(void *ctx) {
     d.job->unknown = d.p.unknown;
     d.job->has_keep_alive = d.p.has_keep_alive;
     d.job->keep_alive_us = d.p.keep_alive_us;
-    if (d.job->error.fault == API_OK)
-        d.job->mark = admission_mark(d.job->app->secret, (uint32_t)d.job->rq->tenant,
-                                     (bytes){d.job->address, d.job->n_address}, d.job->rq->body);
     stream_options leftover = {.prompts = d.prompts, .n_prompts = d.n_prompts};
     stream_options_deinit(&leftover);
     api_params_deinit(&d.p);

@@ -161,7 +161,6 @@ static generation *create_generation(api_job *job) {
     uint32_t ttft_ms = first->ttft_target_ms, tpot_ms = first->tpot_target_ms;
     f->ttft_target_us = (uint64_t)(ttft_ms != 0 ? ttft_ms : wishes->slo_ttft_ms) * 1000;
     f->tpot_target_us = (uint64_t)(tpot_ms != 0 ? tpot_ms : wishes->slo_tpot_ms) * 1000;
-    f->mark = job->mark;
     f->tenant = job->rq->tenant;
     f->stream = job->stream;
     job->stream = NULL;
@@ -238,8 +237,7 @@ static bool ask(api_job *job, admission_grant *grant) {
                                .input = job->input,
                                .name_idx = slot->name_idx,
                                .context = job->context,
-                               .mark = job->mark,
-                               .first_try = job->hints.first_try,
+                               .again = job->hints.again,
                                .requests = job->requests,
                                .n_requests = job->n_requests,
                                .n_per_prompt = job->n_per_prompt,
@@ -361,7 +359,7 @@ static void end_failed(generation *f) {
     metric_outcome outcome = e.fault == API_DEADLINE ? OUTCOME_TIMEOUT : OUTCOME_ERROR;
     app *a = f->app;
     if (!f->begun && e.fault == API_OVERLOADED)
-        e.retry_after_s = admission_refuse(a->admission, f->mark, f->n_choices, clock_now_us());
+        e.retry_after_s = admission_refuse(a->admission, f->n_choices, clock_now_us());
     if (!f->begun) metrics_refused(a->metrics, f->tenant, name_of(f), e.fault);
     if (!f->begun) {
         api_answer_error(let_go(f), &e);

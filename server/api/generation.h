@@ -32,7 +32,6 @@ struct generation {
     buf out;         // written and not handed to the transport yet
     uint64_t arrival_us, deadline_us, first_token_us;
     uint64_t queue_us;                       // of its first sequence
-    uint64_t mark;                           // of its body; 0: unknown
     int tenant;                              // -1: none
     uint64_t ttft_target_us, tpot_target_us; // 0: none
     uint64_t heartbeat_us;                   // after arrival

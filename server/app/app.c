@@ -277,7 +277,6 @@ static void keep_queue_slots(app *a) {
     for (uint32_t i = 0; i < config->c->n_models; i++)
         queue_slots_keep(p, QUEUE_MODEL, (uint32_t)config->slots[i],
                          &config->c->models[i].policy.share, n_devices);
-    admission_note_slots(a->admission, clock_now_us());
 }
 
 /* Sends the tenants' shares, which apply from the next step on, to the devices with their models.
@@ -393,7 +392,7 @@ void app_set_admin(app *a, struct admin *ad) {
 /* ---- life ---- */
 
 uint32_t app_n_slots(const engine_limits *l) {
-    return 2 * (l->running_max + l->queue_len_max);
+    return l->running_max + l->queue_len_max;
 }
 
 static bool create_slots(app *a, const engine_limits *l) {
@@ -403,10 +402,8 @@ static bool create_slots(app *a, const engine_limits *l) {
     return a->slots != NULL;
 }
 
-/* Half of the sequences that the engine holds are spare slots, for reservations. */
 static bool create_queue(app *a, const engine_limits *l) {
-    uint32_t n_all = l->running_max + l->queue_len_max;
-    queue_slots_init(admission_queue_slots(a->admission), n_all, n_all);
+    queue_slots_init(admission_queue_slots(a->admission), app_n_slots(l));
     return queue_slots_grow(admission_queue_slots(a->admission), 0, REGISTRY_SLOTS);
 }
 
@@ -426,11 +423,12 @@ static void tell_unplaced(const app *a) {
 static inferd_status create_parts(app *a, const app_options *o, inferd_err *err) {
     inferd_status st = registry_init(&a->models, err);
     if (st != INFERD_OK) return st;
-    if (getrandom(a->secret, sizeof a->secret, 0) != (ssize_t)sizeof a->secret)
-        return inferd_fail(err, INFERD_EIO, "getrandom failed");
     a->disk = o->disk;
-    memcpy(a->scope_secret, o->scope_secret != NULL ? o->scope_secret : a->secret,
-           sizeof a->scope_secret);
+    if (o->scope_secret != NULL)
+        memcpy(a->scope_secret, o->scope_secret, sizeof a->scope_secret);
+    else if (getrandom(a->scope_secret, sizeof a->scope_secret, 0) !=
+             (ssize_t)sizeof a->scope_secret)
+        return inferd_fail(err, INFERD_EIO, "getrandom failed");
     a->routes = o->routes;
     a->n_routes = o->n_routes;
     a->metrics = metrics_create(REGISTRY_NAMES_MAX, o->routes, o->n_routes);

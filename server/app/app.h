@@ -77,7 +77,7 @@ typedef struct app {
     struct device_recent *device_recent; // device_recent.h; owned
     struct unknown_names *unknown_names; // unknown.h
     struct admission *admission;         // admission.h
-    app_slot *slots;                     // [n_slots] all queue slots plus the spare ones
+    app_slot *slots;                     // [n_slots] one for each queue slot
     uint32_t n_slots, first_free;
     uint64_t n_ids; // issued so far
     list_node generations, dirty;
@@ -102,8 +102,8 @@ typedef struct app {
     fleet *fleet;
     struct kv_disk *disk; // borrowed until http_close; NULL: none
     int64_t started_unix_s;
-    unsigned char secret[16];       // of this process: key of the hashes that separate tenants
-    unsigned char scope_secret[16]; // the same for cached blocks: that of kv_disk if there is one
+    /* Key of the hashes that separate the cached blocks of tenants: that of kv_disk, or random. */
+    unsigned char scope_secret[16];
 } app;
 
 typedef struct app_options {
@@ -117,8 +117,7 @@ typedef struct app_options {
     const unsigned char *scope_secret; // [16] borrowed; NULL: random
 } app_options;
 
-/* Sequences that the front admits under these limits: those that run or wait, and as many spare
- * ones for due reservations when others end late. */
+/* Sequences that the front admits under these limits: those that run or wait. */
 uint32_t app_n_slots(const engine_limits *l);
 /* On failure *out may be an app that can only be destroyed: the devices may already read the files
  * of its models.  The caller still owns the configuration then. */

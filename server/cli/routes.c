@@ -82,11 +82,11 @@ static bool allows_origin(void *ctx, bytes origin, bool loopback) {
     return config_allows_origin(a->config->c, origin, loopback);
 }
 
-static bool is_overloaded(void *ctx, int tenant) {
+static unsigned overloaded_s(void *ctx, int tenant) {
     const app *a = ctx;
     int at = app_tenant(a->config, tenant);
     gen_class best = at >= 0 ? a->config->c->tenants[at].policy.max_class : GEN_HIGH;
-    return admission_is_overloaded(a->admission, tenant, best);
+    return admission_is_overloaded(a->admission, tenant, best, clock_now_us());
 }
 
 static void on_finished(void *ctx, const http_request *rq) {
@@ -121,7 +121,7 @@ void routes_http_options(app *a, http_options *out) {
                           .tenant_of_key = keys ? tenant_of_key : NULL,
                           .admin_of_key = admin_of_key,
                           .allows_origin = allows_origin,
-                          .overloaded = is_overloaded,
+                          .overloaded_s = overloaded_s,
                           .finished = on_finished,
                           .reply_lines = write_lines,
                           .ctx = a};

@@ -519,7 +519,7 @@ inferd_status http_open(const http_options *options, void *loop, http_server **o
     s->admin_of_key = options->admin_of_key;
     s->trusted = options->trusted;
     s->unix_mode = options->unix_mode == 0 ? HTTP_UNIX_MODE : options->unix_mode;
-    s->overloaded = options->overloaded;
+    s->overloaded_s = options->overloaded_s;
     s->finished = options->finished;
     s->reply_lines = options->reply_lines;
     s->allows_origin = options->allows_origin;

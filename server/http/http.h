@@ -80,8 +80,9 @@ typedef struct http_options {
      * except with a key of HTTP_ADMIN_TENANT. */
     bool trusted;
     unsigned unix_mode; // of a socket file; 0: 0660
-    /* True: new work of this tenant (-1: no keys) gets 503 server_overloaded, its body unread. */
-    bool (*overloaded)(void *ctx, int tenant);
+    /* Not 0: new work of this tenant (-1: no keys) gets 503 server_overloaded with this
+     * Retry-After, its body unread. */
+    unsigned (*overloaded_s)(void *ctx, int tenant);
     /* One finished exchange, for log and metrics.  rq->route is NULL if it was not known yet. */
     void (*finished)(void *ctx, const http_request *rq);
     /* Writes headers that every answer carries, also a stream or an error, as "Name: value\n" lines
@@ -167,9 +168,7 @@ const char *http_query(http_request *rq, const char *name);
 bool http_work(http_request *rq, void (*work)(void *ctx), void (*done)(void *ctx, bool rq_gone),
                void *ctx);
 
-/* The value of a header of the request (p NULL: absent), and the bytes of the client's IP address
- * (n 0 on a socket file).  Only inside route.handle. */
+/* The value of a header of the request; p NULL: absent.  Only inside route.handle. */
 bytes http_header(http_request *rq, const char *name);
-bytes http_client_address(http_request *rq);
 
 #endif

@@ -27,8 +27,8 @@ static unsigned retry_soon(exchange *x) {
     return 1 + c % 3;
 }
 
-static bool refuse_overload(exchange *x, const char *message) {
-    return refuse(x, 503, "overloaded_error", "server_overloaded", message, retry_soon(x));
+static bool refuse_overload(exchange *x, const char *message, unsigned retry_after_s) {
+    return refuse(x, 503, "overloaded_error", "server_overloaded", message, retry_after_s);
 }
 
 static bool refuse_shutdown(exchange *x) {
@@ -81,12 +81,12 @@ static bool check_key(exchange *x, const guard *g) {
 
 static bool check_load(exchange *x, const guard *g) {
     http_server *s = x->s;
-    if (x->c->over_limit) return refuse_overload(x, "All connections are in use, try again.");
+    if (x->c->over_limit)
+        return refuse_overload(x, "All connections are in use, try again.", retry_soon(x));
     if (!g->route->admits_work) return true;
     if (s->draining) return refuse_shutdown(x);
-    if (s->overloaded != NULL && s->overloaded(s->ctx, x->rq.tenant))
-        return refuse_overload(x, "The server is overloaded, try again.");
-    return true;
+    unsigned after_s = s->overloaded_s != NULL ? s->overloaded_s(s->ctx, x->rq.tenant) : 0;
+    return after_s == 0 || refuse_overload(x, "The server is overloaded, try again.", after_s);
 }
 
 /* Memory for a body is reserved when its length is known: an admitted request can finish. */
@@ -128,7 +128,7 @@ static bool pass_guard(exchange *x, guard *g) {
         return false;
     x->collects = (g->http_method & (HTTP_POST | HTTP_PUT | HTTP_PATCH)) != 0;
     if (x->collects && !reserve_body(x, g->body_bytes))
-        return refuse_overload(x, "Memory for request bodies is in use, try again.");
+        return refuse_overload(x, "Memory for request bodies is in use, try again.", retry_soon(x));
     return true;
 }
 
@@ -168,7 +168,7 @@ static enum MHD_Result refuse_body(exchange *x, int status) {
         refuse(x, 413, "invalid_request_error", "request_too_large",
                "The body is larger than this server reads.", 0);
     else
-        refuse_overload(x, "Memory for request bodies is in use, try again.");
+        refuse_overload(x, "Memory for request bodies is in use, try again.", retry_soon(x));
     inlet_refuse(x->c, &x->refusal);
     return MHD_NO;
 }

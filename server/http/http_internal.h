@@ -159,7 +159,7 @@ struct http_server {
     int (*tenant_of_key)(void *ctx, bytes key);
     http_admin (*admin_of_key)(void *ctx, bytes key);
     bool (*allows_origin)(void *ctx, bytes origin, bool loopback);
-    bool (*overloaded)(void *ctx, int tenant);
+    unsigned (*overloaded_s)(void *ctx, int tenant);
     void (*finished)(void *ctx, const http_request *rq);
     void (*reply_lines)(void *ctx, const http_request *rq, char out[HTTP_LINES_BYTES]);
     void *ctx;

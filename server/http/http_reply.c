@@ -2,7 +2,6 @@
  *
  * A short answer goes to the library as one buffer.  The library reads a long one in pieces: each
  * piece taken is the only sign of life of a slow reader, and re-arms the stall deadline. */
-#include <netinet/in.h>
 #include <string.h>
 #include <time.h>
 
@@ -102,23 +101,6 @@ bytes http_header(http_request *rq, const char *name) {
         value == NULL)
         return (bytes){NULL, 0};
     return (bytes){value, n};
-}
-
-bytes http_client_address(http_request *rq) {
-    exchange *x = exchange_of(rq);
-    INFERD_CHECK(x->phase == EXCHANGE_HANDLING);
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(x->c->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-    const struct sockaddr *from = info == NULL ? NULL : info->client_addr;
-    if (from != NULL && from->sa_family == AF_INET) {
-        const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)from;
-        return (bytes){(const char *)&in->sin_addr, sizeof in->sin_addr};
-    }
-    if (from != NULL && from->sa_family == AF_INET6) {
-        const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)(const void *)from;
-        return (bytes){(const char *)&in->sin6_addr, sizeof in->sin6_addr};
-    }
-    return (bytes){"", 0}; // a socket file has no addresses
 }
 
 /* -- answers -- */
