@@ -1394,20 +1394,7 @@ static void weights_without_effect_are_noted(void) {
                "tenants[1].weight: 2 has no effect: a fixed share gets nothing of the time that "
                "shares leave\n"
                "tenants[2].weight: 3 has no effect: no other tenant gets a part " LEAVE);
-    EXPECT_STR(
-        notes_of(THREE("\"weight\":1", "\"weight\":3", "\"weight\":1")),
-        "tenants[1].weight: 3 beside 1 divides the output of model \"m\" only while more than "
-        "running_max (32) requests want to run; with fewer, each gets a token per step, and "
-        "weights only decide which tenant's prompts come first\n");
-#define FEW(n, weight) "\"limits\":{\"concurrent\":" n "},\"weight\":" weight
-    EXPECT_STR(notes_of(THREE(FEW("10", "1"), FEW("10", "3"), FEW("12", "1"))),
-               "tenants[1].weight: 3 beside 1 only decides which tenant's prompts model \"m\" "
-               "computes first: "
-               "its tenants have at most 32 requests at a time (limits.concurrent), all fit in "
-               "running_max (32), and each gets a token per step\n");
-    EXPECT_STR(notes_of(THREE(FEW("10", "1"), FEW("10", "3"), FEW("13", "1"))), "");
-    EXPECT_STR(notes_of(THREE(FEW("10", "2"), FEW("10", "2"), FEW("10", "2"))), "");
-#undef FEW
+    EXPECT_STR(notes_of(THREE("\"weight\":1", "\"weight\":3", "\"weight\":1")), "");
     /* Tenants without a common model divide device time. */
     EXPECT_STR(
         notes_of("{\"models\":[" MODEL("a", ANY) "," MODEL("b", ANY) "],\"tenants\":[" TENANT(
@@ -1416,22 +1403,45 @@ static void weights_without_effect_are_noted(void) {
     close_folder();
 }
 
-/* An urgent request of a tenant without a share waited for 26 s. */
+/* Urgent requests of a tenant without a share once waited for 26 s. */
 static void shares_that_leave_nothing_are_noted(void) {
     open_folder();
     EXPECT_STR(notes_of(THREE("\"share\":60", "\"share\":40", ANY)),
                "tenants[2].share: the shares of the other tenants are 100 of 100 percent and leave "
-               "nothing: while they are busy, requests of \"c\" wait, urgent ones too\n");
+               "nothing: while they are busy, requests of \"c\" wait, except urgent ones within "
+               "policy.urgent_percent (5)\n");
     EXPECT_STR(notes_of(THREE("\"share\":60", "\"share\":39", ANY)), "");
     EXPECT_STR(notes_of(THREE("\"share\":60", "\"share\":30", "\"share\":10")), "");
     EXPECT_STR(notes_of("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"share\":100") "," MODEL(
                    "b", "\"share\":100") "," MODEL("c", ANY) "," MODEL("d", ANY) "]}"),
                "models[2].share: the shares of the other models are 200 of 200 percent and leave "
-               "nothing: while they are busy, requests of \"c\", \"d\" wait, urgent ones too\n");
+               "nothing: while they are busy, requests of \"c\", \"d\" wait, except urgent ones "
+               "within policy.urgent_percent (5)\n");
     /* The share of its model is enough for a tenant without one. */
     EXPECT_STR(notes_of("{\"models\":[" MODEL("a", "\"share\":50") "],\"tenants\":[" TENANT(
                    "t", "\"share\":100") "," TENANT("u", ANY) "]}"),
                "");
+    close_folder();
+}
+
+/* The text of `check` about shares: what they are in any case, and what they leave. */
+static void shares_are_said_with_what_urgent_requests_take(void) {
+    static buf out;
+    open_folder();
+    EXPECT_EQ(load(THREE("\"share\":50", "\"share\":{\"policy\":\"fixed\",\"percent\":30}", ANY)),
+              INFERD_OK);
+    config_write_shares(c, &out);
+    EXPECT_STR(
+        buf_cstr(&out),
+        "shares of tenants, percent of a device (policy.urgent_percent is 5):\n"
+        "  a: at least 50 %, beside urgent requests 47.50 %\n"
+        "  b: exactly 30 %, beside urgent requests 28.50 %\n"
+        "  left for tenants without a share: at least 20 %, beside urgent requests 19.00 %\n");
+    buf_clear(&out);
+    EXPECT_EQ(load(THREE(ANY, ANY, ANY)), INFERD_OK);
+    config_write_shares(c, &out);
+    EXPECT_STR(buf_cstr(&out), "");
+    buf_deinit(&out);
     close_folder();
 }
 
@@ -2190,6 +2200,7 @@ static const test_case cases[] = {
     TEST(capped_classes_are_noted),
     TEST(weights_without_effect_are_noted),
     TEST(shares_that_leave_nothing_are_noted),
+    TEST(shares_are_said_with_what_urgent_requests_take),
     TEST(rounding_is_noted),
     TEST(warnings_have_a_line_and_know_the_files),
     TEST(the_whole_shape_is_read),

@@ -48,14 +48,17 @@ static bool check_models(const inferd_config *c, bool allow_dummy, uint64_t *fil
 
 /* Says that it is fine, and what to look at all the same. */
 static void tell_fine(const inferd_config *c, const char *path, const uint64_t *file_bytes) {
-    buf warnings;
+    buf warnings, shares;
     buf_init(&warnings, 1 << 20);
+    buf_init(&shares, 1 << 20);
     uint32_t n = config_write_warnings(c, file_bytes, &warnings);
     printf("%s: %u model%s, %u tenant%s: fine", path, c->n_models, c->n_models == 1 ? "" : "s",
            c->n_tenants, c->n_tenants == 1 ? "" : "s");
     if (n > 0) printf(", %u warning%s", n, n == 1 ? "" : "s");
-    printf("\n%s", buf_cstr(&warnings));
+    config_write_shares(c, &shares);
+    printf("\n%s%s", buf_cstr(&warnings), buf_cstr(&shares));
     buf_deinit(&warnings);
+    buf_deinit(&shares);
 }
 
 int cli_check(int argc, char **argv) {

@@ -149,6 +149,9 @@ bool config_check(const inferd_config *c, buf *problems);
  * classes that tenants may not ask for, weights that divide nothing, values that are rounded or
  * above what exists, shares that leave nothing. */
 void config_write_notes(const inferd_config *c, buf *notes);
+/* A line for each share: what it is in any case, and beside urgent requests without an end; and
+ * what is left for owners without one.  Nothing where there are no shares. */
+void config_write_shares(const inferd_config *c, buf *out);
 /* The same as "file:line: warning: path: text", with lines of the file as it is now, and with what
  * depends on the models' files: `file_bytes` [n_models], or NULL.  The number of warnings. */
 uint32_t config_write_warnings(const inferd_config *c, const uint64_t *file_bytes, buf *out);

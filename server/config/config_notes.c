@@ -130,69 +130,6 @@ static void note_idle_weights(const inferd_config *c, const owners *o, config_re
     }
 }
 
-/* The tenants that share the batch slots of a model by weight. */
-typedef struct slot_users {
-    uint32_t first, n;     // the first one
-    uint32_t other;        // the first with another weight; UINT32_MAX: none
-    uint64_t n_concurrent; // of all of them; UINT64_MAX: not limited
-} slot_users;
-
-/* Whether it is worth looking at each model: there may be many tenants. */
-static bool weights_differ(const inferd_config *c) {
-    for (uint32_t i = 1; i < c->n_tenants; i++)
-        if (c->tenants[i].policy.weight != c->tenants[0].policy.weight) return true;
-    return false;
-}
-
-static slot_users users_of(const inferd_config *c, const config_model *m) {
-    slot_users u = {.other = UINT32_MAX};
-    for (uint32_t i = 0; i < c->n_tenants; i++) {
-        const config_tenant *t = &c->tenants[i];
-        if (t->policy.share.policy == SHARE_FIXED || t->policy.weight == 0 || !may_use(t, m))
-            continue;
-        if (u.n++ == 0) u.first = i;
-        if (u.other == UINT32_MAX && t->policy.weight != c->tenants[u.first].policy.weight)
-            u.other = i;
-        bool limited = t->limits.concurrent != CONFIG_NO_LIMIT && u.n_concurrent != UINT64_MAX;
-        u.n_concurrent = limited ? u.n_concurrent + t->limits.concurrent : UINT64_MAX;
-    }
-    return u;
-}
-
-/* Each step computes a token of every running sequence of a model, so weights of its tenants divide
- * its output only by batch slots; they also order prompts.  Limits above running_max are no
- * warning: it is known that the tenants compete. */
-static void note_slot_weights(const inferd_config *c, config_report *r) {
-    config_location tenants = {.name = "tenants"};
-    uint32_t slots = c->limits.engine.running_max;
-    if (!weights_differ(c)) return;
-    for (uint32_t i = 0; i < c->n_models; i++) {
-        const config_model *m = &c->models[i];
-        slot_users u = users_of(c, m);
-        if (u.other == UINT32_MAX) continue;
-        uint32_t a = c->tenants[u.first].policy.weight, b = c->tenants[u.other].policy.weight;
-        config_location one = {.parent = &tenants, .index = a != 1 ? u.first : u.other};
-        config_location at = {.parent = &one, .name = "weight"};
-        if (u.n_concurrent <= slots)
-            config_problem(
-                r, &at,
-                "%u beside %u only decides which tenant's prompts model \"%.40s\" computes first: "
-                "its tenants have at most %llu requests at a time (limits.concurrent), all "
-                "fit in running_max (%u), and each gets a token per step",
-                a != 1 ? a : b, a != 1 ? b : a, m->name, (ull)u.n_concurrent, slots);
-        else if (u.n_concurrent == UINT64_MAX)
-            config_problem(
-                r, &at,
-                "%u beside %u divides the output of model \"%.40s\" only while more than "
-                "running_max (%u) requests want to run; with fewer, each gets a token per "
-                "step, and weights only decide which tenant's prompts come first",
-                a != 1 ? a : b, a != 1 ? b : a, m->name, slots);
-        else
-            continue;
-        return; // the others are alike
-    }
-}
-
 /* -- shares -- */
 
 /* A request is entitled by the share of its tenant or of its model: of the besteffort owners only
@@ -227,8 +164,43 @@ static void note_full_shares(const inferd_config *c, const owners *o, config_rep
     config_problem(
         r, &at,
         "the shares of the other %s are %llu of %llu percent and leave nothing: while they "
-        "are busy, requests of %s wait, urgent ones too",
-        o->name, (ull)sum, (ull)whole, without.text);
+        "are busy, requests of %s wait, except urgent ones within policy.urgent_percent (%u)",
+        o->name, (ull)sum, (ull)whole, without.text, c->policy.urgent_percent);
+}
+
+/* A percent of devices, and what it is beside urgent work without an end: U percent less. */
+typedef struct percent_text {
+    char text[64];
+} percent_text;
+
+static percent_text say_percent(const inferd_config *c, uint64_t percent) {
+    percent_text p;
+    uint64_t beside = percent * (DEVICE_PERCENT - c->policy.urgent_percent);
+    snprintf(p.text, sizeof p.text, "%llu %%, beside urgent requests %llu.%02llu %%", (ull)percent,
+             (ull)beside / DEVICE_PERCENT, (ull)beside % DEVICE_PERCENT);
+    return p;
+}
+
+static void write_shares_of(const inferd_config *c, const owners *o, buf *out) {
+    uint64_t sum = 0, whole = (uint64_t)DEVICE_PERCENT * c->n_devices;
+    for (uint32_t i = 0; i < o->n; i++) sum += share_of(c, o, i)->percent;
+    if (sum == 0) return;
+    buf_add_format(out, "shares of %s, percent of a device (policy.urgent_percent is %u):\n",
+                   o->name, c->policy.urgent_percent);
+    for (uint32_t i = 0; i < o->n; i++) {
+        const share_spec *s = share_of(c, o, i);
+        if (s->percent == 0) continue;
+        buf_add_format(out, "  %.40s: %s %s\n", name_of(c, o, i),
+                       s->policy == SHARE_FIXED ? "exactly" : "at least",
+                       say_percent(c, s->percent).text);
+    }
+    buf_add_format(out, "  left for %s without a share: at least %s\n", o->name,
+                   say_percent(c, whole - sum).text);
+}
+
+void config_write_shares(const inferd_config *c, buf *out) {
+    write_shares_of(c, &(owners){"models", "model", c->n_models}, out);
+    write_shares_of(c, &(owners){"tenants", "tenant", c->n_tenants}, out);
 }
 
 /* -- memory -- */
@@ -311,7 +283,6 @@ static void note_all(const inferd_config *c, const uint64_t *file_bytes, config_
     }
     note_idle_weights(c, &models, r);
     note_idle_weights(c, &tenants, r);
-    note_slot_weights(c, r);
     note_full_shares(c, &models, r);
     note_full_shares(c, &tenants, r);
     note_host_arena(c, file_bytes, r);

@@ -340,3 +340,106 @@ def test_too_much_for_the_device_is_said_at_the_start(launch):
     assert answer.status_code in (400, 503), answer.text
     assert said(ask(d, "a", prompt_of(1)))
     assert d.stop() == 0
+
+
+# ---- tenants ----
+
+ADMIN = "adm-key-0123456789"
+KEY = {n: f"sk-{n}".ljust(20, "0") for n in ("one", "two", "three")}
+
+
+def tenant(name, **more):
+    return {"name": name, "keys": [KEY[name]], **more}
+
+
+def completion(d, name, n, seed, **more):
+    return d.http.post("/v1/completions", headers={"Authorization": "Bearer " + KEY[name]}, timeout=120 * SLOW, json={
+        "model": "m", "prompt": prompt_of(seed), "max_tokens": n, "temperature": 0, "ignore_eos": True, **more})
+
+
+class Busy:
+    """Closed loops of requests, one per thread, until the end of the block; `tokens` by tenant."""
+
+    def __init__(self, d, **streams):
+        self.d, self.streams, self.over, self.tokens, self.failed = d, streams, threading.Event(), {}, []
+
+    def loop(self, name, more, n, seed):
+        while not self.over.is_set():
+            answer = completion(self.d, name, n, seed, **more)
+            seed += 1000
+            if answer.status_code != 200:
+                self.failed.append(answer.text)
+                return
+            self.tokens[name] = self.tokens.get(name, 0) + n
+
+    def __enter__(self):
+        self.threads = [threading.Thread(target=self.loop, args=(name, more, n, 97 * i + hash(name) % 89))
+                        for name, (count, n, more) in self.streams.items() for i in range(count)]
+        for t in self.threads:
+            t.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        for t in self.threads:
+            t.join()
+        assert not self.failed, self.failed[0]
+
+
+def first_token(d, name, seed):
+    """Seconds to the first piece of a stream."""
+    began = time.monotonic()
+    with d.http.stream("POST", "/v1/completions", headers={"Authorization": "Bearer " + KEY[name]},
+                       timeout=60 * SLOW, json={"model": "m", "prompt": prompt_of(seed, 8), "max_tokens": 1, "stream": True,
+                                                "priority": "high", "ignore_eos": True}) as answer:
+        assert answer.status_code == 200, answer.read()
+        lines = answer.iter_lines()
+        next(line for line in lines if line.startswith("data:"))
+        took = time.monotonic() - began
+        for _ in lines:
+            pass
+    return took
+
+
+def test_an_urgent_request_goes_before_shares_of_all_of_the_device(launch):
+    """it waited for 26 s, and for 0.04 s alone"""
+    config = config_of(["m"], m={"path": dummy(1, layers=12)})
+    config["tenants"] = [tenant("one", share=60), tenant("two", share=40), tenant("three", max_class="high")]
+    d = launch(config, args=["--allow-dummy"])
+    first_token(d, "three", 1)
+    alone = max(first_token(d, "three", seed) for seed in range(2, 12))
+    with Busy(d, one=(6, 200, {"priority": "batch"}), two=(6, 200, {"priority": "batch"})):
+        time.sleep(1)
+        waits = []
+        for seed in range(20, 40):
+            waits.append(first_token(d, "three", seed))
+            time.sleep(0.3)  # within the allowance
+    print(f"alone {alone:.3f} s, beside shares {sorted(waits)[-3:]}")
+    assert max(waits) <= max(5 * alone, 0.5) * SLOW, waits
+    assert d.stop() == 0
+
+
+def device_seconds(d):
+    page = d.http.get("/metrics", headers={"Authorization": "Bearer " + ADMIN}).text
+    return {name: sum(float(line.rsplit(" ", 1)[1]) for line in page.splitlines()
+                      if line.startswith("inferd_device_seconds_total{") and f'tenant="{name}"' in line)
+            for name in ("one", "two")}
+
+
+def test_weights_divide_the_time_of_one_model(launch):
+    """1 and 3 got half each as long as all streams found a batch slot"""
+    config = config_of(["m"], m={"path": dummy(1, layers=20)})
+    config["tenants"] = [tenant("one"), tenant("two", weight=3)]
+    config["admin"] = {"keys": [ADMIN]}
+    d = launch(config, args=["--allow-dummy"])
+    with Busy(d, one=(4, 60, {}), two=(4, 60, {})) as busy:
+        time.sleep(1.5)
+        before, tokens = device_seconds(d), dict(busy.tokens)
+        time.sleep(6)
+        got = {name: s - before[name] for name, s in device_seconds(d).items()}
+        tokens = {name: busy.tokens[name] - tokens.get(name, 0) for name in busy.tokens}
+    part = got["one"] / (got["one"] + got["two"])
+    print(f"the tenant of weight 1 has {100 * part:.1f} % of the time, tokens: {tokens}")
+    assert 0.2 <= part <= 0.3, got
+    assert tokens["two"] > 1.4 * tokens["one"] > 0, tokens
+    assert d.stop() == 0
