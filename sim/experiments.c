@@ -1,112 +1,24 @@
-/* experiments.c - see experiment.h: rate, models, speed. */
+/* experiments.c - see experiment.h: models, load, speed. */
 #include <math.h>
-#include <string.h>
 
 #include "experiment.h"
 
-static const double LEVELS[] = {0.99, 0.9};
-
-static inferd_status draw_attainment(const experiment *e, const char *title, const char *x_label,
-                                     const plot_series *series, inferd_err *err) {
-    plot p = {.title = title,
-              .x_label = x_label,
-              .y_label = "attainment",
-              .series = series,
-              .n_series = 1,
-              .levels = LEVELS,
-              .n_levels = INFERD_COUNT(LEVELS),
-              .has_y_range = true,
-              .y_min = 0,
-              .y_max = 1};
-    return experiment_plot(e, &p, err);
-}
-
-/* Notes "models_at_99_percent" and the like, beside the table. */
-static inferd_status note_level(figures *f, const char *what, double level, double value,
-                                inferd_err *err) {
-    char name[FIGURES_TEXT_BYTES];
-    snprintf(name, sizeof name, "%s_at_%.0f_percent", what, 100 * level);
-    return figures_note(f, "results", name, value, err);
-}
-
-/* Summary of the attainment.  Seeds without requests are left out; fails when no seed has any. */
-static inferd_status attained_of(const figures *f, const char *group, double seconds,
-                                 figure_summary *out, inferd_err *err) {
-    *out = figures_summary(f, figures_find(f, group, "attainment"));
-    if (out->n > 0) return INFERD_OK;
-    return inferd_fail(err, INFERD_EINVAL, "%s: no requests in %g s", group, seconds);
-}
-
-/* ---- rate ---- */
-
-static const double FACTORS[] = {0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 2.5, 3, 4, 6, 8};
-enum { N_FACTORS = INFERD_COUNT(FACTORS) };
-
-typedef struct curve {
-    double median[N_FACTORS], lo[N_FACTORS], hi[N_FACTORS];
-} curve;
-
-static inferd_status draw_curve(const experiment *e, const curve *c, inferd_err *err) {
-    plot_series series = {.name = "attainment",
-                          .mark = PLOT_LINE,
-                          .x = FACTORS,
-                          .y = c->median,
-                          .lo = c->lo,
-                          .hi = c->hi,
-                          .n = N_FACTORS};
-    return draw_attainment(e, "Attainment over rate", "rate factor", &series, err);
-}
-
-inferd_status experiment_rate(const experiment *e, inferd_err *err) {
-    figures f = {0};
-    curve c;
-    slo_targets t;
-    char title[FIGURES_TEXT_BYTES], group[FIGURES_TEXT_BYTES];
-    experiment_print_constants(e);
-    inferd_status st = experiment_targets(e, false, &t, err);
-    if (st != INFERD_OK) return st;
-    snprintf(title, sizeof title, "%s on %u x %s over rates, %g s", workload_kind_name(e->mix),
-             e->n_devices, e->preset->name, e->seconds);
-    st = experiment_figures(e, &f, title, err);
-    if (st == INFERD_OK) st = experiment_note_targets(&f, &t, err);
-    for (uint32_t k = 0; k < N_FACTORS && st == INFERD_OK; k++) {
-        snprintf(group, sizeof group, "rate x %g", FACTORS[k]);
-        double factor = FACTORS[k] * e->rate_factor;
-        figure_summary s;
-        st = experiment_run_seeds(e, 0, factor, t.ttft_us, t.tpot_us, &f, group, experiment_set,
-                                  err);
-        if (st == INFERD_OK) st = attained_of(&f, group, experiment_seconds(e, factor), &s, err);
-        if (st != INFERD_OK) break;
-        c.median[k] = s.median / 100;
-        c.lo[k] = s.min / 100;
-        c.hi[k] = s.max / 100;
-    }
-    double rates[INFERD_COUNT(LEVELS)] = {0};
-    for (size_t l = 0; l < INFERD_COUNT(LEVELS) && st == INFERD_OK; l++) {
-        rates[l] = stats_rate_at(FACTORS, c.median, N_FACTORS, LEVELS[l]);
-        st = note_level(&f, "rate", LEVELS[l], rates[l], err);
-    }
-    if (st == INFERD_OK) st = experiment_tell(e, &f, err);
-    if (st == INFERD_OK) st = draw_curve(e, &c, err);
-    for (size_t l = 0; l < INFERD_COUNT(LEVELS) && st == INFERD_OK; l++)
-        printf("attainment of at least %.0f %% up to rate x %.2f\n", 100 * LEVELS[l], rates[l]);
-    figures_deinit(&f);
-    return st;
-}
-
 /* ---- models ---- */
+
+static const double LEVELS[] = {99, 90}; // percent of the requests
+enum { N_LEVELS = INFERD_COUNT(LEVELS), ATTEMPTS_MAX = 64, MODELS_MAX = 128 };
+
+/* A cell of the table: each of the three is the command line's, if it has one. */
+static const double HOST_GB[] = {128, 256, 1024}, RATES[] = {0.037, 0.1};
+static const uint32_t TTFT_MS[] = {0, 500}; // 0: from the dedicated device
 
 typedef struct attempt {
     uint32_t n_models;
-    double median, min, max;
+    double percent[FIGURES_SEEDS_MAX], median;
 } attempt;
 
-enum { ATTEMPTS_MAX = 64 };
-
 typedef struct sweep {
-    const experiment *e;
-    figures *f;
-    slo_targets targets;
+    experiment e;
     attempt done[ATTEMPTS_MAX];
     uint32_t n_done;
 } sweep;
@@ -118,25 +30,26 @@ static inferd_status attain(sweep *s, uint32_t n_models, double *out, inferd_err
             *out = s->done[i].median;
             return INFERD_OK;
         }
-    if (s->n_done == ATTEMPTS_MAX)
-        return inferd_fail(err, INFERD_ETOOLONG, "more than %d numbers of models", ATTEMPTS_MAX);
-    char group[FIGURES_TEXT_BYTES];
-    snprintf(group, sizeof group, "%u models", n_models);
-    figure_summary sum;
-    inferd_status st = experiment_run_seeds(s->e, n_models, s->e->rate_factor, s->targets.ttft_us,
-                                            s->targets.tpot_us, s->f, group, experiment_set, err);
-    if (st == INFERD_OK)
-        st = attained_of(s->f, group, experiment_seconds(s->e, s->e->rate_factor), &sum, err);
-    if (st != INFERD_OK) return st;
-    s->done[s->n_done++] = (attempt){n_models, sum.median / 100, sum.min / 100, sum.max / 100};
-    *out = sum.median / 100;
-    return INFERD_OK;
+    INFERD_CHECK(s->n_done < ATTEMPTS_MAX); // two bisections of 4096 take fewer
+    attempt *a = &s->done[s->n_done++];
+    a->n_models = s->e.n_models = n_models;
+    for (uint32_t i = 0; i < s->e.n_seeds; i++) {
+        run_figures r;
+        inferd_status st = experiment_run(&s->e, s->e.seed0 + i, &r, NULL, err);
+        if (st != INFERD_OK) return st;
+        a->percent[i] = 100 * stats_attainment(&r.all.attained);
+    }
+    *out = a->median = figures_summary(a->percent, s->e.n_seeds).median;
+    if (!isnan(*out)) return INFERD_OK; // seeds without requests are left out
+    return inferd_fail(err, INFERD_EINVAL, "%u models: no requests in %g s", n_models,
+                       experiment_seconds(&s->e));
 }
 
 /* The largest number of models that attains the level, if attainment falls with the number; 0: even
  * one model does not. */
-static inferd_status bisect(sweep *s, double level, uint32_t *out, inferd_err *err) {
-    uint32_t good = 0, bad = s->e->models_max + 1, next = 1;
+static inferd_status bisect(sweep *s, uint32_t models_max, double level, uint32_t *out,
+                            inferd_err *err) {
+    uint32_t good = 0, bad = models_max + 1, next = 1;
     double a = 0;
     while (bad - good > 1) {
         inferd_status st = attain(s, next, &a, err);
@@ -145,7 +58,7 @@ static inferd_status bisect(sweep *s, double level, uint32_t *out, inferd_err *e
             good = next;
         else
             bad = next;
-        next = bad > s->e->models_max ? u32_min(2 * good, s->e->models_max) : (good + bad) / 2;
+        next = bad > models_max ? u32_min(2 * good, models_max) : (good + bad) / 2;
         if (next == good) next = good + 1;
     }
     *out = good;
@@ -157,60 +70,81 @@ static int by_models(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static inferd_status draw_sweep(sweep *s, inferd_err *err) {
-    double x[ATTEMPTS_MAX], y[ATTEMPTS_MAX], lo[ATTEMPTS_MAX], hi[ATTEMPTS_MAX];
-    for (uint32_t i = 0; i < s->n_done; i++) {
-        x[i] = s->done[i].n_models;
-        y[i] = s->done[i].median;
-        lo[i] = s->done[i].min;
-        hi[i] = s->done[i].max;
+/* One cell: its numbers of models as notes, the attainment of every attempt as figures. */
+static inferd_status run_cell(const experiment *cell, figures *f, inferd_err *err) {
+    sweep s = {.e = *cell};
+    char group[FIGURES_TEXT_BYTES], name[FIGURES_TEXT_BYTES];
+    uint32_t models_max = cell->n_models > 0 ? cell->n_models : MODELS_MAX;
+    double host_gb = cell->host_gb >= 0 ? cell->host_gb : (double)cell->preset->host_bytes / 1e9;
+    int n = snprintf(group, sizeof group, "%g GB", host_gb);
+    if (cell->lambda >= 0)
+        n += snprintf(group + n, sizeof group - (size_t)n, ", %g/s", cell->lambda);
+    snprintf(group + n, sizeof group - (size_t)n, ", TTFT %.0f ms", cell->ttft_us / 1e3);
+    for (size_t l = 0; l < N_LEVELS; l++) {
+        uint32_t most = 0;
+        inferd_status st = bisect(&s, models_max, LEVELS[l], &most, err);
+        if (st != INFERD_OK) return st;
+        snprintf(name, sizeof name, "models_at_%.0f_percent", LEVELS[l]);
+        figures_note(f, group, name, figures_number(most));
     }
-    plot_series series = {.name = "attainment",
-                          .mark = PLOT_LINE,
-                          .x = x,
-                          .y = y,
-                          .lo = lo,
-                          .hi = hi,
-                          .n = s->n_done};
-    return draw_attainment(s->e, "Models on one device", "models", &series, err);
+    figures_note(f, group, "ttft_ms", figures_number(cell->ttft_us / 1e3));
+    figures_note(f, group, "tpot_ms", figures_number(cell->tpot_us / 1e3));
+    figures_note(f, group, "models_tried_max", figures_number(models_max));
+    qsort(s.done, s.n_done, sizeof *s.done, by_models);
+    for (uint32_t k = 0; k < s.n_done; k++)
+        for (uint32_t i = 0; i < cell->n_seeds; i++) {
+            snprintf(name, sizeof name, "%u models attain", s.done[k].n_models);
+            figures_set(f, group, i, &(figure_row){name, "%", 2, s.done[k].percent[i]}, 1);
+        }
+    return INFERD_OK;
 }
 
-inferd_status experiment_models(const experiment *e, inferd_err *err) {
-    figures f = {0};
-    char title[FIGURES_TEXT_BYTES];
-    sweep s = {.e = e, .f = &f};
-    uint32_t most[INFERD_COUNT(LEVELS)] = {0};
-    experiment_print_constants(e);
-    inferd_status st = experiment_targets(e, false, &s.targets, err);
-    if (st != INFERD_OK) return st;
-    snprintf(title, sizeof title, "models on %u x %s, %s, %g s", e->n_devices, e->preset->name,
-             workload_kind_name(e->mix), e->seconds);
-    st = experiment_figures(e, &f, title, err);
-    if (st == INFERD_OK) st = experiment_note_targets(&f, &s.targets, err);
-    for (size_t l = 0; l < INFERD_COUNT(LEVELS) && st == INFERD_OK; l++) {
-        st = bisect(&s, LEVELS[l], &most[l], err);
-        if (st == INFERD_OK) st = note_level(&f, "models", LEVELS[l], most[l], err);
+inferd_status experiment_models(const experiment *e, figures *f, inferd_err *err) {
+    dedicated base = {0};
+    inferd_status st = INFERD_OK;
+    bool has_rate = e->mix == WORKLOAD_MIX_M && e->lambda < 0 && e->n_traces == 0;
+    snprintf(f->title, sizeof f->title, "models on %u x %s, %s, %g s", e->n_devices,
+             e->preset->name, workload_kind_name(e->mix), e->seconds);
+    if (e->slo_ttft_ms == 0 || e->slo_tpot_ms == 0) st = experiment_dedicated(e, f, &base, err);
+    for (size_t h = 0; h < (e->host_gb < 0 ? INFERD_COUNT(HOST_GB) : 1); h++)
+        for (size_t r = 0; r < (has_rate ? INFERD_COUNT(RATES) : 1); r++)
+            for (size_t t = 0; t < (e->slo_ttft_ms == 0 ? INFERD_COUNT(TTFT_MS) : 1); t++) {
+                experiment cell = *e;
+                if (e->host_gb < 0) cell.host_gb = HOST_GB[h];
+                if (has_rate) cell.lambda = RATES[r];
+                if (e->slo_ttft_ms == 0) cell.slo_ttft_ms = TTFT_MS[t];
+                if (st == INFERD_OK) st = experiment_targets(&cell, NULL, &base, err);
+                if (st == INFERD_OK) st = run_cell(&cell, f, err);
+            }
+    return st;
+}
+
+/* ---- load ---- */
+
+/* A few models that all fit share a device near its capacity, so that only time is short. */
+inferd_status experiment_load(const experiment *e, figures *f, inferd_err *err) {
+    static const double PARTS[] = {0.6, 0.8, 1.2}; // of the capacity of a dedicated device
+    enum { MODELS = 3, STEP_TOKENS = 2048 };       // all fit; chunks are bounded by time
+    experiment one = *e;
+    dedicated base;
+    inferd_status st = experiment_dedicated(e, f, &base, err);
+    if (st == INFERD_OK) st = experiment_targets(&one, f, &base, err);
+    one.told = true;
+    one.mix = WORKLOAD_MIX_M;
+    if (one.step_tokens == 0) one.step_tokens = STEP_TOKENS;
+    if (one.n_models == 0) one.n_models = MODELS;
+    snprintf(f->title, sizeof f->title, "%u models, steps of up to %u tokens, %g s", one.n_models,
+             one.step_tokens, e->seconds);
+    for (size_t k = 0; k < INFERD_COUNT(PARTS) && st == INFERD_OK; k++) {
+        char group[FIGURES_TEXT_BYTES];
+        snprintf(group, sizeof group, "%g of capacity", PARTS[k]);
+        one.lambda = base.capacity_per_s * PARTS[k] / one.n_models;
+        st = experiment_run_seeds(&one, f, group, experiment_set, err);
     }
-    if (st == INFERD_OK) st = figures_note(&f, "results", "models_tried_max", e->models_max, err);
-    if (st == INFERD_OK) st = experiment_tell(e, &f, err);
-    if (st == INFERD_OK) {
-        qsort(s.done, s.n_done, sizeof *s.done, by_models);
-        printf("%8s %12s %8s %8s\n", "models", "attainment %", "least", "most");
-        for (uint32_t i = 0; i < s.n_done; i++)
-            printf("%8u %12.2f %8.2f %8.2f\n", s.done[i].n_models, 100 * s.done[i].median,
-                   100 * s.done[i].min, 100 * s.done[i].max);
-    }
-    for (size_t l = 0; l < INFERD_COUNT(LEVELS) && st == INFERD_OK; l++)
-        printf("attainment of at least %.0f %% with up to %u models%s\n", 100 * LEVELS[l], most[l],
-               most[l] == e->models_max ? " (more were not tried)" : "");
-    if (st == INFERD_OK) st = draw_sweep(&s, err);
-    figures_deinit(&f);
     return st;
 }
 
 /* ---- speed ---- */
-
-enum { GOAL_PER_MINUTE = 1000000 };
 
 /* Traces are repeated, each at its own rate. */
 static inferd_status offered_rate(const experiment *e, double *out, inferd_err *err) {
@@ -227,31 +161,20 @@ static inferd_status offered_rate(const experiment *e, double *out, inferd_err *
     return INFERD_OK;
 }
 
-static inferd_status set_speed(figures *f, const char *group, uint32_t seed_idx,
-                               const run_figures *r, inferd_err *err) {
-    const world_usage *a = &r->usage;
-    double n = (double)r->attained.n_offered, n_steps = (double)a->n_steps;
-    if (n == 0) return inferd_fail(err, INFERD_EINVAL, "no requests in %g s", r->offered_s);
-    const experiment_row rows[] = {
+static void set_speed(figures *f, const char *group, uint32_t seed_idx, const run_figures *r) {
+    double n = (double)r->all.attained.n_offered;
+    const figure_row rows[] = {
         {"requests", "", 0, n},
-        {"offered", "1/s", 2, r->offered_per_s},
-        {"refused", "requests", 0, (double)r->attained.n_refused},
-        {"device computes", "%", 1, 100 * r->used},
-        {"TTFT P95", "ms", 0, r->ttft_us[1] / 1e3},
-        {"TPOT P95", "ms", 1, r->tpot_us[1] / 1e3},
-        {"rows per step", "", 1, (double)a->n_rows / n_steps},
-        {"steps per request", "", 1, n_steps / n},
-        {"this machine's processor", "s", 2, r->machine_s},
-        {"this machine's processor, per step", "us", 2, r->machine_s * 1e6 / n_steps},
+        {"this machine's processor, per step", "us", 2,
+         r->machine_s * 1e6 / (double)r->usage.n_steps},
         {"requests a minute of this machine's processor", "", 0, n / r->machine_s * 60},
     };
-    return experiment_set_rows(f, group, seed_idx, rows, INFERD_COUNT(rows), err);
+    figures_set(f, group, seed_idx, rows, INFERD_COUNT(rows));
+    experiment_set(f, group, seed_idx, r);
 }
 
-inferd_status experiment_speed(const experiment *e, inferd_err *err) {
+inferd_status experiment_speed(const experiment *e, figures *f, inferd_err *err) {
     experiment one = *e;
-    figures f = {0};
-    char title[FIGURES_TEXT_BYTES];
     double rate;
     inferd_status st = offered_rate(e, &rate, err);
     if (st != INFERD_OK) return st;
@@ -264,15 +187,7 @@ inferd_status experiment_speed(const experiment *e, inferd_err *err) {
     one.seconds = e->n_requests / (rate * e->rate_factor);
     if (e->verify_iterations != 1)
         one.verify_iterations = 0; // it would count as the simulator's time
-    experiment_print_constants(e);
-    snprintf(title, sizeof title, "speed of the simulator, %s",
+    snprintf(f->title, sizeof f->title, "speed of the simulator, %s",
              e->n_traces > 0 ? "traces, again and again" : "Poisson");
-    st = experiment_figures(e, &f, title, err);
-    if (st == INFERD_OK) st = figures_note(&f, "results", "goal_per_minute", GOAL_PER_MINUTE, err);
-    if (st == INFERD_OK)
-        st = experiment_run_seeds(&one, 0, e->rate_factor, 0, 0, &f, "speed", set_speed, err);
-    if (st == INFERD_OK) st = experiment_tell(e, &f, err);
-    if (st == INFERD_OK) printf("the goal is %d requests a minute\n", GOAL_PER_MINUTE);
-    figures_deinit(&f);
-    return st;
+    return experiment_run_seeds(&one, f, "speed", set_speed, err);
 }

@@ -5,60 +5,35 @@
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-/* REAL and COUNT are members of an experiment; the others have their own function. */
-typedef enum option_kind { IS_SWITCH, IS_REAL, IS_COUNT, IS_OTHER } option_kind;
+/* Commands in which an option has an effect. */
+enum {
+    MIX = 1 << EXPERIMENT_MIX,
+    SHARES = 1 << EXPERIMENT_SHARES,
+    MODELS = 1 << EXPERIMENT_MODELS,
+    LOAD = 1 << EXPERIMENT_LOAD,
+    EVICT = 1 << EXPERIMENT_EVICT,
+    RETRY = 1 << EXPERIMENT_RETRY,
+    SPEED = 1 << EXPERIMENT_SPEED,
+    ALL = (1 << EXPERIMENTS) - 1,
+    MIXED = MIX | MODELS,
+    TARGETED = MIX | MODELS | LOAD
+};
+
+/* IS_REAL and IS_COUNT are members of an experiment with a range; the others have a function. */
+typedef enum option_kind { IS_REAL, IS_COUNT, IS_VERIFY, IS_OTHER } option_kind;
+
+typedef inferd_status read_f(experiment *e, const char *option, const char *value, inferd_err *err);
 
 typedef struct option_row {
-    const char *name;
-    uint32_t bit;
+    const char *name, *value, *help;
+    uint32_t commands;
     option_kind kind;
     size_t offset;
     double min, max;
+    read_f *read;
 } option_row;
-
-#define REAL(name, bit, member, min, max)                                                          \
-    { name, bit, IS_REAL, offsetof(experiment, member), min, max }
-#define COUNT(name, bit, member, min, max)                                                         \
-    { name, bit, IS_COUNT, offsetof(experiment, member), min, max }
-
-enum { TARGET_MS_MAX = 3600000, RUNNING_MAX = 1024, QUEUE_MAX = 1 << 16, STEP_TOKENS_MAX = 8192 };
-#define SECONDS_MIN 0.001
-#define SECONDS_MAX ((double)WORKLOAD_DURATION_US_MAX / 1e6)
-#define HOST_GB_MAX 1e6
-
-static const option_row OPTIONS[] = {
-    {"--device", OPTION_DEVICE, IS_OTHER, 0, 0, 0},
-    COUNT("--devices", OPTION_DEVICES, n_devices, 1, WORLD_DEVICES_MAX),
-    {"--shape", OPTION_SHAPE, IS_OTHER, 0, 0, 0},
-    COUNT("--models", OPTION_MODELS, n_models, 1, WORKLOAD_MODELS_MAX),
-    {"--mix", OPTION_MIX, IS_OTHER, 0, 0, 0},
-    REAL("--zipf", OPTION_ZIPF, zipf, 0, WORKLOAD_ZIPF_MAX),
-    REAL("--cv", OPTION_CV, cv, WORKLOAD_CV_MIN, WORKLOAD_CV_MAX),
-    {"--attacks", OPTION_ATTACKS, IS_OTHER, 0, 0, 0},
-    REAL("--lambda", OPTION_LAMBDA, lambda, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX),
-    REAL("--rate", OPTION_RATE, rate_factor, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX),
-    REAL("--load", OPTION_LOAD, load_percent, 1, 100),
-    {"--lengths", OPTION_LENGTHS, IS_OTHER, 0, 0, 0},
-    {"--trace", OPTION_TRACE, IS_OTHER, 0, 0, 0},
-    REAL("--slo-scale", OPTION_SLO_SCALE, slo_scale, SLO_SCALE_MIN, SLO_SCALE_MAX),
-    COUNT("--slo-ttft-ms", OPTION_SLO_TTFT, slo_ttft_ms, 1, TARGET_MS_MAX),
-    COUNT("--slo-tpot-ms", OPTION_SLO_TPOT, slo_tpot_ms, 1, TARGET_MS_MAX),
-    REAL("--host-gb", OPTION_HOST, host_gb, 0, HOST_GB_MAX),
-    COUNT("--running", OPTION_RUNNING, running_max, 1, RUNNING_MAX),
-    COUNT("--queue", OPTION_QUEUE, queue_len, 1, QUEUE_MAX),
-    COUNT("--step-tokens", OPTION_STEP_TOKENS, step_tokens, 1, STEP_TOKENS_MAX),
-    {"--cache-all", OPTION_CACHE_ALL, IS_SWITCH, 0, 0, 0},
-    {"--verify", OPTION_VERIFY, IS_SWITCH, 0, 0, 0},
-    REAL("--seconds", OPTION_SECONDS, seconds, SECONDS_MIN, SECONDS_MAX),
-    COUNT("--requests", OPTION_REQUESTS, n_requests, 1, WORLD_RECORDS_MAX),
-    COUNT("--seeds", OPTION_SEEDS, n_seeds, FIGURES_SEEDS_MIN, FIGURES_SEEDS_MAX),
-    {"--seed0", OPTION_SEED0, IS_OTHER, 0, 0, 0},
-    {"--json", OPTION_JSON, IS_OTHER, 0, 0, 0},
-    {"--svg", OPTION_SVG, IS_OTHER, 0, 0, 0},
-};
 
 static inferd_status bad(inferd_err *err, const char *option, const char *value,
                          const char *expected) {
@@ -67,175 +42,125 @@ static inferd_status bad(inferd_err *err, const char *option, const char *value,
 
 /* ---- values ---- */
 
-static inferd_status read_count(const char *option, const char *value, uint64_t min, uint64_t max,
-                                uint64_t *out, inferd_err *err) {
-    char *end;
-    errno = 0;
-    *out = strtoull(value, &end, 10);
-    if (errno == 0 && end != value && *end == 0 && value[0] != '-' && *out >= min && *out <= max)
-        return INFERD_OK;
-    return inferd_fail(err, INFERD_EINVAL, "%s is \"%s\", expected a number from %llu to %llu",
-                       option, value, (unsigned long long)min, (unsigned long long)max);
-}
-
-static inferd_status read_real(const option_row *o, const char *value, double *out,
-                               inferd_err *err) {
+static inferd_status read_number(const char *option, const char *value, double min, double max,
+                                 bool whole, double *out, inferd_err *err) {
     char *end;
     *out = strtod(value, &end);
-    if (end != value && *end == 0 && isfinite(*out) && *out >= o->min && *out <= o->max)
+    if (end != value && *end == 0 && *out >= min && *out <= max && (!whole || floor(*out) == *out))
         return INFERD_OK;
-    return inferd_fail(err, INFERD_EINVAL, "%s is \"%s\", expected a number from %.10g to %.10g",
-                       o->name, value, o->min, o->max);
+    return inferd_fail(err, INFERD_EINVAL, "%s is \"%s\", expected a %snumber from %.10g to %.10g",
+                       option, value, whole ? "whole " : "", min, max);
 }
 
-static inferd_status read_mix(const char *value, workload_kind *out, inferd_err *err) {
-    static const char *const PREFIXES[] = {"", "mix-"};
+static inferd_status read_mix(experiment *e, const char *option, const char *value,
+                              inferd_err *err) {
     char name[32];
-    for (size_t i = 0; i < INFERD_COUNT(PREFIXES); i++) {
-        snprintf(name, sizeof name, "%s%s", PREFIXES[i], value);
-        if (workload_kind_parse(name, out)) return INFERD_OK;
-    }
-    return bad(err, "--mix", value, "z, m, b, g, adv, pre or trace");
+    snprintf(name, sizeof name, "mix-%s", value);
+    if (workload_kind_parse(value, &e->mix) || workload_kind_parse(name, &e->mix)) return INFERD_OK;
+    return bad(err, option, value, "z, m, b, g, adv, pre or trace");
 }
 
-static inferd_status read_attacks(const char *value, uint32_t *out, inferd_err *err) {
-    const char *p = value;
-    *out = 0;
-    while (*p != 0) {
-        size_t n = strcspn(p, ","), k = 0;
-        while (k < EXPERIMENT_ATTACKS && (strlen(experiment_attack_names[k]) != n ||
-                                          memcmp(p, experiment_attack_names[k], n) != 0))
-            k++;
-        if (k == EXPERIMENT_ATTACKS || (*out & 1u << k) != 0 || (p[n] == ',' && p[n + 1] == 0))
-            break;
-        *out |= 1u << k;
-        p += n + (p[n] == ',');
-    }
-    if (*p == 0 && *out != 0) return INFERD_OK;
-    return bad(err, "--attacks", value, "some of flood,short,long,storm, each once");
-}
-
-static inferd_status read_trace(experiment *e, const char *path, inferd_err *err) {
+static inferd_status read_trace(experiment *e, const char *option, const char *value,
+                                inferd_err *err) {
     if (e->n_traces == WORKLOAD_TRACES_MAX)
-        return inferd_fail(err, INFERD_EINVAL, "--trace: more than %d", WORKLOAD_TRACES_MAX);
-    inferd_status st = trace_read(&e->traces[e->n_traces], path, err);
+        return inferd_fail(err, INFERD_EINVAL, "%s: more than %d", option, WORKLOAD_TRACES_MAX);
+    inferd_status st = trace_read(&e->traces[e->n_traces], value, err);
     if (st == INFERD_OK)
         e->n_traces++;
     else
-        inferd_context(err, "--trace");
+        inferd_context(err, "%s", option);
     return st;
 }
 
-static inferd_status read_other(experiment *e, const option_row *o, const char *value,
-                                inferd_err *err) {
-    switch (o->bit) {
-    case OPTION_MIX:
-        return read_mix(value, &e->mix, err);
-    case OPTION_ATTACKS:
-        return read_attacks(value, &e->attacks, err);
-    case OPTION_TRACE:
-        return read_trace(e, value, err);
-    case OPTION_SEED0:
-        return read_count(o->name, value, 0, UINT32_MAX, &e->seed0, err);
-    case OPTION_DEVICE:
-        e->preset = sim_preset_find(value);
-        return e->preset != NULL ? INFERD_OK : bad(err, o->name, value, sim_preset_names());
-    case OPTION_SHAPE:
-        e->shape = sim_shape_find(value);
-        return e->shape != NULL ? INFERD_OK : bad(err, o->name, value, sim_shape_names());
-    case OPTION_LENGTHS:
-        if (strcmp(value, "conv") != 0 && strcmp(value, "code") != 0)
-            return bad(err, o->name, value, "conv or code");
-        e->lengths = strcmp(value, "conv") == 0 ? LENGTHS_CONV : LENGTHS_CODE;
-        return INFERD_OK;
-    case OPTION_JSON:
-        e->json_path = value;
-        return INFERD_OK;
-    default:
-        INFERD_CHECK(o->bit == OPTION_SVG);
-        e->svg_path = value;
-        return INFERD_OK;
-    }
-}
-
-static inferd_status read_value(experiment *e, const option_row *o, const char *value,
-                                inferd_err *err) {
-    char *base = (char *)e;
-    if (o->kind == IS_OTHER) return read_other(e, o, value, err);
-    if (o->kind == IS_REAL) return read_real(o, value, (double *)(void *)(base + o->offset), err);
-    uint64_t n = 0;
-    inferd_status st = read_count(o->name, value, (uint64_t)o->min, (uint64_t)o->max, &n, err);
-    *(uint32_t *)(void *)(base + o->offset) = (uint32_t)n;
-    return st;
-}
-
-/* ---- combinations ---- */
-
-/* Fails if the command or another option has decided a given option already. */
-static inferd_status check_pairs(const experiment *e, uint32_t taken, uint32_t given,
+static inferd_status read_device(experiment *e, const char *option, const char *value,
                                  inferd_err *err) {
-    bool mixes = (taken & OPTION_MIX) != 0, traced = e->n_traces > 0;
-    bool zipf = e->mix == WORKLOAD_MIX_Z || e->mix == WORKLOAD_TRACE;
-    bool timed = mixes ? zipf && traced : traced && (taken & OPTION_REQUESTS) != 0;
-    uint32_t targets = OPTION_SLO_TTFT | OPTION_SLO_TPOT;
-    if ((taken & OPTION_SHAPE) == 0 && (given & OPTION_DEVICES) != 0 && // churn: no steps
-        (e->n_devices < CHURN_DEVICES_MIN || e->n_devices > CHURN_DEVICES_MAX))
-        return inferd_fail(err, INFERD_EINVAL, "--devices is %u, expected %d to %d", e->n_devices,
-                           CHURN_DEVICES_MIN, CHURN_DEVICES_MAX);
-    const struct {
-        uint32_t bit;
-        bool is_wrong;
-        const char *text;
-    } rows[] = {
-        {OPTION_ZIPF, mixes && !zipf, "--zipf is of --mix z and trace"},
-        {OPTION_CV, mixes && e->mix != WORKLOAD_MIX_G, "--cv is of --mix g"},
-        {OPTION_ATTACKS, mixes && e->mix != WORKLOAD_ADV, "--attacks is of --mix adv"},
-        {OPTION_LAMBDA, timed, "--lambda: the arrivals are those of --trace"},
-        {OPTION_LAMBDA, mixes && e->mix == WORKLOAD_ADV, "--lambda: ADV has rates of its own"},
-        {OPTION_RATE, (given & OPTION_LOAD) != 0, "--rate: --load finds the rate"},
-        {OPTION_LENGTHS, traced, "--lengths: the lengths are those of --trace"},
-        {OPTION_SLO_SCALE, (given & targets) == targets,
-         "--slo-scale: --slo-ttft-ms and --slo-tpot-ms are the targets"},
-    };
-    for (size_t i = 0; i < INFERD_COUNT(rows); i++)
-        if ((given & rows[i].bit) != 0 && rows[i].is_wrong)
-            return inferd_fail(err, INFERD_EINVAL, "%s", rows[i].text);
-    return mixes ? experiment_check_load(e, err) : INFERD_OK;
+    e->preset = sim_preset_find(value);
+    return e->preset != NULL ? INFERD_OK : bad(err, option, value, sim_preset_names());
+}
+
+static inferd_status read_shape(experiment *e, const char *option, const char *value,
+                                inferd_err *err) {
+    e->shape = sim_shape_find(value);
+    return e->shape != NULL ? INFERD_OK : bad(err, option, value, sim_shape_names());
+}
+
+static inferd_status read_lengths(experiment *e, const char *option, const char *value,
+                                  inferd_err *err) {
+    e->lengths = strcmp(value, "code") == 0 ? LENGTHS_CODE : LENGTHS_CONV;
+    bool good = e->lengths == LENGTHS_CODE || strcmp(value, "conv") == 0;
+    return good ? INFERD_OK : bad(err, option, value, "conv or code");
+}
+
+static inferd_status read_seed0(experiment *e, const char *option, const char *value,
+                                inferd_err *err) {
+    double x = 0;
+    inferd_status st = read_number(option, value, 0, UINT32_MAX, true, &x, err);
+    e->seed0 = (uint64_t)x;
+    return st;
 }
 
 /* Opens the file once, so that hours of work do not end with a write error; a file that did not
- * exist is removed again.  `out` is its status. */
-static inferd_status try_file(const char *option, const char *path, bool *out_new, struct stat *out,
-                              inferd_err *err) {
-    *out_new = access(path, F_OK) != 0;
-    FILE *f = fopen(path, "ab");
-    if (f == NULL || fstat(fileno(f), out) != 0) {
-        inferd_fail(err, INFERD_EIO, "%s %s: %s", option, path, strerror(errno));
-        if (f != NULL) fclose(f);
-        *out_new = false;
-        return err->status;
-    }
+ * exist is removed again. */
+static inferd_status read_json(experiment *e, const char *option, const char *value,
+                               inferd_err *err) {
+    bool is_new = access(value, F_OK) != 0;
+    FILE *f = fopen(value, "ab");
+    if (f == NULL) return inferd_fail(err, INFERD_EIO, "%s %s: %s", option, value, strerror(errno));
     fclose(f);
+    if (is_new) unlink(value);
+    e->json_path = value;
     return INFERD_OK;
 }
 
-static inferd_status check_files(const experiment *e, inferd_err *err) {
-    bool new_json = false, new_svg = false;
-    struct stat json, svg;
-    inferd_status st = INFERD_OK;
-    if (e->json_path != NULL) st = try_file("--json", e->json_path, &new_json, &json, err);
-    if (st == INFERD_OK && e->svg_path != NULL)
-        st = try_file("--svg", e->svg_path, &new_svg, &svg, err);
-    if (st == INFERD_OK && e->json_path != NULL && e->svg_path != NULL && S_ISREG(json.st_mode) &&
-        json.st_dev == svg.st_dev && json.st_ino == svg.st_ino)
-        st =
-            inferd_fail(err, INFERD_EINVAL, "--json and --svg are the same file, %s", e->json_path);
-    if (new_json) unlink(e->json_path);
-    if (new_svg) unlink(e->svg_path);
-    return st;
-}
+/* ---- the table ---- */
 
-/* ---- the command line ---- */
+enum { TARGET_MS_MAX = 3600000, RUNNING_MAX = 1024, QUEUE_MAX = 1 << 16, STEP_TOKENS_MAX = 8192 };
+#define SECONDS_MAX             ((double)WORKLOAD_DURATION_US_MAX / 1e6)
+#define REAL(member, min, max)  IS_REAL, offsetof(experiment, member), min, max, NULL
+#define COUNT(member, min, max) IS_COUNT, offsetof(experiment, member), min, max, NULL
+#define OTHER(function)         IS_OTHER, 0, 0, 0, function
+
+static const option_row OPTIONS[] = {
+    {"--device", "NAME", "h100-80 (default), h200-141, cpu-small", ALL, OTHER(read_device)},
+    {"--devices", "N", "how many of them (default 1)", ALL & ~SHARES,
+     COUNT(n_devices, 1, WORLD_DEVICES_MAX)},
+    {"--shape", "NAME", "of every model: 135m, 1b, 3b, 8b, 14b, 32b (default: the device's)", ALL,
+     OTHER(read_shape)},
+    {"--models", "N", "how many; `models`: no more are tried (default 128)",
+     ALL & ~(SHARES | EVICT), COUNT(n_models, 1, WORKLOAD_MODELS_MAX)},
+    {"--mix", "NAME", "z, m (default), b, g, adv, pre, trace", MIXED, OTHER(read_mix)},
+    {"--zipf", "X", "mix z, trace: popularity of models falls with rank^X (default 1)", MIXED,
+     REAL(zipf, 0, WORKLOAD_ZIPF_MAX)},
+    {"--cv", "X", "mix g: coefficient of variation of the gaps (default 4)", MIXED,
+     REAL(cv, WORKLOAD_CV_MIN, WORKLOAD_CV_MAX)},
+    {"--lambda", "X", "requests a second, of what the mix counts", MIXED | SPEED,
+     REAL(lambda, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX)},
+    {"--rate", "X", "factor on all rates (default 1)", ALL & ~SHARES,
+     REAL(rate_factor, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX)},
+    {"--load", "X", "the rate at which devices compute X % of the time", MIX,
+     REAL(load_percent, 1, 100)},
+    {"--lengths", "NAME", "conv (default), code", ALL & ~SPEED, OTHER(read_lengths)},
+    {"--trace", "FILE", "arrivals and lengths; may be repeated, but with mix trace", ALL,
+     OTHER(read_trace)},
+    {"--slo-scale", "X", "targets are those of a dedicated device times this (default 5)", TARGETED,
+     REAL(slo_scale, 0.01, 1000)},
+    {"--slo-ttft-ms", "N", "the targets themselves", TARGETED,
+     COUNT(slo_ttft_ms, 1, TARGET_MS_MAX)},
+    {"--slo-tpot-ms", "N", "", TARGETED, COUNT(slo_tpot_ms, 1, TARGET_MS_MAX)},
+    {"--host-gb", "X", "host memory for warm weights", ALL, REAL(host_gb, 0, 1e6)},
+    {"--running", "N", "sequences in a batch", ALL, COUNT(running_max, 1, RUNNING_MAX)},
+    {"--queue", "N", "requests that may wait on a device", ALL & ~SHARES,
+     COUNT(queue_len, 1, QUEUE_MAX)},
+    {"--step-tokens", "N", "rows of a step at most", ALL, COUNT(step_tokens, 1, STEP_TOKENS_MAX)},
+    {"--verify", NULL, "check the counters after every iteration", ALL, IS_VERIFY, 0, 0, 0, NULL},
+    {"--seconds", "X", "of arrivals (default 600)", ALL & ~SPEED,
+     REAL(seconds, 0.001, SECONDS_MAX)},
+    {"--requests", "N", "so many (default 200000)", SPEED, COUNT(n_requests, 1, WORLD_RECORDS_MAX)},
+    {"--seeds", "N", "at least 5 (default 5)", ALL,
+     COUNT(n_seeds, FIGURES_SEEDS_MIN, FIGURES_SEEDS_MAX)},
+    {"--seed0", "N", "the first of them (default 1)", ALL, OTHER(read_seed0)},
+    {"--json", "FILE", "the figures of all seeds, and what was simulated", ALL, OTHER(read_json)},
+};
 
 static const option_row *find(const char *name) {
     for (size_t i = 0; i < INFERD_COUNT(OPTIONS); i++)
@@ -243,73 +168,114 @@ static const option_row *find(const char *name) {
     return NULL;
 }
 
-/* Output paths do not belong to the line. */
-static void add_to_line(buf *line, const option_row *o, const char *value) {
-    if (o->bit == OPTION_JSON || o->bit == OPTION_SVG) return;
-    buf_add_format(line, " %s", o->name);
-    if (value != NULL) buf_add_format(line, " %s", value);
+void options_help(FILE *out) {
+    for (size_t i = 0; i < INFERD_COUNT(OPTIONS); i++) {
+        const option_row *o = &OPTIONS[i];
+        fprintf(out, "  %-14s%-6s%s", o->name, o->value != NULL ? o->value : "", o->help);
+        for (int k = 0; k < EXPERIMENTS && o->commands != ALL; k++)
+            if ((o->commands >> k & 1) != 0) fprintf(out, " [%s]", experiment_names[k]);
+        fputc('\n', out);
+    }
 }
 
-static inferd_status read_one(experiment *e, uint32_t taken, int argc, char **argv, int *i,
-                              buf *line, uint32_t *given, inferd_err *err) {
-    const option_row *o = find(argv[*i]);
-    if (o == NULL) return inferd_fail(err, INFERD_EINVAL, "there is no option %s", argv[*i]);
-    if ((o->bit & taken) == 0)
-        return inferd_fail(err, INFERD_EINVAL, "%s changes nothing here", o->name);
-    *given |= o->bit;
-    if (o->bit == OPTION_CACHE_ALL) e->cache_all = true;
-    if (o->bit == OPTION_VERIFY) e->verify_iterations = 1;
-    if (o->kind != IS_SWITCH && *i + 1 == argc)
-        return inferd_fail(err, INFERD_EINVAL, "%s without a value", o->name);
-    const char *value = o->kind == IS_SWITCH ? NULL : argv[++*i];
-    add_to_line(line, o, value);
-    return value != NULL ? read_value(e, o, value, err) : INFERD_OK;
+/* ---- the command line ---- */
+
+static bool has(int argc, char **argv, const char *option) {
+    for (int i = 0; i < argc; i++)
+        if (strcmp(argv[i], option) == 0) return true;
+    return false;
 }
 
-inferd_status options_read(experiment *e, const char *command, uint32_t taken, int argc,
-                           char **argv, inferd_err *err) {
+/* Fails if the command or another option has decided a given option already. */
+static inferd_status check_pairs(const experiment *e, int argc, char **argv, inferd_err *err) {
+    bool mixes = (MIXED >> e->kind & 1) != 0, traced = e->n_traces > 0;
+    bool zipf = e->mix == WORKLOAD_MIX_Z || e->mix == WORKLOAD_TRACE;
+    bool timed = traced && (mixes ? zipf : e->kind == EXPERIMENT_SPEED);
+    const struct {
+        const char *option;
+        bool is_wrong;
+        const char *text;
+    } rows[] = {
+        {"--zipf", !zipf, "is of --mix z and trace"},
+        {"--cv", e->mix != WORKLOAD_MIX_G, "is of --mix g"},
+        {"--lambda", timed, "the arrivals are those of --trace"},
+        {"--lambda", e->mix == WORKLOAD_ADV, "ADV has rates of its own"},
+        {"--rate", has(argc, argv, "--load"), "--load finds the rate"},
+        {"--lengths", traced, "the lengths are those of --trace"},
+        {"--slo-scale", e->slo_ttft_ms > 0 && e->slo_tpot_ms > 0,
+         "--slo-ttft-ms and --slo-tpot-ms are the targets"},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++)
+        if (rows[i].is_wrong && has(argc, argv, rows[i].option))
+            return inferd_fail(err, INFERD_EINVAL, "%s: %s", rows[i].option, rows[i].text);
+    experiment one = *e;
+    if (e->kind == EXPERIMENT_MODELS) one.n_models = 1; // bisection begins with one model
+    inferd_status st = mixes ? experiment_check_load(&one, err) : INFERD_OK;
+    if (st != INFERD_OK && e->kind == EXPERIMENT_MODELS)
+        inferd_context(err, "the search begins with one model");
+    return st;
+}
+
+static inferd_status read_one(experiment *e, const option_row *o, const char *value,
+                              inferd_err *err) {
+    void *member = (char *)e + o->offset;
+    double x = 0;
+    if (o->kind == IS_OTHER) return o->read(e, o->name, value, err);
+    if (o->kind == IS_VERIFY) {
+        e->verify_iterations = 1;
+        return INFERD_OK;
+    }
+    inferd_status st = read_number(o->name, value, o->min, o->max, o->kind == IS_COUNT, &x, err);
+    if (st == INFERD_OK && o->kind == IS_REAL) *(double *)member = x;
+    if (st == INFERD_OK && o->kind == IS_COUNT) *(uint32_t *)member = (uint32_t)x;
+    return st;
+}
+
+inferd_status options_read(experiment *e, int argc, char **argv, inferd_err *err) {
     buf line;
-    uint32_t given = 0;
     inferd_status st = INFERD_OK;
     buf_init(&line, 0);
-    buf_add_format(&line, "inferd-sim %s", command);
-    for (int i = 0; i < argc && st == INFERD_OK; i++)
-        st = read_one(e, taken, argc, argv, &i, &line, &given, err);
-    if (st == INFERD_OK && e->shape == NULL) e->shape = sim_shape_find(e->preset->model);
-    if (st == INFERD_OK) st = check_pairs(e, taken, given, err);
-    if (st == INFERD_OK) st = check_files(e, err);
-    e->taken = taken;
+    buf_add_format(&line, "inferd-sim %s", experiment_names[e->kind]);
+    for (int i = 0; i < argc && st == INFERD_OK; i++) {
+        const option_row *o = find(argv[i]);
+        if (o == NULL) {
+            st = inferd_fail(err, INFERD_EINVAL, "there is no option %s", argv[i]);
+        } else if ((o->commands >> e->kind & 1) == 0) {
+            st = inferd_fail(err, INFERD_EINVAL, "%s changes nothing here", o->name);
+        } else if (o->value != NULL && i + 1 == argc) {
+            st = inferd_fail(err, INFERD_EINVAL, "%s without a value", o->name);
+        } else {
+            const char *value = o->value != NULL ? argv[++i] : "";
+            st = read_one(e, o, value, err);
+            if (o->read != read_json) // where the figures go does not change them
+                buf_add_format(&line, o->value != NULL ? " %s %s" : " %s", o->name, value);
+        }
+    }
+    if (e->shape == NULL) e->shape = sim_shape_find(e->preset->model);
+    if (st == INFERD_OK) st = check_pairs(e, argc, argv, err);
     free(e->line);
-    e->line = st == INFERD_OK ? strdup(buf_cstr(&line)) : NULL;
-    if (st == INFERD_OK && (line.failed || e->line == NULL))
-        st = inferd_fail(err, INFERD_ENOMEM, "no memory for the command line");
+    e->line = line.failed ? NULL : strdup(buf_cstr(&line));
     buf_deinit(&line);
-    return st;
+    if (st != INFERD_OK || e->line != NULL) return st;
+    return inferd_fail(err, INFERD_ENOMEM, "no memory for the command line");
 }
 
 /* "--slo-ttft-ms" is slo_ttft_ms.  A number that is not given and has no default here (the workload
  * or the daemon has one) is null. */
-static inferd_status note_number(const experiment *e, const option_row *o, figures *f,
-                                 inferd_err *err) {
-    const char *at = (const char *)e + o->offset;
-    char name[FIGURES_TEXT_BYTES];
-    snprintf(name, sizeof name, "%s", o->name + 2);
-    for (char *p = name; *p != 0; p++)
-        if (*p == '-') *p = '_';
-    double value = o->kind == IS_REAL ? *(const double *)(const void *)at
-                                      : (double)*(const uint32_t *)(const void *)at;
-    bool is_own = value < o->min; // -1, or 0
-    return figures_note(f, "options", name, is_own ? (double)NAN : value, err);
-}
-
-inferd_status options_note(const experiment *e, figures *f, inferd_err *err) {
-    inferd_status st = INFERD_OK;
-    if (e->line != NULL) st = figures_note_text(f, "options", "command", e->line, err);
-    if (st == INFERD_OK && (e->taken & OPTION_MIX) != 0)
-        st = figures_note_text(f, "options", "mix", workload_kind_name(e->mix), err);
-    for (size_t i = 0; i < INFERD_COUNT(OPTIONS) && st == INFERD_OK; i++)
-        if ((OPTIONS[i].bit & e->taken) != 0 &&
-            (OPTIONS[i].kind == IS_REAL || OPTIONS[i].kind == IS_COUNT))
-            st = note_number(e, &OPTIONS[i], f, err);
-    return st;
+void options_note(const experiment *e, figures *f) {
+    if (e->line != NULL) figures_note(f, "options", "command", json_string(e->line));
+    if ((MIXED >> e->kind & 1) != 0)
+        figures_note(f, "options", "mix", json_string(workload_kind_name(e->mix)));
+    for (size_t i = 0; i < INFERD_COUNT(OPTIONS); i++) {
+        const option_row *o = &OPTIONS[i];
+        const void *at = (const char *)e + o->offset;
+        char name[FIGURES_TEXT_BYTES];
+        if ((o->commands >> e->kind & 1) == 0 || (o->kind != IS_REAL && o->kind != IS_COUNT))
+            continue;
+        snprintf(name, sizeof name, "%s", o->name + 2);
+        for (char *p = name; *p != 0; p++)
+            if (*p == '-') *p = '_';
+        double x = o->kind == IS_REAL ? *(const double *)at : *(const uint32_t *)at;
+        figures_note(f, "options", name, figures_number(x < o->min ? NAN : x)); // -1, or 0
+    }
 }

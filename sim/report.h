@@ -2,55 +2,46 @@
  *
  * A figure belongs to a group (a scenario, a policy), has a name, a unit and a value for each seed;
  * groups and figures appear in the order in which they were first named.  Fewer than five seeds are
- * refused: a median of three is not meaningful.  The same figures give the same bytes.
+ * refused by the command line: a median of three is not meaningful.
  *
- *     figures_init -> figures_set for each seed -> figures_text, figures_json, figures_csv
+ *     figures_init -> figures_set for each seed -> figures_print, figures_json
  *
  * Notes are common to all seeds: what was simulated, and results over all of them.  They are in
- * sections, and only JSON has them: `"section": {"name": value, ...}`.
+ * sections: `"section": {"name": value, ...}`.
  *
  * A value of NAN does not exist (no request was offered): it is left out of median, minimum and
- * maximum, `n` is the number of existing values, and the value is written as `-`, null or an empty
- * field.
+ * maximum, `n` is the number of existing values, and the value is written as `-` or null.
  *
+ * Memory may be short in any call: `failed` says so, and the end of the experiment looks at it.
  * Thread: its owner. */
 #ifndef SIM_REPORT_H
 #define SIM_REPORT_H
 
+#include <jansson.h>
+
 #include "inferd/base.h"
-#include "inferd/buf.h"
-#include "inferd/status.h"
 
 enum {
     FIGURES_SEEDS_MIN = 5,
     FIGURES_SEEDS_MAX = 64,
-    FIGURES_MAX = 4096,
-    FIGURES_NOTES_MAX = 128,
-    FIGURES_TEXT_BYTES = 64, // of a name, with its NUL
-    FIGURES_DIGITS_MAX = 9
+    FIGURES_TEXT_BYTES = 64 // of a name, with its NUL; longer ones are a bug
 };
 
 typedef struct figure {
-    char group[FIGURES_TEXT_BYTES], name[FIGURES_TEXT_BYTES], unit[FIGURES_TEXT_BYTES];
-    uint32_t n_digits; // after the decimal point, in the table
-    uint64_t is_set;   // bit i: seed i has a value
+    char group[FIGURES_TEXT_BYTES], name[FIGURES_TEXT_BYTES];
+    const char *unit;
+    int n_digits; // after the decimal point, in the table
     double values[FIGURES_SEEDS_MAX];
 } figure;
 
-typedef struct figure_note {
-    char section[FIGURES_TEXT_BYTES], name[FIGURES_TEXT_BYTES];
-    char *text; // owned; NULL: a number
-    double value;
-} figure_note;
-
 typedef struct figures {
-    char title[FIGURES_TEXT_BYTES];
-    uint64_t seeds[FIGURES_SEEDS_MAX];
+    char title[2 * FIGURES_TEXT_BYTES];
+    uint64_t seed0; // the first of n_seeds
     uint32_t n_seeds;
     figure *items; // [n]; owned
-    uint32_t n, capacity;
-    figure_note *notes; // [n_notes]; owned
-    uint32_t n_notes;
+    size_t n, capacity;
+    json_t *notes; // owned
+    bool failed;   // no memory: it is incomplete
 } figures;
 
 typedef struct figure_summary {
@@ -58,30 +49,33 @@ typedef struct figure_summary {
     uint32_t n;              // number of existing values
 } figure_summary;
 
-inferd_status figures_init(figures *f, const char *title, const uint64_t *seeds, uint32_t n_seeds,
-                           inferd_err *err);
+/* A figure of one seed. */
+typedef struct figure_row {
+    const char *name, *unit;
+    int n_digits;
+    double value;
+} figure_row;
+
+void figures_init(figures *f, uint64_t seed0, uint32_t n_seeds);
 void figures_deinit(figures *f); // accepts a zeroed one
 
-/* The value of one seed.  EINVAL: already set, or set with another unit; ETOOLONG: a text is too
- * long, or there are too many figures. */
-inferd_status figures_set(figures *f, const char *group, const char *name, const char *unit,
-                          uint32_t n_digits, uint32_t seed_idx, double value, inferd_err *err);
+/* The values of one seed in a group.  Setting a value twice is a bug. */
+void figures_set(figures *f, const char *group, uint32_t seed_idx, const figure_row *rows,
+                 size_t n);
+/* Takes the value.  A number that does not exist is figures_number(NAN). */
+void figures_note(figures *f, const char *section, const char *name, json_t *value);
+json_t *figures_number(double x);
 
-/* A number (NAN: null) or a text, which is copied.  A section must not have the name of another
- * JSON member: title, seeds, figures.  EINVAL: already noted. */
-inferd_status figures_note(figures *f, const char *section, const char *name, double value,
-                           inferd_err *err);
-inferd_status figures_note_text(figures *f, const char *section, const char *name, const char *text,
-                                inferd_err *err);
+figure_summary figures_summary(const double *values, uint32_t n);
 
-/* NULL: not found. */
-const figure *figures_find(const figures *f, const char *group, const char *name);
-/* The median of an even number of values is the mean of the middle two. */
-figure_summary figures_summary(const figures *f, const figure *of);
+/* The notes but `options`, one line per section, and one table per group. */
+void figures_print(const figures *f, FILE *out);
+/* {"title", "seeds", the notes, "figures": [{"group", "name", "unit", "median", "min", "max", "n",
+ * "values": [...]}]}; the caller's.  NULL: no memory. */
+json_t *figures_json(const figures *f);
 
-/* All append; the caller checks out->failed. */
-void figures_text(const figures *f, buf *out);
-void figures_json(const figures *f, buf *out);
-void figures_csv(const figures *f, buf *out);
+/* Room for one more item behind the n of an array with this capacity.  NULL: no memory, and the
+ * array is unchanged. */
+void *array_grow(void *items, size_t n, size_t *capacity, size_t item_bytes);
 
 #endif

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "report.h"
 #include "scheduler.h"
 #include "seq.h"
 
@@ -17,27 +18,24 @@ inferd_status watch_create(const sim_model *models, uint32_t n_models, uint32_t 
         return inferd_fail(err, INFERD_EINVAL, "%u models of %u tenants, expected 1 to %d in all",
                            n_models, n_tenants, STATS_FLOWS_MAX);
     watch *w = calloc(1, sizeof *w);
-    if (w != NULL) {
+    if (w != NULL)
         *w = (watch){.n_tenants = n_tenants,
                      .n_models = n_models,
                      .n_flows = (uint32_t)n,
                      .models = models,
                      .terms = calloc(n, sizeof *w->terms),
-                     .n_requests = calloc(n, sizeof *w->n_requests),
-                     .since_us = malloc(n * sizeof *w->since_us),
-                     .part = calloc(n, sizeof *w->part),
-                     .seen = calloc(n, sizeof *w->seen),
+                     .flows = calloc(n, sizeof *w->flows),
+                     .used_us = calloc(2 * n, sizeof *w->used_us),
                      .hot = calloc(n_models, sizeof *w->hot)};
-    }
-    if (w == NULL || w->terms == NULL || w->n_requests == NULL || w->since_us == NULL ||
-        w->part == NULL || w->seen == NULL || w->hot == NULL) {
+    if (w == NULL || w->terms == NULL || w->flows == NULL || w->used_us == NULL || w->hot == NULL) {
         watch_destroy(w);
         return inferd_fail(err, INFERD_ENOMEM, "no memory to watch %llu flows",
                            (unsigned long long)n);
     }
+    w->due_us = w->used_us + n;
     for (uint32_t i = 0; i < w->n_flows; i++) {
         w->terms[i] = (stats_flow){.policy = SHARE_BESTEFFORT, .weight = 1, .prio = GEN_NORMAL};
-        w->since_us[i] = NOT_BACKLOGGED;
+        w->flows[i].since_us = NOT_BACKLOGGED;
     }
     *out = w;
     return INFERD_OK;
@@ -46,10 +44,8 @@ inferd_status watch_create(const sim_model *models, uint32_t n_models, uint32_t 
 void watch_destroy(watch *w) {
     if (w == NULL) return;
     free(w->terms);
-    free(w->n_requests);
-    free(w->since_us);
-    free(w->part);
-    free(w->seen);
+    free(w->flows);
+    free(w->used_us);
     free(w->hot);
     free(w->service.items);
     free(w->backlog.items);
@@ -58,16 +54,10 @@ void watch_destroy(watch *w) {
 }
 
 static void add(watch *w, watch_spans *to, stats_span span) {
-    if (to->n == to->capacity) {
-        size_t capacity = to->capacity == 0 ? 1024 : 2 * to->capacity;
-        stats_span *items = realloc(to->items, capacity * sizeof *items);
-        if (items == NULL) {
-            w->failed = true;
-            return;
-        }
-        to->items = items;
-        to->capacity = capacity;
-    }
+    stats_span *grown = array_grow(to->items, to->n, &to->capacity, sizeof *grown);
+    w->failed |= grown == NULL;
+    if (grown == NULL) return;
+    to->items = grown;
     to->items[to->n++] = span;
 }
 
@@ -75,27 +65,27 @@ static void add(watch *w, watch_spans *to, stats_span span) {
 
 /* Updates its backlog: it begins, ends or goes on. */
 static void look(watch *w, uint32_t idx, uint64_t now_us) {
-    bool is = w->n_requests[idx] > 0 && w->hot[idx % w->n_models];
-    bool was = w->since_us[idx] != NOT_BACKLOGGED;
+    bool is = w->flows[idx].n_requests > 0 && w->hot[idx % w->n_models];
+    bool was = w->flows[idx].since_us != NOT_BACKLOGGED;
     if (is == was) return;
-    if (was) add(w, &w->backlog, (stats_span){idx, w->since_us[idx], now_us, 0});
-    w->since_us[idx] = is ? now_us : NOT_BACKLOGGED;
+    if (was) add(w, &w->backlog, (stats_span){idx, w->flows[idx].since_us, now_us, 0});
+    w->flows[idx].since_us = is ? now_us : NOT_BACKLOGGED;
 }
 
 void watch_arrive(watch *w, uint32_t tenant_idx, uint32_t model_idx, gen_class prio,
                   uint64_t now_us) {
     uint32_t idx = tenant_idx * w->n_models + model_idx;
     INFERD_CHECK(tenant_idx < w->n_tenants && model_idx < w->n_models);
-    w->n_requests[idx]++;
-    w->seen[idx] = true;
+    w->flows[idx].n_requests++;
+    w->flows[idx].seen = true;
     w->terms[idx].prio = prio;
     look(w, idx, now_us);
 }
 
 void watch_leave(watch *w, uint32_t tenant_idx, uint32_t model_idx, uint64_t now_us) {
     uint32_t idx = tenant_idx * w->n_models + model_idx;
-    INFERD_CHECK(w->n_requests[idx] > 0);
-    w->n_requests[idx]--;
+    INFERD_CHECK(w->flows[idx].n_requests > 0);
+    w->flows[idx].n_requests--;
     look(w, idx, now_us);
 }
 
@@ -117,16 +107,10 @@ static double item_ns(const sim_cost *c, const step *st, const step_item *item) 
 }
 
 static void note_begin(watch *w, uint64_t begin_us) {
-    if (w->n_steps == w->steps_capacity) {
-        size_t capacity = w->steps_capacity == 0 ? 1024 : 2 * w->steps_capacity;
-        uint64_t *grown = realloc(w->begins_us, capacity * sizeof *grown);
-        if (grown == NULL) {
-            w->failed = true;
-            return;
-        }
-        w->begins_us = grown;
-        w->steps_capacity = capacity;
-    }
+    uint64_t *grown = array_grow(w->begins_us, w->n_steps, &w->steps_capacity, sizeof *grown);
+    w->failed |= grown == NULL;
+    if (grown == NULL) return;
+    w->begins_us = grown;
     w->begins_us[w->n_steps++] = begin_us;
 }
 
@@ -137,15 +121,15 @@ void watch_step(watch *w, const step *st, uint64_t begin_us, uint64_t end_us) {
     for (uint32_t i = 0; i < st->b.n_seqs; i++) {
         const gen_request *r = st->items[i].q->req;
         double ns = item_ns(cost, st, &st->items[i]);
-        w->part[r->tenant_idx * w->n_models + st->model_idx] += ns;
+        w->flows[r->tenant_idx * w->n_models + st->model_idx].part += ns;
         total += ns;
     }
     for (uint32_t t = 0; t < w->n_tenants; t++) {
         uint32_t idx = t * w->n_models + st->model_idx;
-        if (w->part[idx] == 0) continue;
-        double us = (double)(end_us - begin_us) * w->part[idx] / total;
+        if (w->flows[idx].part == 0) continue;
+        double us = (double)(end_us - begin_us) * w->flows[idx].part / total;
         add(w, &w->service, (stats_span){idx, begin_us, end_us, us});
-        w->part[idx] = 0;
+        w->flows[idx].part = 0;
     }
 }
 
@@ -163,39 +147,25 @@ size_t watch_steps_since(const watch *w, uint64_t from_us) {
 
 /* ---- figures ---- */
 
-void watch_figures_deinit(watch_figures *f) {
-    free(f->used_us);
-    free(f->due_us);
-    *f = (watch_figures){0};
-}
-
-static inferd_status fairness(const watch *w, watch_figures *out, inferd_err *err) {
-    size_t n = 0, n_due = 0;
-    double *weighted = malloc(w->n_flows * sizeof *weighted);
-    double *due = malloc(w->n_flows * sizeof *due);
-    bool good = weighted != NULL && due != NULL;
-    for (uint32_t i = 0; good && i < w->n_flows; i++) {
-        if (!w->seen[i]) continue;
-        weighted[n++] = out->used_us[i] / u32_max(w->terms[i].weight, 1);
-        if (out->due_us[i] > 0) due[n_due++] = out->used_us[i] / out->due_us[i];
+/* (sum x)^2 / (n sum x^2) of service by weight, or of service by what was due: 1 when all flows are
+ * alike, 1/n when one has everything; NAN when there is nothing. */
+static double jain(const watch *w, bool of_due) {
+    double sum = 0, squares = 0, n = 0;
+    for (uint32_t i = 0; i < w->n_flows; i++) {
+        double by = of_due ? w->due_us[i] : u32_max(w->terms[i].weight, 1);
+        if (!w->flows[i].seen || by <= 0) continue;
+        double x = w->used_us[i] / by;
+        sum += x, squares += x * x, n++;
     }
-    if (good) {
-        out->jain_weighted = stats_jain(weighted, n);
-        out->jain_due = stats_jain(due, n_due);
-    }
-    free(weighted);
-    free(due);
-    return good ? INFERD_OK : inferd_fail(err, INFERD_ENOMEM, "no memory for the fairness");
+    return squares > 0 ? sum * sum / (n * squares) : (double)NAN;
 }
 
 inferd_status watch_sum(watch *w, uint64_t begin_us, uint64_t end_us, double floor_percent,
                         watch_figures *out, inferd_err *err) {
-    *out = (watch_figures){.used_us = calloc(w->n_flows, sizeof *out->used_us),
-                           .due_us = calloc(w->n_flows, sizeof *out->due_us)};
     size_t n_closed = w->backlog.n;
     for (uint32_t i = 0; i < w->n_flows; i++) // the backlogs that go on
-        if (w->since_us[i] < end_us)
-            add(w, &w->backlog, (stats_span){i, w->since_us[i], end_us, 0});
+        if (w->flows[i].since_us < end_us)
+            add(w, &w->backlog, (stats_span){i, w->flows[i].since_us, end_us, 0});
     const stats_run run = {.flows = w->terms,
                            .n_flows = w->n_flows,
                            .capacity = 100,
@@ -206,16 +176,10 @@ inferd_status watch_sum(watch *w, uint64_t begin_us, uint64_t end_us, double flo
                            .n_service = w->service.n,
                            .begin_us = begin_us,
                            .end_us = end_us};
-    inferd_status st = INFERD_OK;
-    if (w->failed || out->used_us == NULL || out->due_us == NULL)
-        st = inferd_fail(err, INFERD_ENOMEM, "no memory for the watched figures");
-    if (st == INFERD_OK) st = stats_share_errors(&run, out->errors, err);
-    if (st == INFERD_OK) st = stats_entitled_us(&run, out->due_us, err);
-    if (st == INFERD_OK) {
-        stats_used_us(&run, out->used_us);
-        st = fairness(w, out, err);
-    }
     w->backlog.n = n_closed;
-    if (st != INFERD_OK) watch_figures_deinit(out);
+    if (w->failed) return inferd_fail(err, INFERD_ENOMEM, "no memory for the watched figures");
+    inferd_status st = stats_shares(&run, out->errors, w->used_us, w->due_us, err);
+    out->jain_weighted = jain(w, false);
+    out->jain_due = jain(w, true);
     return st;
 }

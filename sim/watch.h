@@ -26,15 +26,20 @@ typedef struct watch_spans {
     size_t n, capacity;
 } watch_spans;
 
+typedef struct watch_flow {
+    uint32_t n_requests; // unfinished ones
+    uint64_t since_us;   // begin of the backlog; UINT64_MAX: none
+    double part;         // of a step
+    bool seen;           // it had a request
+} watch_flow;
+
 typedef struct watch {
     uint32_t n_tenants, n_models, n_flows; // flow: tenant * n_models + model
     const sim_model *models;               // [n_models] borrowed
     stats_flow *terms;                     // [n_flows] owned
-    uint32_t *n_requests;                  // [n_flows] unfinished ones; owned
-    uint64_t *since_us; // [n_flows] begin of the backlog; UINT64_MAX: none; owned
-    double *part;       // [n_flows] of a step; owned
-    bool *seen;         // [n_flows] it had a request; owned
-    bool *hot;          // [n_models] owned
+    watch_flow *flows;                     // [n_flows] owned
+    double *used_us, *due_us;              // [n_flows] of the newest watch_sum; one array, owned
+    bool *hot;                             // [n_models] owned
     watch_spans service, backlog;
     uint64_t *begins_us; // [n_steps] when each step began; owned
     size_t n_steps, steps_capacity;
@@ -46,8 +51,6 @@ typedef struct watch_figures {
     stats_share_error errors[STATS_WINDOWS];
     double jain_weighted; // of service / weight, over all flows that ever had a request
     double jain_due;      // of service / entitled time; 1: every flow got the same part of it
-    double *used_us;      // [n_flows] owned
-    double *due_us;       // [n_flows] owned
 } watch_figures;
 
 /* All flows are besteffort of weight 1 until `terms` says otherwise. */
@@ -63,9 +66,8 @@ void watch_step(watch *w, const step *st, uint64_t begin_us, uint64_t end_us);
 /* Steps that began at from_us or later, without the newest. */
 size_t watch_steps_since(const watch *w, uint64_t from_us);
 
-/* [begin_us, end_us); then watch_figures_deinit.  EINVAL: guarantees add up to too much. */
+/* Of [begin_us, end_us); sets used_us and due_us, too.  EINVAL: guarantees add up to too much. */
 inferd_status watch_sum(watch *w, uint64_t begin_us, uint64_t end_us, double floor_percent,
                         watch_figures *out, inferd_err *err);
-void watch_figures_deinit(watch_figures *f); // accepts a zeroed one
 
 #endif

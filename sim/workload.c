@@ -12,12 +12,15 @@
 #include "../bench/rng.h"
 
 static const double NS_PER_S = 1e9;
-static const double PERIOD_S_MAX = 1e6;
-static const double STORM_S = 1, URGENT_JITTER_S = 1; // lower limits of the "every" parameters
-static const double VICTIM_EVERY_S = 1;
+static const double ON_S = 15, OFF_S = 36; // MIX_B: mean times
+static const double VICTIM_EVERY_S = 1, STORM_EVERY_S = 30, STORM_S = 1;
+static const double URGENT_EVERY_S = 30, URGENT_JITTER_S = 1;
+/* Of each attacker with Poisson arrivals. */
+static const double ATTACKS_PER_S[ADV_TENANTS] = {
+    [ADV_TENANT_FLOOD] = 2, [ADV_TENANT_SHORT] = 50, [ADV_TENANT_LONG] = 1};
 
 /* Generators of one seed differ by purpose. */
-typedef enum purpose { FOR_ARRIVALS = 1, FOR_GROUP, FOR_CONTENT, FOR_PREFIX, FOR_EVENT } purpose;
+typedef enum purpose { FOR_ARRIVALS = 1, FOR_GROUP, FOR_CONTENT, FOR_EVENT = 5 } purpose;
 
 typedef enum process { POISSON, GAMMA, ONOFF, EVERY, STORM, ROWS } process;
 typedef enum draw_model { MODEL_FIXED, MODEL_ZIPF, MODEL_STORM } draw_model;
@@ -35,14 +38,13 @@ typedef struct stream {
     rng group;                      // the same for all members of the group
     double group_at_s, own_at_s;    // the next ones; INFINITY: none
     double every_s, jitter_s;       // EVERY, STORM
-    uint32_t burst;                 // EVERY: arrivals per event
     double storm_at;                // STORM: of the last arrival, as a part of the storm [0, 1)
     const trace *rows;              // ROWS
     bool repeats;                   // ROWS
     draw_model draw_model;          // how its requests are drawn:
     uint32_t model_idx, tenant_idx; // MODEL_FIXED; the first model of MODEL_STORM
-    bool draws_tenant, draws_class; // false: tenant_idx, class
-    gen_class prio;                 //
+    bool draws_tenant;              // false: tenant_idx
+    gen_class prio;
     uint32_t fixed_prompt, fixed_output; // 0: drawn
 } stream;
 
@@ -100,90 +102,51 @@ void workload_spec_init(workload_spec *spec, workload_kind kind) {
         .rate_factor = 1,
         .zipf = 1,
         .cv = 4,
-        .on_s = 15,
-        .off_s = 36,
         .group_size = 4,
         .correlation = 0.5,
         .attacks = ATTACK_ALL,
-        .flood_per_s = 2,
-        .short_per_s = 50,
-        .long_per_s = 1,
-        .storm_every_s = 30,
         .pre_backlog = 256,
-        .urgent_every_s = 30,
-        .urgent_burst = 1,
         .prompt_max = 32768,
         .output_max = 4096,
-        .prefix_groups = 1,
-        .prefix_lo = 256,
-        .prefix_hi = 256,
     };
-    spec->class_percent[GEN_NORMAL] = 100;
 }
 
 /* ---- checks ---- */
 
-static inferd_status bad_real(inferd_err *err, const char *name, double value, double min,
-                              double max) {
-    return inferd_fail(err, INFERD_EINVAL, "%s is %g, expected %g to %g", name, value, min, max);
+static uint32_t models_min(const workload_spec *s) {
+    if (s->kind == WORKLOAD_PRE) return PRE_MODELS;
+    bool storms = s->kind == WORKLOAD_ADV && (s->attacks & ATTACK_STORM) != 0;
+    return storms ? 1 + WORKLOAD_STORM_MODELS : 1;
 }
-
-static inferd_status bad_count(inferd_err *err, const char *name, uint64_t value, uint64_t min,
-                               uint64_t max) {
-    return inferd_fail(err, INFERD_EINVAL, "%s is %llu, expected %llu to %llu", name,
-                       (unsigned long long)value, (unsigned long long)min, (unsigned long long)max);
-}
-
-typedef struct real_field {
-    const char *name;
-    double value, min, max;
-} real_field;
-typedef struct count_field {
-    const char *name;
-    uint64_t value, min, max;
-} count_field;
 
 static inferd_status check_numbers(const workload_spec *s, inferd_err *err) {
-    const real_field reals[] = {
+    bool has_rate = s->kind != WORKLOAD_ADV && s->kind != WORKLOAD_TRACE &&
+                    !(s->kind == WORKLOAD_MIX_Z && s->n_traces > 0);
+    const struct {
+        const char *name;
+        double value, min, max;
+    } fields[] = {
+        {"kind", s->kind, 0, WORKLOAD_KINDS - 1},
+        {"lengths", s->lengths, 0, LENGTHS_TRACE},
+        {"duration_us", (double)s->duration_us, 1, (double)WORKLOAD_DURATION_US_MAX},
+        {"n_models", s->n_models, models_min(s), WORKLOAD_MODELS_MAX},
+        {"n_tenants", s->n_tenants, 1, WORKLOAD_TENANTS_MAX},
         {"rate_factor", s->rate_factor, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX},
+        {"rate_per_s", has_rate ? s->rate_per_s : 1, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX},
         {"zipf", s->zipf, 0, WORKLOAD_ZIPF_MAX},
         {"cv", s->cv, WORKLOAD_CV_MIN, WORKLOAD_CV_MAX},
-        {"on_s", s->on_s, 0.001, PERIOD_S_MAX},
-        {"off_s", s->off_s, 0.001, PERIOD_S_MAX},
-        {"correlation", s->correlation, 0, 1},
-        {"flood_per_s", s->flood_per_s, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX},
-        {"short_per_s", s->short_per_s, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX},
-        {"long_per_s", s->long_per_s, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX},
-        {"storm_every_s", s->storm_every_s, STORM_S, PERIOD_S_MAX},
-        {"urgent_every_s", s->urgent_every_s, URGENT_JITTER_S, PERIOD_S_MAX},
-    };
-    const count_field counts[] = {
-        {"duration_us", s->duration_us, 1, WORKLOAD_DURATION_US_MAX},
-        {"n_models", s->n_models, 1, WORKLOAD_MODELS_MAX},
-        {"n_tenants", s->n_tenants, 1, WORKLOAD_TENANTS_MAX},
         {"group_size", s->group_size, 1, WORKLOAD_MODELS_MAX},
+        {"correlation", s->correlation, 0, 1},
         {"attacks", s->attacks, 0, ATTACK_ALL},
-        {"attack_model", s->attack_model, 0, s->n_models - 1},
         {"pre_backlog", s->pre_backlog, 0, WORKLOAD_BACKLOG_MAX},
-        {"urgent_burst", s->urgent_burst, 1, WORKLOAD_BACKLOG_MAX},
         {"prompt_max", s->prompt_max, 1, WORKLOAD_TOKENS_MAX},
         {"output_max", s->output_max, 1, WORKLOAD_TOKENS_MAX},
         {"n_traces", s->n_traces, 0, WORKLOAD_TRACES_MAX},
-        {"prefix_percent", s->prefix_percent, 0, 100},
-        {"prefix_groups", s->prefix_groups, 1, WORKLOAD_PREFIX_GROUPS_MAX},
-        {"prefix_lo", s->prefix_lo, 1, s->prefix_hi},
-        {"prefix_hi", s->prefix_hi, s->prefix_lo, WORKLOAD_TOKENS_MAX},
     };
-    for (size_t i = 0; i < INFERD_COUNT(reals); i++)
-        if (!(reals[i].value >= reals[i].min && reals[i].value <= reals[i].max))
-            return bad_real(err, reals[i].name, reals[i].value, reals[i].min, reals[i].max);
-    for (size_t i = 0; i < INFERD_COUNT(counts); i++)
-        if (counts[i].value < counts[i].min || counts[i].value > counts[i].max)
-            return bad_count(err, counts[i].name, counts[i].value, counts[i].min, counts[i].max);
-    bool has_rate = s->kind != WORKLOAD_ADV && s->kind != WORKLOAD_TRACE &&
-                    !(s->kind == WORKLOAD_MIX_Z && s->n_traces > 0);
-    if (has_rate && !(s->rate_per_s >= WORKLOAD_RATE_MIN && s->rate_per_s <= WORKLOAD_RATE_MAX))
-        return bad_real(err, "rate_per_s", s->rate_per_s, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX);
+    for (size_t i = 0; i < INFERD_COUNT(fields); i++)
+        if (!(fields[i].value >= fields[i].min && fields[i].value <= fields[i].max))
+            return inferd_fail(err, INFERD_EINVAL, "%s is %.13g, expected %.13g to %.13g",
+                               fields[i].name, fields[i].value, fields[i].min, fields[i].max);
     return INFERD_OK;
 }
 
@@ -205,25 +168,6 @@ static inferd_status check_traces(const workload_spec *s, inferd_err *err) {
     return INFERD_OK;
 }
 
-static inferd_status check(const workload_spec *s, inferd_err *err) {
-    if (s->kind >= WORKLOAD_KINDS) return bad_count(err, "kind", s->kind, 0, WORKLOAD_KINDS - 1);
-    if (s->lengths > LENGTHS_TRACE) return bad_count(err, "lengths", s->lengths, 0, LENGTHS_TRACE);
-    inferd_status status = check_numbers(s, err);
-    if (status == INFERD_OK) status = check_traces(s, err);
-    if (status != INFERD_OK) return status;
-    uint64_t percent = 0;
-    for (int i = 0; i < GEN_CLASSES; i++) percent += s->class_percent[i];
-    if (percent != 100)
-        return inferd_fail(err, INFERD_EINVAL, "class_percent adds up to %llu, expected 100",
-                           (unsigned long long)percent);
-    uint32_t n_min = s->kind == WORKLOAD_PRE ? PRE_MODELS : 1;
-    if (s->kind == WORKLOAD_ADV && (s->attacks & ATTACK_STORM) != 0)
-        n_min = 1 + WORKLOAD_STORM_MODELS;
-    if (s->n_models < n_min)
-        return bad_count(err, "n_models", s->n_models, n_min, WORKLOAD_MODELS_MAX);
-    return INFERD_OK;
-}
-
 /* ---- times ---- */
 
 /* With a rate of 0 there are no points. */
@@ -231,24 +175,24 @@ static double gap_s(rng *random, double rate) {
     return rate > 0 ? rng_exp(random) / rate : INFINITY;
 }
 
-static double points_per_s(const workload_spec *s) {
-    return 1 / s->on_s + 1 / s->off_s;
+static double points_per_s(void) {
+    return 1 / ON_S + 1 / OFF_S;
 }
 static double shared_part(const workload_spec *s) { // the correlation is c / (2 - c)
     return 2 * s->correlation / (1 + s->correlation);
 }
-static bool draw_on(const workload_spec *s, rng *random) {
-    return rng_unit(random) <= s->on_s / (s->on_s + s->off_s);
+static bool draw_on(rng *random) {
+    return rng_unit(random) <= ON_S / (ON_S + OFF_S);
 }
 
 /* The state at time 0 was drawn at the last point before it, of the group or its own; a Poisson
  * process has the same distribution backwards in time. */
 static void begin_onoff(stream *st, const workload_spec *s, uint32_t group_idx) {
-    double rate = points_per_s(s), c = shared_part(s);
+    double rate = points_per_s(), c = shared_part(s);
     st->group = rng_for(s, FOR_GROUP, group_idx, 0);
     double group_ago_s = gap_s(&st->group, rate * c),
            own_ago_s = gap_s(&st->random, rate * (1 - c));
-    bool group_on = draw_on(s, &st->group), own_on = draw_on(s, &st->random);
+    bool group_on = draw_on(&st->group), own_on = draw_on(&st->random);
     st->is_on = group_ago_s < own_ago_s ? group_on : own_on;
     st->group_at_s = gap_s(&st->group, rate * c);
     st->own_at_s = gap_s(&st->random, rate * (1 - c));
@@ -256,7 +200,7 @@ static void begin_onoff(stream *st, const workload_spec *s, uint32_t group_idx) 
 
 /* An exponential amount of work with mean 1 is used up at the rate, only while ON. */
 static bool next_onoff(stream *st, const workload_spec *s, double end_s) {
-    double work = rng_exp(&st->random), rate = points_per_s(s), c = shared_part(s);
+    double work = rng_exp(&st->random), rate = points_per_s(), c = shared_part(s);
     while (st->at_s < end_s) {
         double until_s = fmin(st->group_at_s, st->own_at_s);
         double on_rate = st->is_on ? st->rate : 0;
@@ -267,10 +211,10 @@ static bool next_onoff(stream *st, const workload_spec *s, double end_s) {
         work -= on_rate * (until_s - st->at_s);
         st->at_s = until_s;
         if (st->group_at_s <= st->own_at_s) {
-            st->is_on = draw_on(s, &st->group);
+            st->is_on = draw_on(&st->group);
             st->group_at_s += gap_s(&st->group, rate * c);
         } else {
-            st->is_on = draw_on(s, &st->random);
+            st->is_on = draw_on(&st->random);
             st->own_at_s += gap_s(&st->random, rate * (1 - c));
         }
     }
@@ -287,10 +231,9 @@ static double gamma_gap_s(stream *st, double cv) {
 }
 
 static void next_every(stream *st, const workload_spec *s, uint32_t stream_idx) {
-    uint64_t event = st->n / st->burst;
-    rng random = rng_for(s, FOR_EVENT, stream_idx, event);
+    rng random = rng_for(s, FOR_EVENT, stream_idx, st->n);
     bool at_once = st->jitter_s == 0; // the victim begins with the run
-    st->at_s = (double)(event + (at_once ? 0 : 1)) * st->every_s;
+    st->at_s = (double)(st->n + (at_once ? 0 : 1)) * st->every_s;
     if (!at_once) st->at_s += st->jitter_s * (1 - rng_unit(&random));
 }
 
@@ -418,39 +361,18 @@ static uint32_t model_of(const workload *w, const stream *st, rng *random) {
     return lo;
 }
 
-static gen_class draw_class(const workload_spec *s, rng *random) {
-    uint64_t x = rng_below(random, 100);
-    uint32_t prio = 0;
-    while (x >= s->class_percent[prio]) x -= s->class_percent[prio++];
-    return (gen_class)prio;
-}
-
-/* Prefixes are not shared across models or tenants. */
-static void draw_prefix(const workload_spec *s, rng *random, workload_request *r) {
-    bool has_prefix = rng_below(random, 100) < s->prefix_percent;
-    uint64_t group = rng_below(random, s->prefix_groups);
-    if (!has_prefix) return;
-    uint64_t owner = (uint64_t)r->model_idx * WORKLOAD_TENANTS_MAX + r->tenant_idx;
-    r->prefix_group = owner * WORKLOAD_PREFIX_GROUPS_MAX + group + 1;
-    rng length = rng_for(s, FOR_PREFIX, 0, r->prefix_group);
-    r->n_shared_prefix =
-        s->prefix_lo + (uint32_t)rng_below(&length, (uint64_t)s->prefix_hi - s->prefix_lo + 1);
-}
-
 static workload_request draw_request(const workload *w, uint32_t stream_idx) {
+    enum { N_UNUSED = 3 }; // numbers between tenant and lengths
     const workload_spec *s = &w->spec;
     const stream *st = &w->streams[stream_idx];
     rng random = rng_for(s, FOR_CONTENT, stream_idx, st->n - 1);
-    workload_request r = {.slo_ttft_us = s->slo_ttft_us, .slo_tpot_us = s->slo_tpot_us};
+    workload_request r = {
+        .slo_ttft_us = s->slo_ttft_us, .slo_tpot_us = s->slo_tpot_us, .prio = st->prio};
     r.model_idx = model_of(w, st, &random);
     uint32_t tenant_idx = (uint32_t)rng_below(&random, s->n_tenants);
-    gen_class prio = draw_class(s, &random);
     r.tenant_idx = st->draws_tenant ? tenant_idx : st->tenant_idx;
-    r.prio = st->draws_class ? prio : st->prio;
-    draw_prefix(s, &random, &r);
+    for (int i = 0; i < N_UNUSED; i++) rng_next(&random);
     draw_lengths(w, st, &random, &r);
-    if (r.prefix_group != 0) r.n_shared_prefix = u32_min(r.n_shared_prefix, r.n_prompt - 1);
-    if (r.n_shared_prefix == 0) r.prefix_group = 0;
     return r;
 }
 
@@ -461,15 +383,14 @@ static stream *stream_add(workload *w, process how, double rate) {
     *st = (stream){.process = how,
                    .random = rng_for(&w->spec, FOR_ARRIVALS, w->n_streams, 0),
                    .rate = rate * w->spec.rate_factor,
-                   .burst = 1,
                    .draws_tenant = true,
-                   .draws_class = true};
+                   .prio = GEN_NORMAL};
     w->n_streams++;
     return st;
 }
 
 static stream *stream_own(stream *st, uint32_t tenant_idx, gen_class prio, uint32_t model_idx) {
-    st->draws_tenant = st->draws_class = false;
+    st->draws_tenant = false;
     st->tenant_idx = tenant_idx;
     st->prio = prio;
     st->model_idx = model_idx;
@@ -496,19 +417,16 @@ static void add_per_model(workload *w, process how) {
  * requests alone and under attack: the stream's index is its tenant's number. */
 static void add_adv(workload *w) {
     const workload_spec *s = &w->spec;
-    const double rates[ADV_TENANTS] = {[ADV_TENANT_FLOOD] = s->flood_per_s,
-                                       [ADV_TENANT_SHORT] = s->short_per_s,
-                                       [ADV_TENANT_LONG] = s->long_per_s};
     stream *st = stream_own(stream_add(w, EVERY, 0), ADV_TENANT_VICTIM, GEN_HIGH, 0);
     st->every_s = VICTIM_EVERY_S;
     for (uint32_t i = ADV_TENANT_FLOOD; i <= ADV_TENANT_LONG; i++) {
-        st = stream_own(stream_add(w, POISSON, rates[i]), i, GEN_NORMAL, s->attack_model);
+        st = stream_own(stream_add(w, POISSON, ATTACKS_PER_S[i]), i, GEN_NORMAL, 0);
         if (i == ADV_TENANT_FLOOD) st->fixed_prompt = WORKLOAD_FLOOD_PROMPT;
         if (i == ADV_TENANT_SHORT) st->fixed_output = 1;
         if (i == ADV_TENANT_LONG) st->fixed_output = s->output_max;
     }
     st = stream_own(stream_add(w, STORM, 0), ADV_TENANT_STORM, GEN_NORMAL, 0);
-    st->every_s = s->storm_every_s;
+    st->every_s = STORM_EVERY_S;
     st->draw_model = MODEL_STORM;
     if (s->n_models > WORKLOAD_STORM_MODELS) st->model_idx = s->n_models - WORKLOAD_STORM_MODELS;
 }
@@ -518,9 +436,8 @@ static void add_pre(workload *w) {
     stream *st = stream_own(stream_add(w, POISSON, s->rate_per_s), 0, GEN_BATCH, PRE_MODEL_BATCH);
     st->left = s->pre_backlog;
     st = stream_own(stream_add(w, EVERY, 0), 1, GEN_HIGH, PRE_MODEL_URGENT);
-    st->every_s = s->urgent_every_s;
+    st->every_s = URGENT_EVERY_S;
     st->jitter_s = URGENT_JITTER_S;
-    st->burst = s->urgent_burst;
 }
 
 static void add_streams(workload *w) {
@@ -561,7 +478,8 @@ static bool is_silent(const workload *w, uint32_t stream_idx) {
 
 inferd_status workload_create(const workload_spec *spec, workload **out, inferd_err *err) {
     *out = NULL;
-    inferd_status status = check(spec, err);
+    inferd_status status = check_numbers(spec, err);
+    if (status == INFERD_OK) status = check_traces(spec, err);
     if (status != INFERD_OK) {
         inferd_context(err, "workload");
         return status;

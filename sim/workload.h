@@ -14,7 +14,7 @@
  *     ADV     tenant 0 (the victim) sends one request a second to model 0, evenly, class HIGH.
  *             The attackers, by `attacks`: tenant 1 floods with prompts of 8k tokens, tenant 2
  *             sends many requests for one token, tenant 3 asks for the longest outputs (all to
- *             `attack_model`, Poisson), tenant 4 repeatedly wakes the last 20 models in a second
+ *             model 0, Poisson), tenant 4 wakes the last 20 models in a second, every 30 s
  *     PRE     model 0 (class BATCH, tenant 0) has a backlog at the start and Poisson arrivals with
  *             `rate_per_s`, enough to keep the device busy; model 1 (class HIGH, tenant 1) wakes
  *             every 30 s, shifted by up to a second so that it meets every phase of a step
@@ -59,8 +59,7 @@ enum {
     WORKLOAD_MODELS_MAX = 4096,
     WORKLOAD_TENANTS_MAX = 4096,
     WORKLOAD_TRACES_MAX = 4,
-    WORKLOAD_PREFIX_GROUPS_MAX = 1 << 16, // per model and tenant
-    WORKLOAD_TOKENS_MAX = 1 << 24,        // of a prompt, of an output
+    WORKLOAD_TOKENS_MAX = 1 << 24, // of a prompt, of an output
     WORKLOAD_BACKLOG_MAX = 100000,
     WORKLOAD_STORM_MODELS = 20,
     WORKLOAD_FLOOD_PROMPT = 8192
@@ -119,36 +118,24 @@ typedef struct workload_spec {
     double zipf; // MIX_Z, TRACE: the exponent a
     double cv;   // MIX_G
 
-    double on_s, off_s;    // MIX_B: mean times
-    uint32_t group_size;   // MIX_B: neighbouring models per group; 1: each alone
-    double correlation;    // MIX_B: between the states of two models of a group, [0, 1]
-    uint32_t attacks;      // ADV: a set of workload_attack
-    uint32_t attack_model; // ADV: 0 is the victim's model
-    double flood_per_s, short_per_s, long_per_s, storm_every_s; // ADV
-    uint32_t pre_backlog;                                       // PRE: requests at time 0
-    double urgent_every_s;                                      // PRE
-    uint32_t urgent_burst;                                      // PRE: requests per wake
+    uint32_t group_size;  // MIX_B: neighbouring models per group; 1: each alone
+    double correlation;   // MIX_B: between the states of two models of a group, [0, 1]
+    uint32_t attacks;     // ADV: a set of workload_attack
+    uint32_t pre_backlog; // PRE: requests at time 0
 
     workload_lengths lengths;
     uint32_t prompt_max, output_max;          // cap the drawn lengths
     const trace *traces[WORKLOAD_TRACES_MAX]; // borrowed
     uint32_t n_traces;
 
-    uint32_t class_percent[GEN_CLASSES]; // sum 100; ADV and PRE have their own
-    uint32_t slo_ttft_us, slo_tpot_us;   // hints put on every request; 0: none
-
-    uint32_t prefix_percent;       // of requests that begin with a shared prefix
-    uint32_t prefix_groups;        // per model and tenant
-    uint32_t prefix_lo, prefix_hi; // each group's prefix has one fixed length in [lo, hi]
+    uint32_t slo_ttft_us, slo_tpot_us; // hints put on every request; 0: none
 } workload_spec;
 
 typedef struct workload_request {
     uint64_t arrival_us;
-    uint64_t idx;          // 0, 1, ... in the order of arrival
-    uint64_t prefix_group; // same number, same first tokens; 0: no shared prefix
+    uint64_t idx; // 0, 1, ... in the order of arrival
     uint32_t model_idx, tenant_idx;
     uint32_t n_prompt, n_output; // >= 1
-    uint32_t n_shared_prefix;    // of n_prompt; < n_prompt
     uint32_t slo_ttft_us, slo_tpot_us;
     uint32_t prio; // gen_class
 } workload_request;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine_limits.h"
+#include "report.h"
 #include "seq.h"
 #include "share.h"
 
@@ -19,7 +20,6 @@ void world_options_init(world_options *o, const sim_preset *preset) {
     l = limits_fill(&l);
     *o = (world_options){.preset = preset,
                          .n_devices = 1,
-                         .seed = 1,
                          .settle = true,
                          .verify_iterations = WORLD_VERIFY_ITERATIONS,
                          .sched = limits_of_sched(&l),
@@ -95,16 +95,12 @@ static void fail(world *w, const char *what, const gen_event *e) {
 
 /* An open slot came free. */
 static void note_free_slot(world *w, uint64_t at_us) {
-    if (w->n_ends == w->ends_capacity) {
-        size_t capacity = w->ends_capacity == 0 ? 1024 : 2 * w->ends_capacity;
-        uint64_t *grown = realloc(w->ends_us, capacity * sizeof *grown);
-        if (grown == NULL) {
-            inferd_fail(&w->failure, INFERD_ENOMEM, "no memory for %zu ends", capacity);
-            return;
-        }
-        w->ends_us = grown;
-        w->ends_capacity = capacity;
+    uint64_t *grown = array_grow(w->ends_us, w->n_ends, &w->ends_capacity, sizeof *grown);
+    if (grown == NULL) {
+        inferd_fail(&w->failure, INFERD_ENOMEM, "no memory for %zu ends", w->n_ends + 1);
+        return;
     }
+    w->ends_us = grown;
     w->ends_us[w->n_ends++] = at_us;
 }
 
@@ -112,7 +108,6 @@ static void end_record(world_core *c, world_record *r, const gen_event *e) {
     world *w = c->world;
     r->is_done = true;
     r->status = e->done.status;
-    r->n_cached = e->done.n_cached;
     r->n_preempted = e->done.n_preempted;
     r->stats.n_output = r->n_emitted;
     if (e->done.finish != GEN_ERROR)
@@ -320,18 +315,13 @@ void world_destroy(world *w) {
 
 /* ---- arrivals ---- */
 
-/* Ids of one prompt: those of its group, then its own. */
-static tok_id *make_prompt(const world *w, const workload_request *r) {
+/* A linear generator is enough: the ids of two prompts only have to differ. */
+static tok_id *make_prompt(const workload_request *r) {
     tok_id *ids = malloc((size_t)r->n_prompt * sizeof *ids);
-    if (ids == NULL) return NULL;
-    uint32_t n_shared = r->prefix_group != 0 ? r->n_shared_prefix : 0;
-    const uint32_t n_ids = SIM_VOCAB - WARM_TOKENS;
-    rng g = rng_make(w->options.seed, r->prefix_group, 1);
-    for (uint32_t i = 0; i < n_shared; i++) ids[i] = (tok_id)(WARM_TOKENS + rng_below(&g, n_ids));
-    uint64_t own = r->idx + 1; // a linear generator is enough: the ids only have to differ
-    for (uint32_t i = n_shared; i < r->n_prompt; i++) {
+    uint64_t own = r->idx + 1;
+    for (uint32_t i = 0; ids != NULL && i < r->n_prompt; i++) {
         own = own * 6364136223846793005u + 1442695040888963407u;
-        ids[i] = (tok_id)(WARM_TOKENS + ((own >> 32) * n_ids >> 32));
+        ids[i] = (tok_id)(WARM_TOKENS + ((own >> 32) * (SIM_VOCAB - WARM_TOKENS) >> 32));
     }
     return ids;
 }
@@ -349,12 +339,12 @@ static gen_request *make_request(const world *w, const workload_request *r) {
                        .n_logprobs = -1,
                        .n_prompt_logprobs = -1,
                        .cache_scope = {r->tenant_idx, 0},
-                       .no_cache = r->prefix_group == 0 && !w->options.cache_all,
+                       .no_cache = true,
                        .arrival_us = w->begin_us + r->arrival_us,
                        .ttft_target_ms = w->options.told ? r->slo_ttft_us / 1000 : 0,
                        .tpot_target_ms = w->options.told ? r->slo_tpot_us / 1000 : 0};
     q->sampling.temperature = 0;
-    q->prompt = make_prompt(w, r);
+    q->prompt = make_prompt(r);
     if (q->prompt != NULL) return q;
     free(q);
     return NULL;
@@ -375,16 +365,12 @@ static world_record *add_record(world *w, inferd_err *err) {
         inferd_fail(err, INFERD_ETOOLONG, "more than %d requests in one run", WORLD_RECORDS_MAX);
         return NULL;
     }
-    if (w->n_records == w->capacity) {
-        size_t capacity = w->capacity == 0 ? 1024 : 2 * w->capacity;
-        world_record *records = realloc(w->records, capacity * sizeof *records);
-        if (records == NULL) {
-            inferd_fail(err, INFERD_ENOMEM, "no memory for %zu records", capacity);
-            return NULL;
-        }
-        w->records = records;
-        w->capacity = capacity;
+    world_record *grown = array_grow(w->records, w->n_records, &w->capacity, sizeof *grown);
+    if (grown == NULL) {
+        inferd_fail(err, INFERD_ENOMEM, "no memory for %zu records", w->n_records + 1);
+        return NULL;
     }
+    w->records = grown;
     return &w->records[w->n_records++];
 }
 
@@ -396,13 +382,10 @@ static bool comes_before(const world_retry *a, const world_retry *b) {
 
 static inferd_status push_retry(world *w, const workload_request *r, uint64_t at_us,
                                 inferd_err *err) {
-    if (w->n_retries == w->retries_capacity) {
-        size_t capacity = w->retries_capacity == 0 ? 256 : 2 * w->retries_capacity;
-        world_retry *grown = realloc(w->retries, capacity * sizeof *grown);
-        if (grown == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for %zu", capacity);
-        w->retries = grown;
-        w->retries_capacity = capacity;
-    }
+    world_retry *grown = array_grow(w->retries, w->n_retries, &w->retries_capacity, sizeof *grown);
+    if (grown == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for %zu clients", w->n_retries + 1);
+    w->retries = grown;
     world_retry new = {at_us, *r};
     size_t i = w->n_retries++;
     for (; i > 0 && comes_before(&new, &w->retries[(i - 1) / 2]); i = (i - 1) / 2)
@@ -625,12 +608,7 @@ static void add_core(world_usage *out, const world_core *c) {
     out->n_steps += c->device->n_steps;
     out->n_rows += c->device->n_rows;
     out->copied_us += c->device->copied_us;
-    out->n_slices_taken += k->models.n_slices;
     out->n_preemptions += n.n_preemptions;
-    out->n_recomputed_tokens += n.n_recomputed_tokens;
-    out->prefix_queries_tokens += n.prefix_queries_tokens;
-    out->prefix_hits_tokens += n.prefix_hits_tokens;
-    out->n_core_iterations += c->n_iterations;
     for (uint32_t i = 0; i < k->models.n; i++) {
         const resident *m = &k->models.slots[i];
         out->n_loads += m->n_loads;
@@ -655,12 +633,6 @@ void world_sum(const world *w, world_usage *out) {
     *out = (world_usage){0};
     for (uint32_t i = 0; i < w->options.n_devices; i++) add_core(out, &w->cores[i]);
     subtract(out, &w->before);
-}
-
-stats_request *world_stats(const world *w) {
-    stats_request *out = malloc(size_max(w->n_records, 1) * sizeof *out);
-    for (size_t i = 0; out != NULL && i < w->n_records; i++) out[i] = w->records[i].stats;
-    return out;
 }
 
 uint32_t world_needed_s(const world *w, const world_record *r) {

@@ -14,16 +14,13 @@
  * A model is on n_replicas neighbouring devices from device_idx on; a request goes to the one with
  * the fewest unfinished requests, the first of equals.
  *
- * Prompts are token ids: requests with the same prefix_group (of a model and tenant) begin with the
- * same ids, so that the prefix cache finds them; all other ids differ.  A request without a prefix
- * group neither uses nor leaves cached blocks unless `cache_all` is set.
+ * Prompts are token ids, and no two begin alike: no request uses or leaves cached blocks.
  *
  * Bounded: one record per offered request (WORLD_RECORDS_MAX); a request itself is freed when it
  * ends.  Thread: its owner. */
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
 
-#include "../bench/rng.h"
 #include "core.h"
 #include "scheduler/queue_slots.h"
 #include "sim_device.h"
@@ -71,8 +68,6 @@ typedef struct world_options {
     bool watched;                 // with a watch.h for each device
     sched_limits sched;           // depth is the device's own
     residency_limits residency;
-    uint64_t seed; // for prompts
-    bool cache_all;
     bool settle; // eager models come up before the first arrival, as far as there is room
     uint32_t verify_iterations; // iterations of a core between two consistency checks; a check also
                                 // follows at the end. 0: never
@@ -87,7 +82,7 @@ typedef struct world_options {
 typedef struct world_record {
     stats_request stats; // times since begin_us
     uint32_t model_idx, tenant_idx, prio, device_idx;
-    uint32_t n_cached, n_preempted;
+    uint32_t n_preempted;
     uint32_t n_emitted; // tokens so far
     queue_slot qslot;
     uint32_t n_steps_before; // watched: steps that began between its arrival and its first step
@@ -121,12 +116,10 @@ typedef struct world_core {
 /* Sums over the devices. */
 typedef struct world_usage {
     uint64_t wall_us, step_us, load_us, idle_us; // wall: of all devices together
-    uint64_t n_steps, n_rows, n_loads, n_stages, n_slices_taken, n_preemptions;
+    uint64_t n_steps, n_rows, n_loads, n_stages, n_preemptions;
     uint64_t n_evictions[ENGINE_EVICT_CAUSES];
-    uint64_t n_recomputed_tokens, prefix_queries_tokens, prefix_hits_tokens;
     uint64_t copied_us;   // copy engines busy
     engine_switch waited; // parts of all loads that requests waited for
-    uint64_t n_core_iterations;
 } world_usage;
 
 struct world {
@@ -163,7 +156,5 @@ void world_sum(const world *w, world_usage *out);
  * until then slots had come free for it and for all that had been told a time before it and had not
  * come back.  0: there was none within the run. */
 uint32_t world_needed_s(const world *w, const world_record *r);
-/* The records in the form of stats.h; [n_records], the caller frees it.  NULL: no memory. */
-stats_request *world_stats(const world *w);
 
 #endif

@@ -190,11 +190,10 @@ static void what_goes_wrong_is_a_record(void) {
     EXPECT_EQ(w->records[1].stats.end, STATS_REFUSED); // longer than the context
     EXPECT_EQ(w->records[1].status, INFERD_ETOOLONG);
     EXPECT_EQ(w->records[2].stats.end, STATS_DONE);
-    stats_request *s = world_stats(w);
-    stats_attained a = stats_attain(s, w->n_records);
-    EXPECT_EQ(a.n_offered, 3);
-    EXPECT_EQ(a.n_met, 1);
-    free(s);
+    request_figures f;
+    EXPECT_EQ(experiment_requests(w, SIM_ALL, SIM_ALL, &f, NULL), INFERD_OK);
+    EXPECT_EQ(f.attained.n_offered, 3);
+    EXPECT_EQ(f.attained.n_met, 1);
     world_destroy(w);
 }
 
@@ -229,7 +228,7 @@ static void books_are_looked_at_now_and_then_and_at_the_end(void) {
     EXPECT_EQ(o.verify_iterations, WORLD_VERIFY_ITERATIONS);
 }
 
-static void run_mix(uint64_t seed, world **out, bool cache_all) {
+static void run_mix(uint64_t seed, world **out) {
     static sim_model sim;
     world_model models[6];
     world_options o;
@@ -245,13 +244,11 @@ static void run_mix(uint64_t seed, world **out, bool cache_all) {
     o.models = models;
     o.n_models = 6;
     o.n_devices = 2;
-    o.cache_all = cache_all;
     workload_spec_init(&spec, WORKLOAD_MIX_M);
     spec.n_models = 6;
     spec.seed = seed;
     spec.duration_us = 60 * SECOND;
     spec.rate_per_s = 0.3;
-    spec.prefix_percent = 50;
     EXPECT_EQ(workload_create(&spec, &load, &err), INFERD_OK);
     EXPECT_EQ(world_create(&o, out, &err), INFERD_OK);
     run_world(*out, load);
@@ -262,12 +259,12 @@ static bool is_same(const world_record *a, const world_record *b) {
     return x->arrival_us == y->arrival_us && x->first_us == y->first_us &&
            x->last_us == y->last_us && x->n_prompt == y->n_prompt && x->n_output == y->n_output &&
            x->slo_ttft_us == y->slo_ttft_us && x->slo_tpot_us == y->slo_tpot_us &&
-           x->end == y->end && x->is_warmup == y->is_warmup && a->model_idx == b->model_idx &&
-           a->tenant_idx == b->tenant_idx && a->prio == b->prio && a->device_idx == b->device_idx &&
-           a->n_cached == b->n_cached && a->n_preempted == b->n_preempted &&
-           a->n_emitted == b->n_emitted && a->n_steps_before == b->n_steps_before &&
-           a->begun_us == b->begun_us && a->status == b->status && a->is_done == b->is_done &&
-           a->told_ms == b->told_ms && a->taken_later == b->taken_later;
+           x->end == y->end && a->model_idx == b->model_idx && a->tenant_idx == b->tenant_idx &&
+           a->prio == b->prio && a->device_idx == b->device_idx &&
+           a->n_preempted == b->n_preempted && a->n_emitted == b->n_emitted &&
+           a->n_steps_before == b->n_steps_before && a->begun_us == b->begun_us &&
+           a->status == b->status && a->is_done == b->is_done && a->told_ms == b->told_ms &&
+           a->taken_later == b->taken_later;
 }
 
 static bool are_same(const world *a, const world *b) {
@@ -279,15 +276,14 @@ static bool are_same(const world *a, const world *b) {
 
 static void the_same_seed_gives_the_same_world(void) {
     world *a, *b, *c;
-    run_mix(1, &a, false);
-    run_mix(1, &b, false);
-    run_mix(2, &c, false);
+    run_mix(1, &a);
+    run_mix(1, &b);
+    run_mix(2, &c);
     EXPECT(a->n_records > 50);
     EXPECT(are_same(a, b));
     EXPECT(!are_same(a, c));
     world_usage sum;
     world_sum(a, &sum);
-    EXPECT(sum.prefix_hits_tokens > 0); // requests of a group begin alike
     EXPECT(sum.step_us + sum.load_us + sum.idle_us <= sum.wall_us);
     world_destroy(a);
     world_destroy(b);
@@ -415,13 +411,13 @@ static void a_load_that_no_rate_reaches_is_said(void) {
     enum { MODELS = 30, LOAD_PERCENT = 99 }; // a quarter of them fits: loads take their time
     experiment e;
     inferd_err err = {0};
-    experiment_init(&e);
+    experiment_init(&e, EXPERIMENT_MIX);
     e.n_models = MODELS;
     e.seconds = 5;
     e.shape = sim_shape_find("8b");
     e.slo_ttft_ms = 1000, e.slo_tpot_ms = 60;
     e.load_percent = LOAD_PERCENT;
-    EXPECT_EQ(experiment_mix(&e, &err), INFERD_EINVAL);
+    EXPECT_EQ(experiment_do(&e, &err), INFERD_EINVAL);
     EXPECT(strstr(err.text, "--load is 99, devices compute 9") != NULL);
     EXPECT(strstr(err.text, "at most, with rate x") != NULL);
     experiment_deinit(&e);
@@ -504,13 +500,12 @@ static double share_error_when(uint32_t told, uint64_t seed, double *out_jain) {
     EXPECT(f.errors[1].is_known);
     double points = f.errors[1].points;
     *out_jain = f.jain_due;
-    EXPECT_NEAR(f.due_us[0], SHARES_S * 1e4 * SHARE_A, 1e5); // it always had work
-    EXPECT_NEAR(f.due_us[1], SHARES_S * 1e4 * SHARE_B, 1e5);
-    EXPECT_NEAR(f.used_us[0], SHARES_S * 1e4 * told, 2e5);
-    watch_figures_deinit(&f);
+    const watch *of = w->cores[0].watch;
+    EXPECT_NEAR(of->due_us[0], SHARES_S * 1e4 * SHARE_A, 1e5); // it always had work
+    EXPECT_NEAR(of->due_us[1], SHARES_S * 1e4 * SHARE_B, 1e5);
+    EXPECT_NEAR(of->used_us[0], SHARES_S * 1e4 * told, 2e5);
     EXPECT_EQ(watch_sum(w->cores[0].watch, 0, w->end_us, 0, &f, &err), INFERD_OK);
-    EXPECT_NEAR(f.used_us[0] + f.used_us[1], (double)w->cores[0].device->step_us, 1);
-    watch_figures_deinit(&f);
+    EXPECT_NEAR(of->used_us[0] + of->used_us[1], (double)w->cores[0].device->step_us, 1);
     workload_destroy(load);
     world_destroy(w);
     return points;
@@ -565,10 +560,10 @@ static void nothing_is_due_while_weights_come(void) {
     EXPECT_EQ(world_create(&options, &w, &err), INFERD_OK);
     residency_do(&w->cores[0].core.models, 0, ENGINE_UNLOAD, 1);
     run_world(w, offer(&o, rows, 1));
+    const watch *of = w->cores[0].watch;
     EXPECT_EQ(watch_sum(w->cores[0].watch, w->begin_us, w->end_us, 0, &f, &err), INFERD_OK);
-    EXPECT_NEAR(f.used_us[0], 1105 + 4 * 1015, 1);
-    EXPECT_NEAR(f.due_us[0], 1105 + 4 * 1015, 1);
-    watch_figures_deinit(&f);
+    EXPECT_NEAR(of->used_us[0], 1105 + 4 * 1015, 1);
+    EXPECT_NEAR(of->due_us[0], 1105 + 4 * 1015, 1);
     world_destroy(w);
 }
 
