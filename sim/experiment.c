@@ -180,20 +180,19 @@ inferd_status experiment_requests(const world *w, uint32_t tenant_idx, uint32_t 
 static inferd_status add_watched(const experiment *e, world *w, run_figures *out, inferd_err *err) {
     uint64_t end_us = w->begin_us + (uint64_t)(out->offered_s * 1e6);
     double used_us = 0;
-    for (int k = 0; k < STATS_WINDOWS; k++) out->share_points[k] = NAN;
+    for (int k = 0; k < WATCH_WINDOWS; k++) out->share_points[k] = NAN;
     out->jain_weighted = out->jain_due = out->busy = NAN;
     for (uint32_t d = 0; e->watched && d < w->options.n_devices; d++) {
         watch_figures f;
         const watch *of = w->cores[d].watch;
-        inferd_status st = watch_sum(w->cores[d].watch, w->begin_us, end_us,
-                                     w->options.sched.starvation_percent, &f, err);
+        inferd_status st = watch_sum(w->cores[d].watch, w->begin_us, end_us, &f, err);
         if (st != INFERD_OK) return st;
-        for (int k = 0; k < STATS_WINDOWS; k++)
+        for (int k = 0; k < WATCH_WINDOWS; k++)
             if (f.errors[k].is_known)
                 out->share_points[k] = fmax(out->share_points[k], f.errors[k].points);
         out->jain_weighted = fmin(out->jain_weighted, f.jain_weighted);
         out->jain_due = fmin(out->jain_due, f.jain_due);
-        for (uint32_t i = 0; i < of->n_flows; i++) used_us += of->used_us[i];
+        for (uint32_t i = 0; i < of->n_flows; i++) used_us += of->flows[i].used_us;
     }
     if (e->watched) out->busy = used_us / (out->offered_s * 1e6 * w->options.n_devices);
     return INFERD_OK;

@@ -104,7 +104,7 @@ typedef struct run_figures {
     double seconds;   // until all requests had ended
     double machine_s; // processor time of this machine
     /* While requests arrive, when watched; else NAN. */
-    double share_points[STATS_WINDOWS]; // the largest of the devices; NAN: shorter than the window
+    double share_points[WATCH_WINDOWS]; // the largest of the devices; NAN: shorter than the window
     double jain_weighted, jain_due;     // the smallest of the devices
     double busy;                        // part of that time in which devices computed
 } run_figures;

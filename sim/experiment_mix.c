@@ -75,8 +75,8 @@ static void set_part(figures *f, const char *group, uint32_t seed_idx, const wor
         for (uint32_t t = tenants[0]; t < tenants[1]; t++)
             for (uint32_t m = models[0]; m < models[1]; m++) {
                 const watch *of = w->cores[d].watch;
-                had_s += of->used_us[t * of->n_models + m] / 1e6;
-                due_s += of->due_us[t * of->n_models + m] / 1e6;
+                had_s += of->flows[t * of->n_models + m].used_us / 1e6;
+                due_s += of->flows[t * of->n_models + m].due_us / 1e6;
             }
     snprintf(had, sizeof had, "%s, had", name);
     snprintf(due, sizeof due, "%s, due", name);
@@ -196,10 +196,10 @@ inferd_status experiment_mix(const experiment *e, figures *f, inferd_err *err) {
     experiment one = *e;
     tenant_policy tenants[ADV_TENANTS];
     bool many = e->mix == WORKLOAD_ADV || e->mix == WORKLOAD_PRE;
-    one.watched = experiment_n_models(e) * (many ? ADV_TENANTS : 1) <= STATS_FLOWS_MAX;
+    one.watched = experiment_n_models(e) * (many ? ADV_TENANTS : 1) <= WATCH_FLOWS_MAX;
     if (e->load_percent > 0 && !one.watched)
         return inferd_fail(err, INFERD_EINVAL, "--load: %u models, at most %d are watched",
-                           experiment_n_models(e), STATS_FLOWS_MAX);
+                           experiment_n_models(e), WATCH_FLOWS_MAX);
     inferd_status st = experiment_targets(&one, f, NULL, err);
     if (e->mix == WORKLOAD_ADV) {
         for (uint32_t i = 0; i < ADV_TENANTS; i++)

@@ -41,7 +41,7 @@ static void set(figures *f, const shares_case *c, uint32_t seed_idx, const run_f
         snprintf(name, sizeof name, "has of %u", c->percent[i]);
         if (i > 0 && c->percent[i] == c->percent[i - 1])
             snprintf(name, sizeof name, "has of %u, number %u", c->percent[i], i + 1);
-        double had = 100 * w->cores[0].watch->used_us[i] / (r->offered_s * 1e6);
+        double had = 100 * w->cores[0].watch->flows[i].used_us / (r->offered_s * 1e6);
         figures_set(f, c->name, seed_idx, &(figure_row){name, "%", 2, had}, 1);
     }
 }

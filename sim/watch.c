@@ -8,68 +8,137 @@
 #include "scheduler.h"
 #include "seq.h"
 
-#define NOT_BACKLOGGED UINT64_MAX
+const uint64_t watch_windows_us[WATCH_WINDOWS] = {1000000, 10000000, 60000000};
 
 inferd_status watch_create(const sim_model *models, uint32_t n_models, uint32_t n_tenants,
                            watch **out, inferd_err *err) {
     uint64_t n = (uint64_t)n_models * n_tenants;
     *out = NULL;
-    if (n == 0 || n > STATS_FLOWS_MAX)
+    if (n == 0 || n > WATCH_FLOWS_MAX)
         return inferd_fail(err, INFERD_EINVAL, "%u models of %u tenants, expected 1 to %d in all",
-                           n_models, n_tenants, STATS_FLOWS_MAX);
+                           n_models, n_tenants, WATCH_FLOWS_MAX);
     watch *w = calloc(1, sizeof *w);
     if (w != NULL)
         *w = (watch){.n_tenants = n_tenants,
                      .n_models = n_models,
                      .n_flows = (uint32_t)n,
                      .models = models,
-                     .terms = calloc(n, sizeof *w->terms),
                      .flows = calloc(n, sizeof *w->flows),
-                     .used_us = calloc(2 * n, sizeof *w->used_us),
                      .hot = calloc(n_models, sizeof *w->hot)};
-    if (w == NULL || w->terms == NULL || w->flows == NULL || w->used_us == NULL || w->hot == NULL) {
+    if (w == NULL || w->flows == NULL || w->hot == NULL) {
         watch_destroy(w);
         return inferd_fail(err, INFERD_ENOMEM, "no memory to watch %llu flows",
                            (unsigned long long)n);
     }
-    w->due_us = w->used_us + n;
-    for (uint32_t i = 0; i < w->n_flows; i++) {
-        w->terms[i] = (stats_flow){.policy = SHARE_BESTEFFORT, .weight = 1, .prio = GEN_NORMAL};
-        w->flows[i].since_us = NOT_BACKLOGGED;
-    }
+    for (uint32_t i = 0; i < w->n_flows; i++)
+        w->flows[i].terms =
+            (watch_terms){.policy = SHARE_BESTEFFORT, .weight = 1, .prio = GEN_NORMAL};
     *out = w;
     return INFERD_OK;
 }
 
 void watch_destroy(watch *w) {
     if (w == NULL) return;
-    free(w->terms);
+    for (uint32_t i = 0; w->flows != NULL && i < w->n_flows; i++) {
+        free(w->flows[i].used.points);
+        free(w->flows[i].due.points);
+    }
     free(w->flows);
-    free(w->used_us);
     free(w->hot);
-    free(w->service.items);
-    free(w->backlog.items);
     free(w->begins_us);
     free(w);
 }
 
-static void add(watch *w, watch_spans *to, stats_span span) {
-    stats_span *grown = array_grow(to->items, to->n, &to->capacity, sizeof *grown);
-    w->failed |= grown == NULL;
-    if (grown == NULL) return;
-    to->items = grown;
-    to->items[to->n++] = span;
+/* ---- lines ---- */
+
+static void fail(watch *w) {
+    if (w->failure.status == INFERD_OK)
+        inferd_fail(&w->failure, INFERD_ENOMEM, "no memory for the watched figures");
 }
 
-/* ---- backlog ---- */
+static void line_add(watch *w, watch_line *l, double t, double y) {
+    if (l->n > 0 && l->points[l->n - 1].t == t) l->n--; // it replaces that one
+    watch_point *grown = array_grow(l->points, l->n, &l->capacity, sizeof *grown);
+    if (grown == NULL) {
+        fail(w);
+        return;
+    }
+    l->points = grown;
+    l->points[l->n++] = (watch_point){t, y};
+}
 
-/* Updates its backlog: it begins, ends or goes on. */
+/* y at t; `at` remembers the position, so that calls with ascending t are cheap. */
+static double line_at(const watch_line *l, double t, size_t *at) {
+    if (l->n == 0) return 0;
+    if (t <= l->points[0].t) return l->points[0].y;
+    while (*at + 1 < l->n && l->points[*at + 1].t <= t) (*at)++;
+    const watch_point *p = &l->points[*at];
+    if (*at + 1 == l->n) return p->y;
+    return p->y + (p[1].y - p->y) * (t - p->t) / (p[1].t - p->t);
+}
+
+/* ---- what is due ---- */
+
+static bool takes_surplus(const watch_flow *f) {
+    return f->backlogged && f->terms.policy != SHARE_FIXED && f->terms.weight > 0;
+}
+
+/* Divides `amount` by weight among the takers of classes [from, to); returns the rest. */
+static double pour(watch *w, uint32_t from, uint32_t to, double amount) {
+    const double nothing = 1e-9; // percent: rounding error of the sums
+    double weights = 0;
+    if (amount <= nothing) return fmax(amount, 0);
+    for (int adds = 0; adds < 2; adds++)
+        for (uint32_t i = 0; i < w->n_flows; i++) {
+            watch_flow *f = &w->flows[i];
+            if (!takes_surplus(f) || f->terms.prio < from || f->terms.prio >= to) continue;
+            if (adds == 1) f->percent += amount / weights * f->terms.weight;
+            if (adds == 0) weights += f->terms.weight;
+        }
+    return weights > 0 ? 0 : amount;
+}
+
+inferd_status watch_entitle(watch *w, inferd_err *err) {
+    const double whole = 100, rounding = 1e-6;
+    double left = whole;
+    uint32_t first = GEN_CLASSES; // the most urgent class that takes surplus
+    for (uint32_t i = 0; i < w->n_flows; i++) {
+        watch_flow *f = &w->flows[i];
+        f->percent = f->backlogged && f->terms.policy != SHARE_BESTEFFORT ? f->terms.percent : 0;
+        left -= f->percent;
+        if (takes_surplus(f)) first = u32_min(first, f->terms.prio);
+    }
+    if (left < -rounding)
+        return inferd_fail(err, INFERD_EINVAL, "shares add up to %g percent, the capacity is %g",
+                           whole - left, whole);
+    double reserved = left * w->floor_percent / 100;
+    double unplaced = pour(w, first + 1, GEN_CLASSES, reserved);
+    left += unplaced - reserved;
+    for (uint32_t prio = first; prio < GEN_CLASSES; prio++) left = pour(w, prio, prio + 1, left);
+    return INFERD_OK;
+}
+
+/* Adds what was due up to now_us at the old percentages. */
+static void catch_up(watch *w, uint64_t now_us) {
+    for (uint32_t i = 0; i < w->n_flows; i++)
+        w->flows[i].due_sum += w->flows[i].percent / 100 * (double)(now_us - w->turned_us);
+    w->turned_us = now_us;
+}
+
+/* A backlog may begin or end: then the slopes of what is due change. */
 static void look(watch *w, uint32_t idx, uint64_t now_us) {
-    bool is = w->flows[idx].n_requests > 0 && w->hot[idx % w->n_models];
-    bool was = w->flows[idx].since_us != NOT_BACKLOGGED;
-    if (is == was) return;
-    if (was) add(w, &w->backlog, (stats_span){idx, w->flows[idx].since_us, now_us, 0});
-    w->flows[idx].since_us = is ? now_us : NOT_BACKLOGGED;
+    watch_flow *f = &w->flows[idx];
+    bool backlogged = f->n_requests > 0 && w->hot[idx % w->n_models];
+    inferd_err err = {0};
+    double before[WATCH_FLOWS_MAX];
+    if (backlogged == f->backlogged) return;
+    catch_up(w, now_us);
+    f->backlogged = backlogged;
+    for (uint32_t i = 0; i < w->n_flows; i++) before[i] = w->flows[i].percent;
+    if (watch_entitle(w, &err) != INFERD_OK && w->failure.status == INFERD_OK) w->failure = err;
+    for (uint32_t i = 0; i < w->n_flows; i++)
+        if (w->flows[i].percent != before[i])
+            line_add(w, &w->flows[i].due, (double)now_us, w->flows[i].due_sum);
 }
 
 void watch_arrive(watch *w, uint32_t tenant_idx, uint32_t model_idx, gen_class prio,
@@ -78,7 +147,7 @@ void watch_arrive(watch *w, uint32_t tenant_idx, uint32_t model_idx, gen_class p
     INFERD_CHECK(tenant_idx < w->n_tenants && model_idx < w->n_models);
     w->flows[idx].n_requests++;
     w->flows[idx].seen = true;
-    w->terms[idx].prio = prio;
+    w->flows[idx].terms.prio = prio;
     look(w, idx, now_us);
 }
 
@@ -106,30 +175,33 @@ static double item_ns(const sim_cost *c, const step *st, const step_item *item) 
            (double)c->attended_ps * attended / 1e3;
 }
 
-static void note_begin(watch *w, uint64_t begin_us) {
-    uint64_t *grown = array_grow(w->begins_us, w->n_steps, &w->steps_capacity, sizeof *grown);
-    w->failed |= grown == NULL;
-    if (grown == NULL) return;
-    w->begins_us = grown;
-    w->begins_us[w->n_steps++] = begin_us;
+void watch_serve(watch *w, uint32_t flow_idx, uint64_t begin_us, uint64_t end_us, double us) {
+    watch_line *l = &w->flows[flow_idx].used;
+    double before_us = l->n > 0 ? l->points[l->n - 1].y : 0;
+    line_add(w, l, (double)begin_us, before_us);
+    line_add(w, l, (double)end_us, before_us + us);
 }
 
 void watch_step(watch *w, const step *st, uint64_t begin_us, uint64_t end_us) {
     const sim_cost *cost = &w->models[st->model_idx].cost;
     double total = 0;
-    note_begin(w, begin_us);
+    uint64_t *grown = array_grow(w->begins_us, w->n_steps, &w->steps_capacity, sizeof *grown);
+    if (grown == NULL) {
+        fail(w);
+        return;
+    }
+    w->begins_us = grown;
+    w->begins_us[w->n_steps++] = begin_us;
     for (uint32_t i = 0; i < st->b.n_seqs; i++) {
         const gen_request *r = st->items[i].q->req;
         double ns = item_ns(cost, st, &st->items[i]);
         w->flows[r->tenant_idx * w->n_models + st->model_idx].part += ns;
         total += ns;
     }
-    for (uint32_t t = 0; t < w->n_tenants; t++) {
-        uint32_t idx = t * w->n_models + st->model_idx;
-        if (w->flows[idx].part == 0) continue;
-        double us = (double)(end_us - begin_us) * w->flows[idx].part / total;
-        add(w, &w->service, (stats_span){idx, begin_us, end_us, us});
-        w->flows[idx].part = 0;
+    for (uint32_t i = st->model_idx; i < w->n_flows; i += w->n_models) {
+        double part = w->flows[i].part / total;
+        if (part > 0) watch_serve(w, i, begin_us, end_us, (double)(end_us - begin_us) * part);
+        w->flows[i].part = 0;
     }
 }
 
@@ -147,39 +219,84 @@ size_t watch_steps_since(const watch *w, uint64_t from_us) {
 
 /* ---- figures ---- */
 
-/* (sum x)^2 / (n sum x^2) of service by weight, or of service by what was due: 1 when all flows are
- * alike, 1/n when one has everything; NAN when there is nothing. */
+/* Positions in the lines for the two ends of a window that only moves forward. */
+typedef struct cursor {
+    size_t used_old, used_new, due_old, due_new;
+} cursor;
+
+static void measure(const watch *w, uint32_t idx, cursor *at, double end_us, double window_us,
+                    watch_error *worst) {
+    const watch_flow *f = &w->flows[idx];
+    double used = line_at(&f->used, end_us, &at->used_new) -
+                  line_at(&f->used, end_us - window_us, &at->used_old);
+    double due =
+        line_at(&f->due, end_us, &at->due_new) - line_at(&f->due, end_us - window_us, &at->due_old);
+    double points = 100 * fabs(used - due) / window_us;
+    if (worst->is_known && points <= worst->points) return;
+    *worst = (watch_error){points, 100 * used / window_us, 100 * due / window_us,
+                           idx,    (uint64_t)end_us,       true};
+}
+
+/* The slope of the difference over a window changes only where one of its ends meets a point, so
+ * the maximum is at such an end: ends at t and t + window for all points t of both lines, and at
+ * the two limits.  Four ascending sequences are merged. */
+static void find_worst(const watch *w, uint32_t idx, double first, double last, double window_us,
+                       watch_error *worst) {
+    const watch_line *used = &w->flows[idx].used, *due = &w->flows[idx].due;
+    const watch_line *rows[4] = {used, used, due, due};
+    const double shifts[4] = {0, window_us, 0, window_us};
+    size_t next[4] = {0};
+    cursor at = {0};
+    if (first > last) return; // the run is shorter than the window
+    measure(w, idx, &at, first, window_us, worst);
+    for (;;) {
+        double end_us = INFINITY;
+        int least = 0;
+        for (int k = 0; k < 4; k++) {
+            if (next[k] == rows[k]->n) continue;
+            double t = rows[k]->points[next[k]].t + shifts[k];
+            if (t < end_us) end_us = t, least = k;
+        }
+        if (end_us > last) break;
+        next[least]++;
+        if (end_us > first) measure(w, idx, &at, end_us, window_us, worst);
+    }
+    measure(w, idx, &at, last, window_us, worst);
+}
+
 static double jain(const watch *w, bool of_due) {
     double sum = 0, squares = 0, n = 0;
     for (uint32_t i = 0; i < w->n_flows; i++) {
-        double by = of_due ? w->due_us[i] : u32_max(w->terms[i].weight, 1);
-        if (!w->flows[i].seen || by <= 0) continue;
-        double x = w->used_us[i] / by;
+        const watch_flow *f = &w->flows[i];
+        double by = of_due ? f->due_us : u32_max(f->terms.weight, 1);
+        if (!f->seen || by <= 0) continue;
+        double x = f->used_us / by;
         sum += x, squares += x * x, n++;
     }
     return squares > 0 ? sum * sum / (n * squares) : (double)NAN;
 }
 
-inferd_status watch_sum(watch *w, uint64_t begin_us, uint64_t end_us, double floor_percent,
-                        watch_figures *out, inferd_err *err) {
-    size_t n_closed = w->backlog.n;
-    for (uint32_t i = 0; i < w->n_flows; i++) // the backlogs that go on
-        if (w->flows[i].since_us < end_us)
-            add(w, &w->backlog, (stats_span){i, w->flows[i].since_us, end_us, 0});
-    const stats_run run = {.flows = w->terms,
-                           .n_flows = w->n_flows,
-                           .capacity = 100,
-                           .floor_percent = floor_percent,
-                           .backlog = w->backlog.items,
-                           .n_backlog = w->backlog.n,
-                           .service = w->service.items,
-                           .n_service = w->service.n,
-                           .begin_us = begin_us,
-                           .end_us = end_us};
-    w->backlog.n = n_closed;
-    if (w->failed) return inferd_fail(err, INFERD_ENOMEM, "no memory for the watched figures");
-    inferd_status st = stats_shares(&run, out->errors, w->used_us, w->due_us, err);
+static double between(const watch_line *l, uint64_t begin_us, uint64_t end_us) {
+    size_t at = 0;
+    double before_us = line_at(l, (double)begin_us, &at);
+    return line_at(l, (double)end_us, &at) - before_us;
+}
+
+inferd_status watch_sum(watch *w, uint64_t begin_us, uint64_t end_us, watch_figures *out,
+                        inferd_err *err) {
+    *out = (watch_figures){0};
+    catch_up(w, u64_max(w->turned_us, end_us)); // the backlogs that go on
+    for (uint32_t i = 0; i < w->n_flows; i++) {
+        watch_flow *f = &w->flows[i];
+        line_add(w, &f->due, (double)w->turned_us, f->due_sum);
+        f->used_us = between(&f->used, begin_us, end_us);
+        f->due_us = between(&f->due, begin_us, end_us);
+        for (int k = 0; k < WATCH_WINDOWS; k++)
+            find_worst(w, i, (double)(begin_us + watch_windows_us[k]), (double)end_us,
+                       (double)watch_windows_us[k], &out->errors[k]);
+    }
     out->jain_weighted = jain(w, false);
     out->jain_due = jain(w, true);
-    return st;
+    if (w->failure.status != INFERD_OK) *err = w->failure;
+    return w->failure.status;
 }

@@ -185,15 +185,15 @@ static void on_step(void *ctx, const step *st, uint64_t begin_us, uint64_t end_u
 }
 
 /* A flow has the share of its tenant, or else that of its model. */
-static stats_flow terms_of(const world_options *o, uint32_t tenant_idx, uint32_t model_idx) {
+static watch_terms terms_of(const world_options *o, uint32_t tenant_idx, uint32_t model_idx) {
     const model_policy *m = &o->models[model_idx].policy;
     const tenant_policy *t = o->tenants != NULL ? &o->tenants[tenant_idx] : NULL;
     const share_spec *share =
         t != NULL && t->share.policy != SHARE_BESTEFFORT ? &t->share : &m->share;
-    return (stats_flow){.policy = share->policy,
-                        .percent = share_percent_each(share),
-                        .weight = m->weight * (t != NULL ? t->weight : 1),
-                        .prio = m->prio};
+    return (watch_terms){.policy = share->policy,
+                         .percent = share_percent_each(share),
+                         .weight = m->weight * (t != NULL ? t->weight : 1),
+                         .prio = m->prio};
 }
 
 static inferd_status begin_watch(world_core *c, inferd_err *err) {
@@ -202,7 +202,8 @@ static inferd_status begin_watch(world_core *c, inferd_err *err) {
         watch_create(c->world->sims, o->n_models, u32_max(o->n_tenants, 1), &c->watch, err);
     if (st != INFERD_OK) return st;
     for (uint32_t i = 0; i < c->watch->n_flows; i++)
-        c->watch->terms[i] = terms_of(o, i / o->n_models, i % o->n_models);
+        c->watch->flows[i].terms = terms_of(o, i / o->n_models, i % o->n_models);
+    c->watch->floor_percent = o->sched.starvation_percent;
     c->device->on_step = on_step;
     c->device->on_step_ctx = c;
     return INFERD_OK;

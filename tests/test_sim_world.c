@@ -493,19 +493,19 @@ static double share_error_when(uint32_t told, uint64_t seed, double *out_jain) {
     EXPECT_EQ(world_create(&o, &w, &err), INFERD_OK);
     EXPECT_EQ(sched_set_tenant(w->cores[0].core.sched, 0, &other, 1, &err), INFERD_OK);
     EXPECT_EQ(world_run(w, load, &err), INFERD_OK);
-    EXPECT_EQ(
-        watch_sum(w->cores[0].watch, w->begin_us, w->begin_us + spec.duration_us, 0, &f, &err),
-        INFERD_OK);
+    EXPECT_EQ(watch_sum(w->cores[0].watch, w->begin_us, w->begin_us + spec.duration_us, &f, &err),
+              INFERD_OK);
     EXPECT_STR(err.text, "");
     EXPECT(f.errors[1].is_known);
     double points = f.errors[1].points;
     *out_jain = f.jain_due;
     const watch *of = w->cores[0].watch;
-    EXPECT_NEAR(of->due_us[0], SHARES_S * 1e4 * SHARE_A, 1e5); // it always had work
-    EXPECT_NEAR(of->due_us[1], SHARES_S * 1e4 * SHARE_B, 1e5);
-    EXPECT_NEAR(of->used_us[0], SHARES_S * 1e4 * told, 2e5);
-    EXPECT_EQ(watch_sum(w->cores[0].watch, 0, w->end_us, 0, &f, &err), INFERD_OK);
-    EXPECT_NEAR(of->used_us[0] + of->used_us[1], (double)w->cores[0].device->step_us, 1);
+    EXPECT_NEAR(of->flows[0].due_us, SHARES_S * 1e4 * SHARE_A, 1e5); // it always had work
+    EXPECT_NEAR(of->flows[1].due_us, SHARES_S * 1e4 * SHARE_B, 1e5);
+    EXPECT_NEAR(of->flows[0].used_us, SHARES_S * 1e4 * told, 2e5);
+    EXPECT_EQ(watch_sum(w->cores[0].watch, 0, w->end_us, &f, &err), INFERD_OK);
+    EXPECT_NEAR(of->flows[0].used_us + of->flows[1].used_us, (double)w->cores[0].device->step_us,
+                1);
     workload_destroy(load);
     world_destroy(w);
     return points;
@@ -561,9 +561,9 @@ static void nothing_is_due_while_weights_come(void) {
     residency_do(&w->cores[0].core.models, 0, ENGINE_UNLOAD, 1);
     run_world(w, offer(&o, rows, 1));
     const watch *of = w->cores[0].watch;
-    EXPECT_EQ(watch_sum(w->cores[0].watch, w->begin_us, w->end_us, 0, &f, &err), INFERD_OK);
-    EXPECT_NEAR(of->used_us[0], 1105 + 4 * 1015, 1);
-    EXPECT_NEAR(of->due_us[0], 1105 + 4 * 1015, 1);
+    EXPECT_EQ(watch_sum(w->cores[0].watch, w->begin_us, w->end_us, &f, &err), INFERD_OK);
+    EXPECT_NEAR(of->flows[0].used_us, 1105 + 4 * 1015, 1);
+    EXPECT_NEAR(of->flows[0].due_us, 1105 + 4 * 1015, 1);
     world_destroy(w);
 }
 
