@@ -24,19 +24,18 @@ const char *const yard_state_names[MODEL_STATES] = {"none",    "cold", "staging"
 /* ---- trace ---- */
 
 void yard_say(yard *y, const char *format, ...) {
-    char *line = y->lines[y->n_lines++ % TRACE_LINES];
-    int n = snprintf(line, TRACE_BYTES, "%10llu us  ", (unsigned long long)now(y));
+    if (!y->trace) return;
     va_list args;
+    printf("%10llu us  ", (ull)now(y));
     va_start(args, format);
-    vsnprintf(line + n, TRACE_BYTES - (size_t)n, format, args);
+    vprintf(format, args);
     va_end(args);
-    if (y->trace) printf("%s\n", line);
+    putchar('\n');
 }
 
-/* Only the first violation counts. */
-void yard_violated(yard *y, check_invariant what, const char *format, ...) {
+bool yard_fail_if(yard *y, bool broken, check_invariant what, const char *format, ...) {
     check_result *out = y->out;
-    if (out->failed != CHECK_NONE) return;
+    if (!broken || out->failed != CHECK_NONE) return broken;
     va_list args;
     va_start(args, format);
     vsnprintf(out->text, sizeof out->text, format, args);
@@ -44,6 +43,7 @@ void yard_violated(yard *y, check_invariant what, const char *format, ...) {
     out->failed = what;
     out->at_us = now(y);
     yard_say(y, "VIOLATED %s: %.150s", check_invariant_name(what), out->text);
+    return true;
 }
 
 /* ---- time ---- */
@@ -57,32 +57,20 @@ static void wake_stages(yard *y) {
     }
 }
 
-/* Like the engine's sleep; see world.c. */
+/* Like the engine's sleep. */
 static void wait_for_work(yard *y) {
     core *k = &y->core;
-    uint64_t from_us = now(y), until_us = core_next_us(k);
-    sched_counters c;
-    if (until_us <= y->iteration_began_us && y->room == UINT32_MAX && !k->lost)
-        yard_violated(y, CHECK_STATES,
-                      "an iteration found no work, and the next one is due at once");
-    sched_count(k->sched, &c);
-    if (c.n_running + c.n_waiting > c.n_paused) {
-        uint64_t again_us = from_us + k->options.limits.starvation_us;
-        uint64_t slice_us = from_us + k->options.residency.slice_us / 4;
-        if (again_us < until_us) until_us = again_us;
-        if (slice_us < until_us) until_us = slice_us;
-    }
+    uint64_t from_us = now(y), until_us = core_sleep_until_us(k, from_us);
+    yard_fail_if(y, core_next_us(k) <= y->iteration_began_us && y->room == UINT32_MAX && !k->lost,
+                 CHECK_STATES, "an iteration found no work, and the next one is due at once");
     for (uint32_t i = 0; i < y->n_models; i++)
-        if (y->slots[i].wake_us != 0 && y->slots[i].wake_us < until_us)
-            until_us = y->slots[i].wake_us;
-    uint64_t disk_us = yard_disk_next_us(y);
-    if (disk_us < until_us) until_us = disk_us;
+        if (y->slots[i].wake_us != 0) until_us = u64_min(until_us, y->slots[i].wake_us);
+    until_us = u64_min(until_us, yard_disk_next_us(y));
     /* External events: while there is input, the next one is near. */
     enum { INPUT_US = 1000, NOTHING_US = 5000 };
-    if (!y->calm && until_us > from_us + INPUT_US) until_us = from_us + INPUT_US;
+    if (!y->calm) until_us = u64_min(until_us, from_us + INPUT_US);
     if (until_us == UINT64_MAX) until_us = from_us + NOTHING_US;
-    if (until_us <= from_us) until_us = from_us + 1;
-    y->jumped_us += until_us - from_us;
+    y->jumped_us += u64_max(until_us, from_us + 1) - from_us;
     core_idle(k, from_us, now(y));
 }
 
@@ -109,10 +97,10 @@ static void tell_states(yard *y, check_invariant what, const char *why) {
                       pool_n_device_free(&y->core.pool));
     for (uint64_t id = 1; id <= y->n_requests && (size_t)n < sizeof text; id++)
         if (y->requests[id].is_alive)
-            n += snprintf(text + n, sizeof text - (size_t)n, " %llu (model %u, %u of %u)",
-                          (unsigned long long)id, y->requests[id].copy->model_idx,
-                          y->requests[id].n_tokens, y->requests[id].n_expected);
-    yard_violated(y, what, "%s", text);
+            n += snprintf(text + n, sizeof text - (size_t)n, " %llu (model %u, %u of %u)", (ull)id,
+                          y->requests[id].copy->model_idx, y->requests[id].n_tokens,
+                          y->requests[id].n_expected);
+    yard_fail_if(y, true, what, "%s", text);
 }
 
 /* The input stops: every request has to end. */
@@ -130,7 +118,7 @@ static void drain(yard *y) {
         if (now(y) > from_us + DRAIN_US_MAX || ++n > ITERATIONS_MAX)
             tell_states(y, CHECK_DEADLOCK, "no request ends any more");
     }
-    y->out->drain_us = now(y) - from_us;
+    y->out->drain_us = u64_max(y->out->drain_us, now(y) - from_us);
 }
 
 static bool is_any_used(const yard *y) {
@@ -154,9 +142,9 @@ static void leave(yard *y) {
     const pool *p = &y->core.pool;
     for (uint32_t i = 0; i < y->n_models; i++)
         if (y->slots[i].used) tell_states(y, CHECK_LEAK, "a removed model is not detached");
-    if (pool_n_device_free(p) != p->n_device || pool_n_host_free(p) != p->n_host)
-        yard_violated(y, CHECK_LEAK, "%u of %u pages of the device are free, %u of %u of the host",
-                      pool_n_device_free(p), p->n_device, pool_n_host_free(p), p->n_host);
+    yard_fail_if(y, pool_n_device_free(p) != p->n_device || pool_n_host_free(p) != p->n_host,
+                 CHECK_LEAK, "%u of %u pages of the device are free, %u of %u of the host",
+                 pool_n_device_free(p), p->n_device, pool_n_host_free(p), p->n_host);
 }
 
 static void run(yard *y) {
@@ -173,30 +161,23 @@ static void run(yard *y) {
 
 static void sum_up(yard *y) {
     check_result *out = y->out;
-    out->n_steps = y->n_steps;
-    out->n_requests = y->n_requests;
-    out->n_slices = y->core.models.n_slices;
-    out->n_drafts_right = y->counters.n_drafts_right;
-    out->n_hits = y->counters.prefix_hits_tokens;
-    out->n_stored = y->counters.n_stored;
-    out->n_fetched = y->counters.n_fetched;
-    out->n_copied_ahead = y->counters.n_copied_ahead;
-    for (uint32_t i = 0; i < y->n_models; i++) {
-        out->n_loads += y->slots[i].n_loads;
-    }
+    out->n_steps += y->n_steps;
+    out->n_requests += y->n_requests;
+    out->n_slices += y->core.models.n_slices;
+    out->n_drafts_right += y->counters.n_drafts_right;
+    out->n_hits += y->counters.prefix_hits_tokens;
+    out->n_stored += y->counters.n_stored;
+    out->n_fetched += y->counters.n_fetched;
+    out->n_copied_ahead += y->counters.n_copied_ahead;
+    for (uint32_t i = 0; i < y->n_models; i++) out->n_loads += y->slots[i].n_loads;
 }
 
 bool check_seed(uint64_t seed, bool trace, check_result *out) {
-    *out = (check_result){.failed = CHECK_NONE};
     yard *y = calloc(1, sizeof *y);
     if (y == NULL) return false;
+    out->failed = CHECK_NONE;
     y->out = out;
     y->trace = trace;
-    y->lines = calloc(TRACE_LINES, sizeof *y->lines);
-    if (y->lines == NULL) {
-        free(y);
-        return false;
-    }
     y->r = rng_make(seed, 1, 0);
     y->trouble = rng_make(seed, 2, 0);
     y->room = UINT32_MAX;
@@ -205,10 +186,6 @@ bool check_seed(uint64_t seed, bool trace, check_result *out) {
     y->theme = seed % 2 == 0 ? THEME_STORM : (theme)(1 + seed / 2 % (THEMES - 1));
     if (yard_make(y)) run(y);
     sum_up(y);
-    if (out->failed != CHECK_NONE && !trace) {
-        uint64_t from = y->n_lines > TRACE_LINES ? y->n_lines - TRACE_LINES : 0;
-        for (uint64_t i = from; i < y->n_lines; i++) printf("%s\n", y->lines[i % TRACE_LINES]);
-    }
     if (out->failed == CHECK_NONE) { // after a violation its data may be too inconsistent for this
         if (y->core.opened) core_end(&y->core);
         core_deinit(&y->core);
@@ -220,7 +197,6 @@ bool check_seed(uint64_t seed, bool trace, check_result *out) {
     }
     free(y->host_memory);
     free(y->writers);
-    free(y->lines);
     free(y);
     return true;
 }

@@ -47,7 +47,7 @@ typedef struct check_result {
     check_invariant failed; // CHECK_NONE: no violation
     char text[CHECK_TEXT_BYTES];
     uint64_t at_us;
-    /* Counts of events, as evidence that they occurred. */
+    /* Counts of events in all seeds so far, as evidence that they occurred. */
     uint64_t n_events, n_steps, n_requests, n_tokens, n_preempted, n_loads, n_evicted, n_slices;
     uint64_t n_failed_loads, n_drafts_right, n_hits, n_moves;
     uint64_t n_stored, n_fetched, n_copied_ahead, n_zeroed;
@@ -59,7 +59,8 @@ typedef struct check_result {
  * the exit status. */
 int check_main(int argc, char **argv);
 
-/* `trace`: print every event to stdout.  False: no memory. */
+/* Adds to the counts of `out`, which is zeroed before the first seed.  `trace`: print every event
+ * to stdout.  False: no memory. */
 bool check_seed(uint64_t seed, bool trace, check_result *out);
 
 #endif

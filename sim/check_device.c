@@ -5,36 +5,36 @@
 #include "check_yard.h"
 
 static void fault(yard *y, const char *what, uint32_t idx) {
-    yard_violated(y, CHECK_DEVICE, "model %u: %s", idx, what);
+    yard_fail_if(y, true, CHECK_DEVICE, "model %u: %s", idx, what);
 }
 
 void yard_look_for_faults(yard *y, const char *where) {
-    if (y->fake.n_faults == 0) return;
-    yard_violated(y, CHECK_DEVICE, "%u faults in %s: block tables, rows, or the order of calls",
-                  y->fake.n_faults, where);
+    yard_fail_if(y, y->fake.n_faults > 0, CHECK_DEVICE,
+                 "%u faults in %s: block tables, rows, or the order of calls", y->fake.n_faults,
+                 where);
+}
+
+static tok_id *cells_of(const yard *y, uint32_t page) {
+    return &y->fake.memory[(size_t)page * PAGE_CELLS];
 }
 
 static void stamp_weights(yard *y, slot *s, const uint32_t *pages) {
-    for (uint32_t p = 0; p < s->weight_pages; p++)
-        for (uint32_t i = 0; i < PAGE_CELLS; i++)
-            y->fake.memory[(size_t)pages[p] * PAGE_CELLS + i] = s->stamp;
-    for (uint32_t p = 0; p < s->weight_pages; p++)
+    for (uint32_t p = 0; p < s->weight_pages; p++) {
+        for (uint32_t i = 0; i < PAGE_CELLS; i++) cells_of(y, pages[p])[i] = s->stamp;
         memset(&y->writers[(size_t)pages[p] * PAGE_CELLS], 0, PAGE_CELLS);
+    }
     s->pages = pages;
     s->is_stamped = true;
 }
 
 static void look_at_weights(yard *y, uint32_t idx, const char *when) {
     const slot *s = &y->slots[y->fake.models[idx].weights_of];
-    if (!s->is_stamped) return;
-    for (uint32_t p = 0; p < s->weight_pages; p++)
+    for (uint32_t p = 0; s->is_stamped && p < s->weight_pages; p++)
         for (uint32_t i = 0; i < PAGE_CELLS; i++)
-            if (y->fake.memory[(size_t)s->pages[p] * PAGE_CELLS + i] != s->stamp) {
-                yard_violated(y, CHECK_WEIGHTS,
-                              "model %u %s: page %u of its weights holds other data", idx, when,
-                              s->pages[p]);
+            if (yard_fail_if(y, cells_of(y, s->pages[p])[i] != s->stamp, CHECK_WEIGHTS,
+                             "model %u %s: page %u of its weights holds other data", idx, when,
+                             s->pages[p]))
                 return;
-            }
 }
 
 static inferd_status yard_open(void *self, device_about *out, inferd_err *err) {
@@ -118,9 +118,9 @@ static inferd_status yard_stage_begin(void *self, uint32_t idx, const uint32_t *
     slot *s = &y->slots[idx];
     yard_say(y, "device: stage %u", idx);
     const resident *m = &y->core.models.slots[idx];
-    if (m->n_failures > 0 && m->retry_at_us > now(y) && !s->is_asked_for)
-        yard_violated(y, CHECK_STATES, "model %u is staged %llu us before its retry", idx,
-                      (unsigned long long)(m->retry_at_us - now(y)));
+    yard_fail_if(y, m->n_failures > 0 && m->retry_at_us > now(y) && !s->is_asked_for, CHECK_STATES,
+                 "model %u is staged %llu us before its retry", idx,
+                 (ull)(m->retry_at_us - now(y)));
     if (is_trouble(y, y->trouble_percent / 3)) {
         s->failed_us = now(y);
         return inferd_fail(err, INFERD_EIO, "the file cannot be opened");
@@ -210,25 +210,23 @@ static void yard_unload(void *self, uint32_t idx) {
     y->slots[idx].loading = false;
 }
 
-/* Pages that sequence `s` of a step may touch. */
-static bool uses_page(const yard *y, const step *st, uint32_t seq_idx, uint32_t page) {
-    const batch_seq *s = &st->b.seqs[seq_idx];
-    const kv_layout *l = &y->slots[st->model_idx].kv;
-    for (uint32_t i = 0; i < s->n_blocks * l->n_groups; i++)
-        if ((uint32_t)s->slots[i] / l->slots_per_page == page) return true;
-    return false;
+/* Page k of the blocks of a sequence. */
+static uint32_t page_of(const yard *y, const step *st, uint32_t seq_idx, uint32_t k) {
+    return (uint32_t)st->b.seqs[seq_idx].slots[k] / y->slots[st->model_idx].kv.slots_per_page;
+}
+
+static uint32_t n_slots_of(const yard *y, const step *st, uint32_t seq_idx) {
+    return st->b.seqs[seq_idx].n_blocks * y->slots[st->model_idx].kv.n_groups;
 }
 
 /* Steps of different models must have no page in common. */
 static void look_for_common_pages(yard *y, const step *a, const step *b) {
-    const kv_layout *l = &y->slots[a->model_idx].kv;
     for (uint32_t i = 0; i < a->b.n_seqs; i++)
-        for (uint32_t k = 0; k < a->b.seqs[i].n_blocks * l->n_groups; k++)
+        for (uint32_t k = 0; k < n_slots_of(y, a, i); k++)
             for (uint32_t j = 0; j < b->b.n_seqs; j++)
-                if (uses_page(y, b, j, (uint32_t)a->b.seqs[i].slots[k] / l->slots_per_page)) {
-                    fault(y, "a page is used by two models at once", a->model_idx);
-                    return;
-                }
+                for (uint32_t l = 0; l < n_slots_of(y, b, j); l++)
+                    if (page_of(y, a, i, k) == page_of(y, b, j, l))
+                        fault(y, "a page is used by two models at once", a->model_idx);
 }
 
 static void note_served(yard *y, const step *st) {
@@ -236,20 +234,16 @@ static void note_served(yard *y, const step *st) {
     for (uint32_t i = 0; i < st->b.n_seqs; i++) {
         uint64_t id = st->items[i].q->req->id;
         request *q = &y->requests[id];
-        if (id > y->n_requests || !q->is_alive) {
-            yard_violated(y, CHECK_EVENTS, "request %llu is computed after its end",
-                          (unsigned long long)id);
+        if (yard_fail_if(y, id > y->n_requests || !q->is_alive, CHECK_EVENTS,
+                         "request %llu is computed after its end", (ull)id))
             return;
-        }
-        if (q->copy->model_idx != st->model_idx)
-            yard_violated(y, CHECK_DEVICE, "request %llu of model %u is in a step of model %u",
-                          (unsigned long long)id, q->copy->model_idx, st->model_idx);
-        if (q->newest_launch == y->n_launches)
-            yard_violated(y, CHECK_DEVICE, "request %llu is in a step twice",
-                          (unsigned long long)id);
-        if (q->is_paused)
-            yard_violated(y, CHECK_DEVICE, "request %llu is computed while it is paused",
-                          (unsigned long long)id);
+        yard_fail_if(y, q->copy->model_idx != st->model_idx, CHECK_DEVICE,
+                     "request %llu of model %u is in a step of model %u", (ull)id,
+                     q->copy->model_idx, st->model_idx);
+        yard_fail_if(y, q->newest_launch == y->n_launches, CHECK_DEVICE,
+                     "request %llu is in a step twice", (ull)id);
+        yard_fail_if(y, q->is_paused, CHECK_DEVICE, "request %llu is computed while it is paused",
+                     (ull)id);
         q->newest_launch = y->n_launches;
         q->served_us = now(y);
         q->steps_then = y->n_steps;
@@ -270,11 +264,12 @@ static void look_for_others(yard *y, const step *st) {
             for (uint32_t t = 0, pos = k / l->n_groups * T; t < T; t++, pos++) {
                 unsigned char *writer = &y->writers[(size_t)s->slots[k] * T + t];
                 if (pos < s->pos_begin) continue;
-                if (*writer != 0 && *writer != me && y->core.options.limits.zero_on_tenant_change)
-                    yard_violated(
-                        y, CHECK_TENANTS,
-                        "request %llu of tenant %u gets a slot with data that tenant %d wrote",
-                        (unsigned long long)r->id, r->tenant_idx, *writer - 1);
+                yard_fail_if(y,
+                             *writer != 0 && *writer != me &&
+                                 y->core.options.limits.zero_on_tenant_change,
+                             CHECK_TENANTS,
+                             "request %llu of tenant %u gets a slot with data that tenant %d wrote",
+                             (ull)r->id, r->tenant_idx, *writer - 1);
                 if (pos < s->pos_begin + s->n_rows) *writer = me;
             }
     }
@@ -305,8 +300,8 @@ static void yard_launch(void *self, const step *st) {
     fake_device *d = &y->fake;
     const sched_limits *l = &y->core.options.limits;
     uint32_t idx = st->model_idx;
-    yard_say(y, "device: step %llu of model %u, %u rows, %u sequences",
-             (unsigned long long)st->epoch, idx, st->b.n_rows, st->b.n_seqs);
+    yard_say(y, "device: step %llu of model %u, %u rows, %u sequences", (ull)st->epoch, idx,
+             st->b.n_rows, st->b.n_seqs);
     if (d->n_launched >= d->depth) fault(y, "too many steps at once", idx);
     if (!d->models[d->models[idx].weights_of].hot)
         fault(y, "a step of a model that is not hot", idx);

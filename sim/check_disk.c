@@ -31,13 +31,11 @@ static bool has(kv_disk *d, const uint64_t name[2]) {
 }
 
 static void *put_begin(kv_disk *d, const kv_disk_block *b, unsigned char **slots) {
-    if (d->n_begun > 0) yard_violated(d->y, CHECK_DISK, "two blocks are written at once");
+    yard_fail_if(d->y, d->n_begun > 0, CHECK_DISK, "two blocks are written at once");
     if (has(d, b->name) || is_trouble(d->y, REFUSED_PERCENT)) return NULL;
-    if (b->layout->n_groups * b->layout->slot_bytes > PAGE_BYTES) {
-        yard_violated(d->y, CHECK_DISK, "a block of %zu bytes",
-                      (size_t)b->layout->n_groups * b->layout->slot_bytes);
+    size_t n_bytes = b->layout->n_groups * b->layout->slot_bytes;
+    if (yard_fail_if(d->y, n_bytes > PAGE_BYTES, CHECK_DISK, "a block of %zu bytes", n_bytes))
         return NULL;
-    }
     d->begun = (yard_file){.depth = b->depth, .lost = is_trouble(d->y, LOST_PERCENT)};
     memcpy(d->begun.name, b->name, sizeof d->begun.name);
     memcpy(d->begun.model, b->model, sizeof d->begun.model);
@@ -49,8 +47,8 @@ static void *put_begin(kv_disk *d, const kv_disk_block *b, unsigned char **slots
 
 /* When the disk is full, the oldest file goes. */
 static void put_end(kv_disk *d, void *put) {
-    if (put != &d->begun || d->n_begun != 1)
-        yard_violated(d->y, CHECK_DISK, "a block is ended that was not begun");
+    yard_fail_if(d->y, put != &d->begun || d->n_begun != 1, CHECK_DISK,
+                 "a block is ended that was not begun");
     d->n_begun = 0;
     if (d->n_files == DISK_FILES)
         memmove(d->files, d->files + 1, --d->n_files * sizeof d->files[0]);
@@ -66,10 +64,11 @@ static uint32_t ask(kv_disk *d, const kv_disk_block *b, void (*wake)(void *), vo
     (void)wake, (void)ctx; // no wake calls: yard_disk_next_us ends the sleep
     const yard_file *f = find_file(d, b->name);
     if (f == NULL) return KV_DISK_NO_TICKET;
-    if (f->depth != b->depth || memcmp(f->scope, b->scope, sizeof f->scope) != 0 ||
-        memcmp(f->model, b->model, sizeof f->model) != 0)
-        yard_violated(d->y, CHECK_DISK, "a block at %u is requested by the name of a block at %u",
-                      b->depth, f->depth);
+    yard_fail_if(d->y,
+                 f->depth != b->depth || memcmp(f->scope, b->scope, sizeof f->scope) != 0 ||
+                     memcmp(f->model, b->model, sizeof f->model) != 0,
+                 CHECK_DISK, "a block at %u is requested by the name of a block at %u", b->depth,
+                 f->depth);
     uint64_t us = READ_US_MIN + rng_below(&d->y->trouble, READ_US_MAX - READ_US_MIN);
     if (is_trouble(d->y, SLOW_PERCENT)) us *= SLOW_TIMES;
     for (uint32_t i = 0; i < KV_DISK_READS_MAX; i++) {
@@ -84,10 +83,9 @@ static uint32_t ask(kv_disk *d, const kv_disk_block *b, void (*wake)(void *), vo
 
 static kv_disk_answer look(kv_disk *d, uint32_t i, const unsigned char **slots, uint64_t *read_us) {
     const yard_ticket *t = &d->tickets[i];
-    if (i >= KV_DISK_READS_MAX || !t->used) {
-        yard_violated(d->y, CHECK_DISK, "ticket %u was given back", i);
+    if (yard_fail_if(d->y, i >= KV_DISK_READS_MAX || !t->used, CHECK_DISK,
+                     "ticket %u was given back", i))
         return KV_DISK_GONE;
-    }
     if (now(d->y) < t->ready_us) return KV_DISK_WAIT;
     *slots = t->file.slots;
     *read_us = t->ready_us - t->asked_us;
@@ -98,10 +96,9 @@ static kv_disk_answer look(kv_disk *d, uint32_t i, const unsigned char **slots, 
 static void give_back(kv_disk *d, uint32_t i) {
     enum { NOISE = 0x5a };
     yard_ticket *t = &d->tickets[i];
-    if (i >= KV_DISK_READS_MAX || !t->used) {
-        yard_violated(d->y, CHECK_DISK, "ticket %u is given back twice", i);
+    if (yard_fail_if(d->y, i >= KV_DISK_READS_MAX || !t->used, CHECK_DISK,
+                     "ticket %u is given back twice", i))
         return;
-    }
     yard_file *f = find_file(d, t->file.name);
     if (t->file.lost && f != NULL) *f = d->files[--d->n_files];
     memset(t->file.slots, NOISE, sizeof t->file.slots);
@@ -128,6 +125,6 @@ uint64_t yard_disk_next_us(const yard *y) {
 
 void yard_disk_look(yard *y) {
     for (uint32_t i = 0; i < KV_DISK_READS_MAX; i++)
-        if (y->disk.tickets[i].used)
-            yard_violated(y, CHECK_LEAK, "a block that was read is never given back");
+        yard_fail_if(y, y->disk.tickets[i].used, CHECK_LEAK,
+                     "a block that was read is never given back");
 }

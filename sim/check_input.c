@@ -71,8 +71,8 @@ static void submit(yard *y, gen_request *r) {
     r->arrival_us = now(y);
     yard_expect(q);
     y->n_alive++;
-    yard_say(y, "submit %llu: model %u class %d, prompt %u, output %u%s", (unsigned long long)r->id,
-             r->model_idx, (int)r->prio, r->n_prompt, r->max_tokens,
+    yard_say(y, "submit %llu: model %u class %d, prompt %u, output %u%s", (ull)r->id, r->model_idx,
+             (int)r->prio, r->n_prompt, r->max_tokens,
              r->deadline_us != 0 || r->queue_deadline_us != 0 ? ", deadline" : "");
     sched_submit(y->core.sched, r, now(y));
 }
@@ -115,10 +115,9 @@ static void change_tenant(yard *y) {
     if (chance(y, 30)) p.min_bytes = (uint64_t)(1 + below(y, 8)) * PAGE_BYTES;
     if (chance(y, 30)) p.max_bytes = p.min_bytes + (uint64_t)(1 + below(y, 12)) * PAGE_BYTES;
     yard_say(y, "tenant %u: share %d of %u, min %llu, max %llu", idx, (int)p.share.policy,
-             p.share.percent, (unsigned long long)p.min_bytes / PAGE_BYTES,
-             (unsigned long long)p.max_bytes / PAGE_BYTES);
-    if (sched_set_tenant(y->core.sched, idx, &p, now(y), &err) != INFERD_OK)
-        yard_violated(y, CHECK_STATES, "tenant %u: %s", idx, err.text);
+             p.share.percent, (ull)p.min_bytes / PAGE_BYTES, (ull)p.max_bytes / PAGE_BYTES);
+    yard_fail_if(y, sched_set_tenant(y->core.sched, idx, &p, now(y), &err) != INFERD_OK,
+                 CHECK_STATES, "tenant %u: %s", idx, err.text);
 }
 
 static void change_models(yard *y) {
@@ -159,15 +158,15 @@ static void storm_event(yard *y) {
     if (what < 26) {
         submit_any(y);
     } else if (what < 30 && y->n_requests > 0) {
-        yard_say(y, "cancel %llu", (unsigned long long)id);
+        yard_say(y, "cancel %llu", (ull)id);
         q->is_cancelled = true;
         sched_cancel(y->core.sched, id, now(y));
     } else if (what < 33 && y->n_requests > 0 && q->is_alive) {
-        yard_say(y, "pause %llu", (unsigned long long)id);
+        yard_say(y, "pause %llu", (ull)id);
         q->is_paused = true;
         sched_pause(y->core.sched, id);
     } else if (what < 39 && y->n_requests > 0) {
-        yard_say(y, "resume %llu", (unsigned long long)id);
+        yard_say(y, "resume %llu", (ull)id);
         if (q->is_paused) q->steps_then = y->n_steps;
         q->is_paused = false;
         sched_resume(y->core.sched, id, now(y));

@@ -26,21 +26,21 @@ static uint32_t stored_max(const gen_request *r) {
 }
 
 static void check_end(yard *y, request *q, const gen_event *e) {
-    unsigned long long id = e->id;
+    ull id = e->id;
     const gen_request *r = q->copy;
     inferd_status st = e->done.status;
     bool right = false;
     switch (e->done.finish) {
     case GEN_STOP:
     case GEN_LENGTH:
-        if (q->n_tokens != q->n_expected || e->done.finish != q->finish ||
-            e->done.stop_id != q->stop_id)
-            yard_violated(y, CHECK_TOKENS,
-                          "request %llu ended by %d after %u tokens, expected %d, %u", id,
-                          (int)e->done.finish, q->n_tokens, (int)q->finish, q->n_expected);
-        if (q->n_scored != (r->n_prompt_logprobs >= 0 ? r->n_prompt : 0))
-            yard_violated(y, CHECK_TOKENS, "request %llu: %u of %u prompt tokens were scored", id,
-                          q->n_scored, r->n_prompt);
+        yard_fail_if(y,
+                     q->n_tokens != q->n_expected || e->done.finish != q->finish ||
+                         e->done.stop_id != q->stop_id,
+                     CHECK_TOKENS, "request %llu ended by %d after %u tokens, expected %d, %u", id,
+                     (int)e->done.finish, q->n_tokens, (int)q->finish, q->n_expected);
+        yard_fail_if(y, q->n_scored != (r->n_prompt_logprobs >= 0 ? r->n_prompt : 0), CHECK_TOKENS,
+                     "request %llu: %u of %u prompt tokens were scored", id, q->n_scored,
+                     r->n_prompt);
         return;
     case GEN_CANCELLED:
         right = q->is_cancelled;
@@ -63,56 +63,51 @@ static void check_end(yard *y, request *q, const gen_event *e) {
                 (st == INFERD_EBUSY && q->may_be_refused);
         break;
     }
-    if (!right)
-        yard_violated(y, CHECK_ENDS, "request %llu ended by %d, status %d: %s", id,
-                      (int)e->done.finish, (int)st, e->done.text);
+    yard_fail_if(y, !right, CHECK_ENDS, "request %llu ended by %d, status %d: %s", id,
+                 (int)e->done.finish, (int)st, e->done.text);
 }
 
 void yard_on_event(void *ctx, const gen_event *e) {
     yard *y = ctx;
-    unsigned long long id = e->id;
-    if (y->room == 0)
-        yard_violated(y, CHECK_EVENTS, "request %llu has an event, but there is no room for one",
-                      id);
+    ull id = e->id;
+    yard_fail_if(y, y->room == 0, CHECK_EVENTS,
+                 "request %llu has an event, but there is no room for one", id);
     if (y->room != UINT32_MAX && y->room > 0) y->room--;
-    if (e->id == 0 || e->id > y->n_requests || !y->requests[e->id].is_alive) {
-        yard_violated(y, CHECK_EVENTS, "request %llu has an event of kind %d and is not alive", id,
-                      (int)e->kind);
+    bool is_known = e->id > 0 && e->id <= y->n_requests && y->requests[e->id].is_alive;
+    if (yard_fail_if(y, !is_known, CHECK_EVENTS,
+                     "request %llu has an event of kind %d and is not alive", id, (int)e->kind))
         return;
-    }
     request *q = &y->requests[e->id];
     if (e->kind == GEN_EV_PROMPT) {
-        if (q->n_tokens > 0 || q->n_scored >= q->copy->n_prompt ||
-            e->token.r.id != q->copy->prompt[q->n_scored])
-            yard_violated(y, CHECK_EVENTS, "request %llu: prompt token %u is out of order", id,
-                          q->n_scored);
-        else if (q->n_scored > 0 &&
-                 fabsf(e->token.r.logprob -
-                       fake_logprob(q->copy->prompt, q->n_scored, e->token.r.id)) > 0)
-            yard_violated(y, CHECK_TOKENS, "request %llu: prompt token %u has another probability",
-                          id, q->n_scored);
+        const tok_id *prompt = q->copy->prompt;
+        uint32_t n = q->n_scored;
+        bool in_order = q->n_tokens == 0 && n < q->copy->n_prompt && e->token.r.id == prompt[n];
+        yard_fail_if(y, !in_order, CHECK_EVENTS, "request %llu: prompt token %u is out of order",
+                     id, n);
+        yard_fail_if(y,
+                     in_order && n > 0 &&
+                         fabsf(e->token.r.logprob - fake_logprob(prompt, n, prompt[n])) > 0,
+                     CHECK_TOKENS, "request %llu: prompt token %u has another probability", id, n);
         q->n_scored++;
         return;
     }
     if (e->kind == GEN_EV_TOKEN) {
-        if (q->n_tokens >= q->n_expected || e->token.r.id != q->expected[q->n_tokens])
-            yard_violated(y, CHECK_TOKENS, "request %llu: token %u is %d, expected %d of %u", id,
-                          q->n_tokens, e->token.r.id,
-                          q->n_tokens < q->n_expected ? q->expected[q->n_tokens] : -1,
-                          q->n_expected);
+        yard_fail_if(y, q->n_tokens >= q->n_expected || e->token.r.id != q->expected[q->n_tokens],
+                     CHECK_TOKENS, "request %llu: token %u is %d, expected %d of %u", id,
+                     q->n_tokens, e->token.r.id,
+                     q->n_tokens < q->n_expected ? q->expected[q->n_tokens] : -1, q->n_expected);
         q->n_tokens++;
         y->out->n_tokens++;
         return;
     }
     yard_say(y, "request %llu ended by %d, status %d, %u tokens", id, (int)e->done.finish,
              (int)e->done.status, q->n_tokens);
-    if (e->done.n_output != q->n_tokens)
-        yard_violated(y, CHECK_EVENTS, "request %llu had %u tokens, its last event says %u", id,
-                      q->n_tokens, e->done.n_output);
-    if (e->done.n_cached > 0 && (q->copy->no_cache || q->is_private))
-        yard_violated(y, CHECK_ENDS,
-                      "request %llu found %u tokens in the cache, but may share none", id,
-                      e->done.n_cached);
+    yard_fail_if(y, e->done.n_output != q->n_tokens, CHECK_EVENTS,
+                 "request %llu had %u tokens, its last event says %u", id, q->n_tokens,
+                 e->done.n_output);
+    yard_fail_if(y, e->done.n_cached > 0 && (q->copy->no_cache || q->is_private), CHECK_ENDS,
+                 "request %llu found %u tokens in the cache, but may share none", id,
+                 e->done.n_cached);
     check_end(y, q, e);
     y->out->n_preempted += e->done.n_preempted;
     q->is_alive = false;
@@ -148,7 +143,7 @@ void yard_on_step(void *ctx, const step *st, uint64_t device_us, uint64_t wall_u
 
 static void check_books(yard *y) {
     inferd_err err = {0};
-    if (core_verify(&y->core, &err) != INFERD_OK) yard_violated(y, CHECK_BOOKS, "%s", err.text);
+    yard_fail_if(y, core_verify(&y->core, &err) != INFERD_OK, CHECK_BOOKS, "%s", err.text);
 }
 
 /* Budgets match the device's state; a model that took pages left the others their guarantees. */
@@ -156,7 +151,7 @@ static void check_pages(yard *y) {
     const pool *p = &y->core.pool;
     uint32_t n = 0, n_host = 0, n_weights = 0;
     for (int s = 0; s < PAGE_STATES; s++) n += p->n_in[s];
-    if (n != p->n_pages) yard_violated(y, CHECK_PAGES, "%u of %u pages were found", n, p->n_pages);
+    yard_fail_if(y, n != p->n_pages, CHECK_PAGES, "%u of %u pages were found", n, p->n_pages);
     for (uint32_t i = 0; i < y->n_models; i++) {
         const fake_model *m = &y->fake.models[i];
         const slot *s = &y->slots[i];
@@ -165,34 +160,29 @@ static void check_pages(yard *y) {
         bool on_device = y->fake.apart ? m->hot || s->loading : m->staging || m->warm;
         n_weights += on_device ? s->weight_pages : 0;
     }
-    if (y->fake.apart && p->n_host_apart != n_host)
-        yard_violated(y, CHECK_PAGES, "the host budget has %u pages, the device keeps %u",
-                      p->n_host_apart, n_host);
-    if (p->n_in[PAGE_WEIGHT] + p->n_in[PAGE_WARM] != n_weights && !y->is_lost)
-        yard_violated(y, CHECK_PAGES, "the pool has %u pages of weights, the device %u",
-                      p->n_in[PAGE_WEIGHT] + p->n_in[PAGE_WARM], n_weights);
+    yard_fail_if(y, y->fake.apart && p->n_host_apart != n_host, CHECK_PAGES,
+                 "the host budget has %u pages, the device keeps %u", p->n_host_apart, n_host);
+    yard_fail_if(y, p->n_in[PAGE_WEIGHT] + p->n_in[PAGE_WARM] != n_weights && !y->is_lost,
+                 CHECK_PAGES, "the pool has %u pages of weights, the device %u",
+                 p->n_in[PAGE_WEIGHT] + p->n_in[PAGE_WARM], n_weights);
     uint32_t coming = pool_n_device_free(p) + p->n_in[PAGE_QUARANTINE];
     for (uint32_t i = 0; i < y->n_models; i++) {
         const pool_owner *o = &p->owners[i];
         uint32_t held = pool_held(o), unfilled = 0;
         for (uint32_t k = 0; k < p->n_owners; k++)
             if (k != i) unfilled += pool_unfilled(&p->owners[k]);
-        if (held > y->slots[i].held && held > o->max)
-            yard_violated(y, CHECK_PAGES, "model %u took page number %u, its limit is %u", i, held,
-                          o->max);
-        if (held > y->slots[i].held && held > o->min && coming < unfilled)
-            yard_violated(
-                y, CHECK_PAGES,
-                "model %u took page number %u, %u are left and %u are guaranteed to others", i,
-                held, coming, unfilled);
+        yard_fail_if(y, held > y->slots[i].held && held > o->max, CHECK_PAGES,
+                     "model %u took page number %u, its limit is %u", i, held, o->max);
+        yard_fail_if(y, held > y->slots[i].held && held > o->min && coming < unfilled, CHECK_PAGES,
+                     "model %u took page number %u, %u are left and %u are guaranteed to others", i,
+                     held, coming, unfilled);
     }
     for (uint32_t i = 0; i < y->n_models; i++) y->slots[i].held = pool_held(&p->owners[i]);
     for (uint32_t i = 0; i < TENANTS && i < y->core.sched->n_tenants; i++) {
         const sched_tenant *t = &y->core.sched->tenants[i];
-        if (t->used_bytes > y->tenant_used_bytes[i] && t->used_bytes > t->max_bytes)
-            yard_violated(y, CHECK_PAGES, "tenant %u took %llu KiB, its limit is %llu", i,
-                          (unsigned long long)t->used_bytes / 1024,
-                          (unsigned long long)t->max_bytes / 1024);
+        yard_fail_if(y, t->used_bytes > y->tenant_used_bytes[i] && t->used_bytes > t->max_bytes,
+                     CHECK_PAGES, "tenant %u took %llu KiB, its limit is %llu", i,
+                     (ull)t->used_bytes / 1024, (ull)t->max_bytes / 1024);
         y->tenant_used_bytes[i] = t->used_bytes;
     }
 }
@@ -200,84 +190,80 @@ static void check_pages(yard *y) {
 static void check_usage(yard *y) {
     const core_usage *a = &y->core.usage, *b = &y->usage;
     uint64_t elapsed_us = now(y) - a->opened_us;
-    if (a->step_us + a->load_us + a->idle_us > elapsed_us)
-        yard_violated(y, CHECK_USAGE, "%llu us of steps, %llu of loads, %llu idle in %llu us",
-                      (unsigned long long)a->step_us, (unsigned long long)a->load_us,
-                      (unsigned long long)a->idle_us, (unsigned long long)elapsed_us);
-    if (a->step_us < b->step_us || a->load_us < b->load_us || a->idle_us < b->idle_us)
-        yard_violated(y, CHECK_USAGE, "a measured time decreased");
+    yard_fail_if(y, a->step_us + a->load_us + a->idle_us > elapsed_us, CHECK_USAGE,
+                 "%llu us of steps, %llu of loads, %llu idle in %llu us", (ull)a->step_us,
+                 (ull)a->load_us, (ull)a->idle_us, (ull)elapsed_us);
+    yard_fail_if(y, a->step_us < b->step_us || a->load_us < b->load_us || a->idle_us < b->idle_us,
+                 CHECK_USAGE, "a measured time decreased");
     y->usage = *a;
     sched_counters c;
     sched_count(y->core.sched, &c);
-    if (c.charged_us + c.waste_us != a->step_us)
-        yard_violated(y, CHECK_USAGE, "%llu us of steps, %llu were charged and %llu wasted",
-                      (unsigned long long)a->step_us, (unsigned long long)c.charged_us,
-                      (unsigned long long)c.waste_us);
+    yard_fail_if(y, c.charged_us + c.waste_us != a->step_us, CHECK_USAGE,
+                 "%llu us of steps, %llu were charged and %llu wasted", (ull)a->step_us,
+                 (ull)c.charged_us, (ull)c.waste_us);
     uint64_t n_finished = 0;
     for (int i = 0; i <= GEN_ERROR; i++) n_finished += c.n_finished[i];
     uint64_t n_unsent = sched_n_unsent(y->core.sched);
-    if (c.n_submitted != y->n_requests || n_finished + c.n_running + c.n_waiting != y->n_requests ||
-        y->n_done + n_unsent != n_finished)
-        yard_violated(y, CHECK_USAGE,
-                      "%u submitted; counted are %llu, %llu finished (%llu not reported), %u "
-                      "alive; %llu last events received",
-                      y->n_requests, (unsigned long long)c.n_submitted,
-                      (unsigned long long)n_finished, (unsigned long long)n_unsent,
-                      c.n_running + c.n_waiting, (unsigned long long)y->n_done);
-    if (c.prefix_hits_tokens < y->counters.prefix_hits_tokens ||
-        c.n_preemptions < y->counters.n_preemptions ||
-        c.prefix_hits_tokens > c.prefix_queries_tokens)
-        yard_violated(y, CHECK_USAGE, "a counter decreased, or hits exceed queries");
+    yard_fail_if(y,
+                 c.n_submitted != y->n_requests ||
+                     n_finished + c.n_running + c.n_waiting != y->n_requests ||
+                     y->n_done + n_unsent != n_finished,
+                 CHECK_USAGE,
+                 "%u submitted; counted are %llu, %llu finished (%llu not reported), %u "
+                 "alive; %llu last events received",
+                 y->n_requests, (ull)c.n_submitted, (ull)n_finished, (ull)n_unsent,
+                 c.n_running + c.n_waiting, (ull)y->n_done);
+    yard_fail_if(y,
+                 c.prefix_hits_tokens < y->counters.prefix_hits_tokens ||
+                     c.n_preemptions < y->counters.n_preemptions ||
+                     c.prefix_hits_tokens > c.prefix_queries_tokens,
+                 CHECK_USAGE, "a counter decreased, or hits exceed queries");
     bool steps_went_well = true;
     for (uint32_t i = 1; i <= y->n_requests; i++)
         steps_went_well &= !y->requests[i].has_failed_step && !y->requests[i].is_cancelled;
-    if (steps_went_well && y->step_trouble_permille == 0 &&
-        (c.n_drafted != y->n_drafted || c.n_drafts_right < y->n_right_min ||
-         c.n_drafts_right > y->n_right_max))
-        yard_violated(
-            y, CHECK_USAGE,
-            "%llu of %llu draft tokens were right; observed were %llu, and %llu to %llu right",
-            (unsigned long long)c.n_drafts_right, (unsigned long long)c.n_drafted,
-            (unsigned long long)y->n_drafted, (unsigned long long)y->n_right_min,
-            (unsigned long long)y->n_right_max);
+    yard_fail_if(y,
+                 steps_went_well && y->step_trouble_permille == 0 &&
+                     (c.n_drafted != y->n_drafted || c.n_drafts_right < y->n_right_min ||
+                      c.n_drafts_right > y->n_right_max),
+                 CHECK_USAGE,
+                 "%llu of %llu draft tokens were right; observed were %llu, and %llu to %llu right",
+                 (ull)c.n_drafts_right, (ull)c.n_drafted, (ull)y->n_drafted, (ull)y->n_right_min,
+                 (ull)y->n_right_max);
     y->counters = c;
     for (uint32_t i = 0; i < y->n_models; i++) {
         const resident *m = &y->core.models.slots[i];
         if (!y->slots[i].used || m->state == MODEL_NONE || m->weights_of != i) continue;
-        if (m->n_stages != y->slots[i].n_stages || m->n_loads != y->slots[i].n_loads)
-            yard_violated(
-                y, CHECK_USAGE, "model %u: %llu stages and %llu loads, counted %llu, %llu", i,
-                (unsigned long long)y->slots[i].n_stages, (unsigned long long)y->slots[i].n_loads,
-                (unsigned long long)m->n_stages, (unsigned long long)m->n_loads);
+        yard_fail_if(y, m->n_stages != y->slots[i].n_stages || m->n_loads != y->slots[i].n_loads,
+                     CHECK_USAGE, "model %u: %llu stages and %llu loads, counted %llu, %llu", i,
+                     (ull)y->slots[i].n_stages, (ull)y->slots[i].n_loads, (ull)m->n_stages,
+                     (ull)m->n_loads);
     }
 }
 
 /* After a plan with room for events: cancelled, failed and late requests are gone. */
 static void check_gone(yard *y, const request *q) {
     const gen_request *r = q->copy;
-    unsigned long long id = r->id;
-    if (q->is_cancelled)
-        yard_violated(y, CHECK_ENDS, "request %llu was cancelled and continues", id);
-    if (state_of(y, r->model_idx) == MODEL_FAILED)
-        yard_violated(y, CHECK_STATES, "request %llu waits for model %u, which has failed", id,
-                      r->model_idx);
-    if (r->deadline_us != 0 && r->deadline_us <= y->iteration_began_us)
-        yard_violated(y, CHECK_DEADLINE, "request %llu is alive %llu us after its deadline", id,
-                      (unsigned long long)(now(y) - r->deadline_us));
-    if (r->queue_deadline_us != 0 && r->queue_deadline_us <= y->iteration_began_us &&
-        q->served_us == 0)
-        yard_violated(y, CHECK_DEADLINE, "request %llu waits %llu us after its deadline", id,
-                      (unsigned long long)(now(y) - r->queue_deadline_us));
+    ull id = r->id;
+    yard_fail_if(y, q->is_cancelled, CHECK_ENDS, "request %llu was cancelled and continues", id);
+    yard_fail_if(y, state_of(y, r->model_idx) == MODEL_FAILED, CHECK_STATES,
+                 "request %llu waits for model %u, which has failed", id, r->model_idx);
+    yard_fail_if(y, r->deadline_us != 0 && r->deadline_us <= y->iteration_began_us, CHECK_DEADLINE,
+                 "request %llu is alive %llu us after its deadline", id,
+                 (ull)(now(y) - r->deadline_us));
+    yard_fail_if(y,
+                 r->queue_deadline_us != 0 && r->queue_deadline_us <= y->iteration_began_us &&
+                     q->served_us == 0,
+                 CHECK_DEADLINE, "request %llu waits %llu us after its deadline", id,
+                 (ull)(now(y) - r->queue_deadline_us));
 }
 
 static void note_wait(yard *y, const request *q, uint64_t *longest, uint64_t wait,
                       uint64_t wait_max, const char *unit) {
     if (wait > *longest) *longest = wait;
-    if (wait > wait_max)
-        yard_violated(y, CHECK_STARVED, "request %llu of model %u (%s) is not served for %llu %s",
-                      (unsigned long long)q->copy->id, q->copy->model_idx,
-                      yard_state_names[state_of(y, q->copy->model_idx)], (unsigned long long)wait,
-                      unit);
+    yard_fail_if(y, wait > wait_max, CHECK_STARVED,
+                 "request %llu of model %u (%s) is not served for %llu %s", (ull)q->copy->id,
+                 q->copy->model_idx, yard_state_names[state_of(y, q->copy->model_idx)], (ull)wait,
+                 unit);
 }
 
 /* A request that could be computed is computed, within the bound of such a world. */
@@ -316,14 +302,13 @@ void yard_note_models(yard *y) {
     for (uint32_t i = 0; i < y->n_models; i++) {
         const resident *m = &y->core.models.slots[i];
         slot *s = &y->slots[i];
-        s->state = m->state;
-        s->active_us = m->active_us;
-        s->hot_since_us = m->hot_since_us;
-        memcpy(s->n_evicted, m->n_evictions, sizeof s->n_evicted);
+        s->before = *m;
         s->had_steps = s->used && sched_model_n_steps(y->core.sched, i) > 0;
-        s->was_wanted = m->wanted;
-        s->was_pinned = m->policy.pin == PIN_HOT && m->served;
     }
+}
+
+static bool was_pinned(const slot *s) {
+    return s->before.policy.pin == PIN_HOT && s->before.served;
 }
 
 /* The mean pause of a is not above that of b, whatever the pauses under way add. */
@@ -339,8 +324,9 @@ static bool is_worth_less(const yard *y, uint32_t w, uint32_t v) {
     if (a->weight_pages < b->weight_pages || a->policy.min_bytes != 0) return false;
     if (a->policy.prio != b->policy.prio) return a->policy.prio > b->policy.prio;
     enum { MARGIN_US = 2000 }; // ages are rounded
-    return a->active_us + MARGIN_US < b->active_us && a->policy.weight <= b->policy.weight &&
-           x->bring_us <= z->bring_us && x->bring_us > 0 && pauses_less(&z->pauses, &x->pauses);
+    return a->before.active_us + MARGIN_US < b->before.active_us &&
+           a->policy.weight <= b->policy.weight && x->bring_us <= z->bring_us && x->bring_us > 0 &&
+           pauses_less(&z->pauses, &x->pauses);
 }
 
 /* Since when v has waiting work that is more urgent than all other work, even if that has aged; 0:
@@ -360,47 +346,48 @@ static void check_eviction(yard *y, uint32_t v) {
     const slot *s = &y->slots[v];
     bool pushed = false;
     for (int c = 0; c < ENGINE_EVICT_CAUSES; c++) {
-        if (m->n_evictions[c] == s->n_evicted[c]) continue;
+        if (m->n_evictions[c] == s->before.n_evictions[c]) continue;
         y->out->n_evicted++;
         yard_say(y, "model %u is evicted, cause %d", v, c);
-        if (c == ENGINE_EVICT_IDLE &&
-            y->iteration_began_us < s->active_us + s->policy.keep_alive_us &&
-            now(y) < s->active_us + s->policy.keep_alive_us && !yard_is_shared(y, v))
-            yard_violated(y, CHECK_EVICTION,
-                          "model %u was evicted %llu us after its last use, before keep_alive", v,
-                          (unsigned long long)(now(y) - s->active_us));
+        yard_fail_if(
+            y,
+            c == ENGINE_EVICT_IDLE &&
+                y->iteration_began_us < s->before.active_us + s->policy.keep_alive_us &&
+                now(y) < s->before.active_us + s->policy.keep_alive_us && !yard_is_shared(y, v),
+            CHECK_EVICTION, "model %u was evicted %llu us after its last use, before keep_alive", v,
+            (ull)(now(y) - s->before.active_us));
         if (c > ENGINE_EVICT_SLICE) continue;
         pushed = c == ENGINE_EVICT_PRESSURE;
         uint64_t urgent_us = most_urgent_since_us(y, v), slice_us = y->core.models.limits.slice_us;
-        if (c == ENGINE_EVICT_SLICE && urgent_us != 0 && now(y) < urgent_us + slice_us)
-            yard_violated(y, CHECK_EVICTION,
-                          "model %u was evicted %llu us after its most urgent work arrived, its "
-                          "time slice is %llu",
-                          v, (unsigned long long)(now(y) - urgent_us),
-                          (unsigned long long)slice_us);
-        if (s->was_pinned)
-            yard_violated(y, CHECK_EVICTION, "model %u was evicted while it was pinned", v);
+        yard_fail_if(y, c == ENGINE_EVICT_SLICE && urgent_us != 0 && now(y) < urgent_us + slice_us,
+                     CHECK_EVICTION,
+                     "model %u was evicted %llu us after its most urgent work arrived, its "
+                     "time slice is %llu",
+                     v, (ull)(now(y) - urgent_us), (ull)slice_us);
+        yard_fail_if(y, was_pinned(s), CHECK_EVICTION, "model %u was evicted while it was pinned",
+                     v);
     }
     if (!pushed || yard_is_shared(y, v)) return;
     /* Host memory apart: the host copy may have been needed; tenants' guarantees may be larger. */
     const pool_owner *o = &y->core.pool.owners[v];
-    if (s->state == MODEL_HOT && !y->fake.apart && sched_tenants_min_pages(y->core.sched) == 0 &&
-        s->held <= o->min && yard_n_alive_of(y, v) == 0)
-        yard_violated(y, CHECK_EVICTION, "model %u was evicted with %u pages, its guarantee is %u",
-                      v, s->held, o->min);
+    yard_fail_if(y,
+                 s->before.state == MODEL_HOT && !y->fake.apart &&
+                     sched_tenants_min_pages(y->core.sched) == 0 && s->held <= o->min &&
+                     yard_n_alive_of(y, v) == 0,
+                 CHECK_EVICTION, "model %u was evicted with %u pages, its guarantee is %u", v,
+                 s->held, o->min);
     for (uint32_t w = 0; w < y->n_models; w++) {
         const resident *x = &y->core.models.slots[w];
         const slot *t = &y->slots[w];
         uint64_t stay_us = 2 * x->bring_us;
-        if (w == v || !t->used || yard_is_shared(y, w) || t->state != MODEL_HOT ||
-            x->state != MODEL_HOT || t->was_pinned || t->was_wanted || t->had_steps || x->wanted ||
-            !is_idle(y, w) || t->active_us == y->iteration_began_us ||
-            y->iteration_began_us < t->hot_since_us + stay_us || yard_n_alive_of(y, w) > 0 ||
+        if (w == v || !t->used || yard_is_shared(y, w) || t->before.state != MODEL_HOT ||
+            x->state != MODEL_HOT || was_pinned(t) || t->before.wanted || t->had_steps ||
+            x->wanted || !is_idle(y, w) || t->before.active_us == y->iteration_began_us ||
+            y->iteration_began_us < t->before.hot_since_us + stay_us || yard_n_alive_of(y, w) > 0 ||
             sched_model_n_steps(y->core.sched, w) > 0)
             continue;
-        if (is_worth_less(y, w, v))
-            yard_violated(y, CHECK_EVICTION, "model %u was evicted, and model %u was worth less", v,
-                          w);
+        yard_fail_if(y, is_worth_less(y, w, v), CHECK_EVICTION,
+                     "model %u was evicted, and model %u was worth less", v, w);
     }
 }
 
@@ -412,21 +399,22 @@ void yard_check_models(yard *y) {
         slot *s = &y->slots[i];
         if (!s->used) continue;
         if (m->state == MODEL_NONE) { // it left
-            if (!s->removed)
-                yard_violated(y, CHECK_STATES, "model %u is detached, but was not removed", i);
-            if (f->attached)
-                yard_violated(y, CHECK_STATES, "model %u is detached, but the device still has it",
-                              i);
+            yard_fail_if(y, !s->removed, CHECK_STATES, "model %u is detached, but was not removed",
+                         i);
+            yard_fail_if(y, f->attached, CHECK_STATES,
+                         "model %u is detached, but the device still has it", i);
             s->used = s->removed = false;
             continue;
         }
         check_eviction(y, i);
         if (m->state == MODEL_FAILED) s->failed_us = now(y);
-        if (m->state == MODEL_FAILED && m->retry_at_us != 0 && s->state == MODEL_FAILED &&
-            m->weights_of == i && m->retry_at_us <= y->iteration_began_us)
-            yard_violated(y, CHECK_STATES, "model %u is FAILED %llu us after its retry", i,
-                          (unsigned long long)(now(y) - m->retry_at_us));
-        if (m->state == MODEL_FAILED && s->state != MODEL_FAILED) {
+        yard_fail_if(y,
+                     m->state == MODEL_FAILED && m->retry_at_us != 0 &&
+                         s->before.state == MODEL_FAILED && m->weights_of == i &&
+                         m->retry_at_us <= y->iteration_began_us,
+                     CHECK_STATES, "model %u is FAILED %llu us after its retry", i,
+                     (ull)(now(y) - m->retry_at_us));
+        if (m->state == MODEL_FAILED && s->before.state != MODEL_FAILED) {
             s->is_asked_for = false;
             y->out->n_failed_loads++;
         }
@@ -434,23 +422,24 @@ void yard_check_models(yard *y) {
         n_loading += m->state == MODEL_LOADING;
         if (m->weights_of != i || y->is_lost) continue;
         bool hot = m->state == MODEL_HOT || m->state == MODEL_DRAINING;
-        if (hot != f->hot || (m->state == MODEL_WARM) != (f->warm && !f->hot && !s->loading) ||
-            (m->state == MODEL_STAGING) != f->staging)
-            yard_violated(y, CHECK_STATES,
-                          "model %u is in state %d, the device has staging %d warm %d hot %d", i,
-                          (int)m->state, f->staging, f->warm, f->hot);
+        yard_fail_if(
+            y,
+            hot != f->hot || (m->state == MODEL_WARM) != (f->warm && !f->hot && !s->loading) ||
+                (m->state == MODEL_STAGING) != f->staging,
+            CHECK_STATES, "model %u is in state %d, the device has staging %d warm %d hot %d", i,
+            (int)m->state, f->staging, f->warm, f->hot);
         uint64_t keep_us = s->policy.keep_alive_us;
-        if (keep_us != POLICY_NEVER && m->state == MODEL_HOT && !yard_is_shared(y, i) &&
-            !m->wanted && s->state == MODEL_HOT && s->policy.pin != PIN_HOT &&
-            yard_n_alive_of(y, i) == 0 && sched_model_n_steps(y->core.sched, i) == 0 &&
-            m->active_us != 0 && y->iteration_began_us >= m->active_us + keep_us &&
-            y->iteration_began_us >= s->active_us + keep_us)
-            yard_violated(y, CHECK_STATES, "model %u is idle for %llu us, keep_alive is %llu", i,
-                          (unsigned long long)(now(y) - m->active_us), (unsigned long long)keep_us);
+        yard_fail_if(y,
+                     keep_us != POLICY_NEVER && m->state == MODEL_HOT && !yard_is_shared(y, i) &&
+                         !m->wanted && s->before.state == MODEL_HOT && s->policy.pin != PIN_HOT &&
+                         yard_n_alive_of(y, i) == 0 && sched_model_n_steps(y->core.sched, i) == 0 &&
+                         m->active_us != 0 && y->iteration_began_us >= m->active_us + keep_us &&
+                         y->iteration_began_us >= s->before.active_us + keep_us,
+                     CHECK_STATES, "model %u is idle for %llu us, keep_alive is %llu", i,
+                     (ull)(now(y) - m->active_us), (ull)keep_us);
     }
-    if (n_staging > 1 || n_loading > 1)
-        yard_violated(y, CHECK_STATES, "%u models are staged at once, %u loaded", n_staging,
-                      n_loading);
+    yard_fail_if(y, n_staging > 1 || n_loading > 1, CHECK_STATES,
+                 "%u models are staged at once, %u loaded", n_staging, n_loading);
 }
 
 void yard_look(yard *y, bool planned) {

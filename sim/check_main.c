@@ -43,30 +43,6 @@ static bool read_settings(int argc, char **argv, settings *out) {
     return true;
 }
 
-static void add(check_result *sum, const check_result *r) {
-    sum->n_events += r->n_events;
-    sum->n_steps += r->n_steps;
-    sum->n_requests += r->n_requests;
-    sum->n_tokens += r->n_tokens;
-    sum->n_preempted += r->n_preempted;
-    sum->n_loads += r->n_loads;
-    sum->n_evicted += r->n_evicted;
-    sum->n_slices += r->n_slices;
-    sum->n_failed_loads += r->n_failed_loads;
-    sum->n_drafts_right += r->n_drafts_right;
-    sum->n_hits += r->n_hits;
-    sum->n_moves += r->n_moves;
-    sum->n_stored += r->n_stored;
-    sum->n_fetched += r->n_fetched;
-    sum->n_copied_ahead += r->n_copied_ahead;
-    sum->n_zeroed += r->n_zeroed;
-    sum->flood_steps = u64_max(sum->flood_steps, r->flood_steps);
-    sum->slice_us = u64_max(sum->slice_us, r->slice_us);
-    sum->urgent_us = u64_max(sum->urgent_us, r->urgent_us);
-    sum->guaranteed_us = u64_max(sum->guaranteed_us, r->guaranteed_us);
-    sum->drain_us = u64_max(sum->drain_us, r->drain_us);
-}
-
 static void print_sum(const check_result *s, uint64_t n_seeds, uint64_t n_failed) {
     printf("%llu worlds, %llu not sound\n", (ull)n_seeds, (ull)n_failed);
     printf("events %llu, steps %llu, requests %llu, tokens %llu, preempted %llu, loads %llu (%llu "
@@ -85,7 +61,7 @@ static void print_sum(const check_result *s, uint64_t n_seeds, uint64_t n_failed
 
 int check_main(int argc, char **argv) {
     settings o;
-    check_result sum = {0}, r;
+    check_result r = {0};
     uint64_t n_failed = 0, n = 0;
     if (!read_settings(argc, argv, &o)) {
         fprintf(stderr, "check [--seeds N] [--seed0 N] [--trace SEED] [--quiet] [--keep-going]\n");
@@ -101,13 +77,12 @@ int check_main(int argc, char **argv) {
             fprintf(stderr, "no memory for a world\n");
             return EXIT_USAGE;
         }
-        add(&sum, &r);
         if (r.failed == CHECK_NONE) continue;
         n_failed++;
         printf("seed %llu at %llu us: %s: %s\n", (ull)seed, (ull)r.at_us,
                check_invariant_name(r.failed), r.text);
         printf("repeat with every event: inferd-sim check --trace %llu\n", (ull)seed);
     }
-    print_sum(&sum, n, n_failed);
+    print_sum(&r, n, n_failed);
     return n_failed == 0 ? EXIT_SOUND : EXIT_FOUND;
 }

@@ -51,8 +51,7 @@ void yard_add_model(yard *y, uint32_t idx, const model_policy *policy, uint32_t 
     *s = fresh;
     yard_say(y, "attach %u: %u pages, class %d, %u a block, pin %d, min %llu%s", idx,
              s->weight_pages, (int)policy->prio, s->kv.block_tokens, (int)policy->pin,
-             (unsigned long long)policy->min_bytes / PAGE_BYTES,
-             same_as != DEVICE_OWN ? ", shared" : "");
+             (ull)policy->min_bytes / PAGE_BYTES, same_as != DEVICE_OWN ? ", shared" : "");
     residency_attach(&y->core.models, idx, NULL, same_as, policy, now(y));
     if (y->core.models.slots[idx].state == MODEL_FAILED) // it has no guarantee, and needs none
         s->policy.min_bytes = s->policy.max_bytes = 0;
@@ -64,8 +63,8 @@ void yard_set_policy(yard *y, uint32_t idx, const model_policy *policy) {
     residency *m = &y->core.models;
     if (residency_set_policy(m, idx, policy, now(y), &err) != INFERD_OK) return;
     yard_say(y, "policy of %u: class %d, pin %d, min %llu, max %llu", idx, (int)policy->prio,
-             (int)policy->pin, (unsigned long long)policy->min_bytes / PAGE_BYTES,
-             (unsigned long long)policy->max_bytes / PAGE_BYTES);
+             (int)policy->pin, (ull)policy->min_bytes / PAGE_BYTES,
+             (ull)policy->max_bytes / PAGE_BYTES);
     y->slots[idx].policy = *policy;
 }
 
@@ -182,10 +181,9 @@ bool yard_make(yard *y) {
                       .ctx = y};
     if (chance(y, 40)) o.disk_ops = &yard_disk_ops, o.disk = &y->disk;
     y->disk.y = y;
-    if (core_init(&y->core, &o, &err) != INFERD_OK || core_open(&y->core, &err) != INFERD_OK) {
-        yard_violated(y, CHECK_BOOKS, "opening: %s", err.text);
-        return false;
-    }
+    bool opens =
+        core_init(&y->core, &o, &err) == INFERD_OK && core_open(&y->core, &err) == INFERD_OK;
+    if (yard_fail_if(y, !opens, CHECK_BOOKS, "opening: %s", err.text)) return false;
     yard_say(y,
              "seed: %s, %u pages and %u of the host %s, depth %u, %u models, %u running, drafts %u",
              yard_theme_names[y->theme], y->fake.n_pages, y->fake.n_host_pages,

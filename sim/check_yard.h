@@ -19,14 +19,14 @@
 #include "fake_device.h"
 #include "sched_state.h"
 
+typedef unsigned long long ull; // for printing
+
 enum {
     MODELS_MAX = 10,
     REQUESTS_MAX = 400,
     TOKENS_MAX = 130, // prompt and output of one request
     PAGE_CELLS = 24,  // tokens in a page, whatever the layout
     CONTEXT = 160,
-    TRACE_LINES = 40, // shown of a failed world
-    TRACE_BYTES = 200,
     PAGE_BYTES = PAGE_CELLS * sizeof(tok_id), // few, so that a slot's bytes are its cells
     TENANTS = 3,
     DISK_FILES = 48,
@@ -84,10 +84,9 @@ typedef struct slot {
     bool is_asked_for;          // by a command, since it failed
 
     /* Before the newest iteration. */
-    model_state state;
-    uint64_t active_us, hot_since_us, n_evicted[ENGINE_EVICT_CAUSES];
-    uint32_t held;
-    bool was_wanted, was_pinned, had_steps;
+    resident before;
+    bool had_steps;
+    uint32_t held; // pages, at the last look
 } slot;
 
 /* A block on the disk, and one that was asked for. */
@@ -158,8 +157,6 @@ typedef struct yard {
     uint64_t model_served_us[MODELS_MAX];
 
     bool trace;
-    char (*lines)[TRACE_BYTES]; // [TRACE_LINES] a ring
-    uint64_t n_lines;
     check_result *out;
 } yard;
 
@@ -184,9 +181,9 @@ static inline model_state state_of(const yard *y, uint32_t idx) {
 
 /* -- check.c -- */
 __attribute__((format(printf, 2, 3))) void yard_say(yard *y, const char *format, ...);
-/* Only the first violation counts. */
-__attribute__((format(printf, 3, 4))) void yard_violated(yard *y, check_invariant what,
-                                                         const char *format, ...);
+/* A violation if `broken`, which it returns.  Only the first one counts. */
+__attribute__((format(printf, 4, 5))) bool yard_fail_if(yard *y, bool broken, check_invariant what,
+                                                        const char *format, ...);
 
 /* -- check_world.c -- */
 bool yard_make(yard *y); // false: opening failed, and is in the result

@@ -3,7 +3,6 @@
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "options.h"
 
@@ -20,8 +19,8 @@ enum {
 
 static const double QUANTILE_OF[QUANTILES] = {0.5, 0.95, 0.99};
 
-const char *const experiment_names[EXPERIMENTS] = {"mix",   "shares", "models", "load",
-                                                   "evict", "retry",  "speed"};
+const char *const experiment_names[EXPERIMENTS] = {"mix",  "shares", "models",
+                                                   "load", "evict",  "retry"};
 
 void experiment_init(experiment *e, experiment_kind kind) {
     *e = (experiment){.kind = kind,
@@ -30,7 +29,6 @@ void experiment_init(experiment *e, experiment_kind kind) {
                       .lengths = LENGTHS_CONV,
                       .n_seeds = FIGURES_SEEDS_MIN,
                       .seed0 = 1,
-                      .n_devices = 1,
                       .seconds = 600,
                       .lambda = -1,
                       .zipf = -1,
@@ -38,22 +36,14 @@ void experiment_init(experiment *e, experiment_kind kind) {
                       .rate_factor = 1,
                       .slo_scale = 5,
                       .host_gb = -1,
-                      .n_requests = 200000,
                       .verify_iterations = WORLD_VERIFY_ITERATIONS,
                       .attacks = ATTACK_ALL};
 }
 
 void experiment_deinit(experiment *e) {
-    for (uint32_t i = 0; i < e->n_traces; i++) trace_deinit(&e->traces[i]);
-    e->n_traces = 0;
+    trace_deinit(&e->rows);
     free(e->line);
     e->line = NULL;
-}
-
-static double used_s(void) {
-    struct timespec ts;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
-    return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
 double experiment_percent(double a, double b) {
@@ -76,14 +66,13 @@ static void fill_load(const experiment *e, workload_spec *out, uint64_t seed) {
     if (e->n_tenants > 0) out->n_tenants = e->n_tenants;
     out->attacks = e->attacks;
     if (e->no_backlog) out->pre_backlog = 0;
-    out->lengths = e->n_traces > 0 ? LENGTHS_TRACE : e->lengths;
-    for (uint32_t i = 0; i < e->n_traces; i++) out->traces[i] = &e->traces[i];
-    out->n_traces = e->n_traces;
+    out->lengths = e->lengths;
+    out->rows = &e->rows;
 }
 
 double experiment_seconds(const experiment *e) {
-    if (e->mix != WORKLOAD_TRACE || e->n_traces == 0) return e->seconds;
-    double trace_s = trace_period_s(&e->traces[0]) / e->rate_factor;
+    if (e->mix != WORKLOAD_TRACE || e->rows.n == 0) return e->seconds;
+    double trace_s = trace_period_s(&e->rows) / e->rate_factor;
     return trace_s > 0 ? fmin(trace_s, e->seconds) : e->seconds;
 }
 
@@ -103,7 +92,6 @@ uint32_t experiment_n_models(const experiment *e) {
     return e->n_models > 0 ? e->n_models : s.n_models;
 }
 
-/* Model i is on device i mod n; with fewer models than devices, each model has several replicas. */
 static world_model *make_models(const experiment *e, const sim_preset *p, uint32_t n,
                                 inferd_err *err) {
     world_model *models = calloc(n, sizeof *models);
@@ -114,8 +102,6 @@ static world_model *make_models(const experiment *e, const sim_preset *p, uint32
     for (uint32_t i = 0; i < n; i++) {
         models[i].policy = world_policy();
         if (e->model_shares != NULL) models[i].policy.share = e->model_shares[i];
-        models[i].device_idx = i % e->n_devices;
-        models[i].n_replicas = n < e->n_devices ? e->n_devices / n : 1;
         const sim_shape *shape = e->n_shapes > 0 ? e->shapes[i % e->n_shapes] : e->shape;
         if (sim_model_of(p, shape, &models[i].sim, err) == INFERD_OK) continue;
         free(models);
@@ -177,25 +163,15 @@ inferd_status experiment_requests(const world *w, uint32_t tenant_idx, uint32_t 
 }
 
 /* Adds the watched figures of the time in which requests arrived. */
-static inferd_status add_watched(const experiment *e, world *w, run_figures *out, inferd_err *err) {
+static inferd_status add_watched(world *w, run_figures *out, inferd_err *err) {
     uint64_t end_us = w->begin_us + (uint64_t)(out->offered_s * 1e6);
     double used_us = 0;
-    for (int k = 0; k < WATCH_WINDOWS; k++) out->share_points[k] = NAN;
-    out->jain_weighted = out->jain_due = out->busy = NAN;
-    for (uint32_t d = 0; e->watched && d < w->options.n_devices; d++) {
-        watch_figures f;
-        const watch *of = w->cores[d].watch;
-        inferd_status st = watch_sum(w->cores[d].watch, w->begin_us, end_us, &f, err);
-        if (st != INFERD_OK) return st;
-        for (int k = 0; k < WATCH_WINDOWS; k++)
-            if (f.errors[k].is_known)
-                out->share_points[k] = fmax(out->share_points[k], f.errors[k].points);
-        out->jain_weighted = fmin(out->jain_weighted, f.jain_weighted);
-        out->jain_due = fmin(out->jain_due, f.jain_due);
-        for (uint32_t i = 0; i < of->n_flows; i++) used_us += of->flows[i].used_us;
-    }
-    if (e->watched) out->busy = used_us / (out->offered_s * 1e6 * w->options.n_devices);
-    return INFERD_OK;
+    out->busy = NAN;
+    if (w->watch == NULL) return INFERD_OK;
+    inferd_status st = watch_sum(w->watch, w->begin_us, end_us, &out->watched, err);
+    for (uint32_t i = 0; i < w->watch->n_flows; i++) used_us += w->watch->flows[i].used_us;
+    out->busy = used_us / (out->offered_s * 1e6);
+    return st;
 }
 
 /* Draws the same workload once more, sorted by model; the caller frees both arrays. */
@@ -228,7 +204,6 @@ static inferd_status look_ahead(const workload_spec *load, world_future *out, in
 }
 
 static void fill_world(const experiment *e, const workload_spec *load, world_options *o) {
-    o->n_devices = e->n_devices;
     o->n_models = load->n_models;
     o->verify_iterations = e->verify_iterations;
     o->told = e->told;
@@ -261,25 +236,23 @@ inferd_status experiment_run(const experiment *e, uint64_t seed, run_figures *ou
     world *w = NULL;
     sim_preset preset = *e->preset;
     fill_load(e, &load, seed);
-    *out = (run_figures){.offered_s = (double)load.duration_us / 1e6, .n_devices = e->n_devices};
+    *out = (run_figures){.offered_s = (double)load.duration_us / 1e6};
     if (e->host_gb >= 0) preset.host_bytes = (uint64_t)(e->host_gb * 1e9);
     world_model *models = make_models(e, &preset, load.n_models, err);
     if (models == NULL) return err->status;
     world_options_init(&o, &preset);
     o.models = models;
     fill_world(e, &load, &o);
-    double began_s = used_s();
     inferd_status st = workload_create(&load, &offered, err);
     if (st == INFERD_OK && e->worth >= WORLD_WORTH_RATE) st = look_ahead(&load, &o.future, err);
     if (st == INFERD_OK) st = world_create(&o, &w, err);
     if (st == INFERD_OK) st = world_run(w, offered, err);
     if (st == INFERD_OK) st = experiment_requests(w, SIM_ALL, SIM_ALL, &out->all, err);
-    if (st == INFERD_OK) st = add_watched(e, w, out, err);
+    if (st == INFERD_OK) st = add_watched(w, out, err);
     if (st == INFERD_OK) {
         world_sum(w, &out->usage);
         out->seconds = (double)(w->end_us - w->begin_us) / 1e6;
     }
-    out->machine_s = used_s() - began_s;
     workload_destroy(offered);
     free((uint64_t *)(uintptr_t)o.future.arrivals_us);
     free((size_t *)(uintptr_t)o.future.begin);
@@ -331,7 +304,7 @@ inferd_status experiment_dedicated(const experiment *e, figures *f, dedicated *o
     /* One model, one tenant, no shares; what the command line says stays. */
     experiment one = *e;
     run_figures r;
-    one.n_devices = one.n_models = 1;
+    one.n_models = 1;
     one.mix = WORKLOAD_MIX_M;
     one.tenants = NULL;
     one.n_tenants = 0;
@@ -423,9 +396,9 @@ static void note_constants(const experiment *e, figures *f) {
 }
 
 inferd_status experiment_do(const experiment *e, inferd_err *err) {
-    static experiment_f *const RUN[EXPERIMENTS] = {
-        experiment_mix,   experiment_shares, experiment_models, experiment_load,
-        experiment_evict, experiment_retry,  experiment_speed};
+    static experiment_f *const RUN[EXPERIMENTS] = {experiment_mix,    experiment_shares,
+                                                   experiment_models, experiment_load,
+                                                   experiment_evict,  experiment_retry};
     figures f;
     figures_init(&f, e->seed0, e->n_seeds);
     options_note(e, &f);
@@ -449,6 +422,10 @@ static double per_min(uint64_t n, const run_figures *r) {
     return 60 * ((double)n / r->seconds);
 }
 
+double experiment_error(const run_figures *r, int window) {
+    return r->watched.errors[window].is_known ? r->watched.errors[window].points : NAN;
+}
+
 void experiment_set(figures *f, const char *group, uint32_t seed_idx, const run_figures *r) {
     const world_usage *a = &r->usage;
     const request_figures *q = &r->all;
@@ -457,9 +434,8 @@ void experiment_set(figures *f, const char *group, uint32_t seed_idx, const run_
     const figure_row rows[] = {
         {"offered", "1/s", 3, (double)n->n_offered / r->offered_s},
         {"attainment", "%", 2, 100 * stats_attainment(n)},
-        {"goodput per device", "1/s", 3, (double)n->n_met / r->offered_s / r->n_devices},
-        {"goodput per device, output", "tok/s", 1,
-         (double)n->n_output_met / r->offered_s / r->n_devices},
+        {"goodput per device", "1/s", 3, (double)n->n_met / r->offered_s},
+        {"goodput per device, output", "tok/s", 1, (double)n->n_output_met / r->offered_s},
         {"throughput per device, output", "tok/s", 1, (double)n->n_output * 1e6 / wall_us},
         {"refused", "requests", 0, (double)n->n_refused},
         {"failed", "requests", 0, (double)n->n_failed},
@@ -488,11 +464,11 @@ void experiment_set(figures *f, const char *group, uint32_t seed_idx, const run_
     };
     const figure_row watched[] = {
         {"device computes while they come", "%", 1, 100 * r->busy},
-        {"share error, 1 s", "points", 1, r->share_points[0]},
-        {"share error, 10 s", "points", 2, r->share_points[1]},
-        {"share error, 60 s", "points", 2, r->share_points[2]},
-        {"Jain, service / weight", "", 3, r->jain_weighted},
-        {"Jain, service / due", "", 3, r->jain_due},
+        {"share error, 1 s", "points", 1, experiment_error(r, 0)},
+        {"share error, 10 s", "points", 2, experiment_error(r, 1)},
+        {"share error, 60 s", "points", 2, experiment_error(r, 2)},
+        {"Jain, service / weight", "", 3, r->watched.jain_weighted},
+        {"Jain, service / due", "", 3, r->watched.jain_due},
     };
     figures_set(f, group, seed_idx, rows, INFERD_COUNT(rows));
     if (!isnan(r->busy)) figures_set(f, group, seed_idx, watched, INFERD_COUNT(watched));

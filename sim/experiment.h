@@ -9,7 +9,6 @@
  *     load     a device near its capacity: attainment, goodput, throughput
  *     evict    reload time with the daemon's choice, with LRU, and with knowledge of the future
  *     retry    clients that obey Retry-After: how many succeed at their first retry
- *     speed    the speed of the simulator itself: depends on this machine, so no two runs agree
  *
  * Each prints the constants and one table per group; figures are medians over the seeds, with
  * minimum and maximum.  JSON has the value of every seed and, as notes, constants, targets, options
@@ -29,7 +28,6 @@ typedef enum experiment_kind {
     EXPERIMENT_LOAD,
     EXPERIMENT_EVICT,
     EXPERIMENT_RETRY,
-    EXPERIMENT_SPEED,
     EXPERIMENTS
 } experiment_kind;
 
@@ -43,9 +41,8 @@ typedef struct experiment {
     uint32_t n_shapes;
     workload_kind mix;
     workload_lengths lengths;
-    trace traces[WORKLOAD_TRACES_MAX]; // owned
-    uint32_t n_traces;
-    uint32_t n_seeds, n_devices;
+    trace rows; // of mix trace; owned
+    uint32_t n_seeds;
     uint32_t n_models;    // 0: the workload's; `models`: no more are tried
     uint32_t running_max; // 0: the daemon's default; the same for the next two
     uint32_t queue_len;
@@ -60,7 +57,6 @@ typedef struct experiment {
     uint32_t slo_ttft_ms, slo_tpot_ms; // 0: the base times slo_scale
     double host_gb;                    // < 0: the preset's
     double load_percent;        // mix: finds the rate at which devices compute that much; 0: given
-    uint32_t n_requests;        // speed
     uint32_t verify_iterations; // of world_options
     const char *json_path;      // NULL: none
     char *line;                 // the command line without the output file; owned; or NULL
@@ -99,14 +95,10 @@ typedef struct request_figures {
 typedef struct run_figures {
     request_figures all;
     world_usage usage;
-    uint32_t n_devices;
-    double offered_s; // length of the arrivals
-    double seconds;   // until all requests had ended
-    double machine_s; // processor time of this machine
-    /* While requests arrive, when watched; else NAN. */
-    double share_points[WATCH_WINDOWS]; // the largest of the devices; NAN: shorter than the window
-    double jain_weighted, jain_due;     // the smallest of the devices
-    double busy;                        // part of that time in which devices computed
+    double offered_s;      // length of the arrivals
+    double seconds;        // until all requests had ended
+    watch_figures watched; // while requests arrive, when watched
+    double busy;           // part of that time in which the device computed; NAN: not watched
 } run_figures;
 
 void experiment_init(experiment *e, experiment_kind kind);
@@ -118,7 +110,7 @@ inferd_status experiment_do(const experiment *e, inferd_err *err);
 
 typedef inferd_status experiment_f(const experiment *e, figures *f, inferd_err *err);
 experiment_f experiment_mix, experiment_shares, experiment_models, experiment_load,
-    experiment_evict, experiment_retry, experiment_speed;
+    experiment_evict, experiment_retry;
 
 /* ---- shared by them, experiment.c ---- */
 
@@ -150,8 +142,10 @@ inferd_status experiment_targets(experiment *e, figures *f, const dedicated *bas
 /* EINVAL: the workload of the mix is impossible with e's number of models. */
 inferd_status experiment_check_load(const experiment *e, inferd_err *err);
 uint32_t experiment_n_models(const experiment *e);
-/* Length of the arrivals: e->seconds, or less when a trace that is not repeated ends earlier. */
+/* Length of the arrivals: e->seconds, or less when a trace ends earlier. */
 double experiment_seconds(const experiment *e);
+/* The share error over a window of watch_windows_us, in points; NAN: the run is shorter. */
+double experiment_error(const run_figures *r, int window);
 /* 100 a / b; NAN: b is 0. */
 double experiment_percent(double a, double b);
 

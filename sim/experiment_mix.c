@@ -66,52 +66,39 @@ static inferd_status find_rate(experiment *e, figures *f, inferd_err *err) {
 
 /* ---- use of the device ---- */
 
-/* Device seconds of models [first, last) of tenants likewise, while requests arrived. */
-static void set_part(figures *f, const char *group, uint32_t seed_idx, const world *w,
-                     const char *name, const uint32_t tenants[2], const uint32_t models[2]) {
+/* Device seconds of one model, or of one tenant, while requests arrived. */
+static void set_part(figures *f, const char *group, uint32_t seed_idx, const watch *of,
+                     const char *what, uint32_t idx) {
     char had[FIGURES_TEXT_BYTES], due[FIGURES_TEXT_BYTES];
     double had_s = 0, due_s = 0;
-    for (uint32_t d = 0; d < w->options.n_devices; d++)
-        for (uint32_t t = tenants[0]; t < tenants[1]; t++)
-            for (uint32_t m = models[0]; m < models[1]; m++) {
-                const watch *of = w->cores[d].watch;
-                had_s += of->flows[t * of->n_models + m].used_us / 1e6;
-                due_s += of->flows[t * of->n_models + m].due_us / 1e6;
-            }
-    snprintf(had, sizeof had, "%s, had", name);
-    snprintf(due, sizeof due, "%s, due", name);
+    for (uint32_t i = 0; i < of->n_flows; i++) {
+        uint32_t of_flow = *what == 'm' ? i % of->n_models : i / of->n_models;
+        if (of_flow != idx) continue;
+        had_s += of->flows[i].used_us / 1e6;
+        due_s += of->flows[i].due_us / 1e6;
+    }
+    snprintf(had, sizeof had, "%s %u, had", what, idx);
+    snprintf(due, sizeof due, "%s %u, due", what, idx);
     const figure_row rows[] = {{had, "device s", 2, had_s}, {due, "device s", 2, due_s}};
     figures_set(f, group, seed_idx, rows, INFERD_COUNT(rows));
 }
 
-static void set_seconds(figures *f, const char *group, uint32_t seed_idx, const world *w) {
-    char name[FIGURES_TEXT_BYTES / 2];
-    uint32_t n_models = w->options.n_models, n_tenants = w->options.n_tenants;
-    for (uint32_t i = 0; i < n_models; i++) {
-        snprintf(name, sizeof name, "model %u", i);
-        set_part(f, group, seed_idx, w, name, (uint32_t[]){0, n_tenants}, (uint32_t[]){i, i + 1});
-    }
-    for (uint32_t i = 0; i < n_tenants && n_tenants > 1; i++) {
-        snprintf(name, sizeof name, "tenant %u", i);
-        set_part(f, group, seed_idx, w, name, (uint32_t[]){i, i + 1}, (uint32_t[]){0, n_models});
-    }
+static void set_seconds(figures *f, const char *group, uint32_t seed_idx, const watch *of) {
+    for (uint32_t i = 0; i < of->n_models; i++) set_part(f, group, seed_idx, of, "model", i);
+    for (uint32_t i = 0; i < of->n_tenants && of->n_tenants > 1; i++)
+        set_part(f, group, seed_idx, of, "tenant", i);
 }
 
-/* The daemon's own metering, as a part of what devices computed, until all requests had ended. */
+/* The daemon's own metering, as a part of what the device computed, until all requests had ended.
+ */
 static void set_metered(figures *f, const char *group, uint32_t seed_idx, const world *w) {
-    uint64_t metered_us = 0, computed_us = 0, waste_us = 0;
-    for (uint32_t d = 0; d < w->options.n_devices; d++) {
-        sched_counters n;
-        sched_count(w->cores[d].core.sched, &n);
-        metered_us += n.charged_us + n.waste_us;
-        waste_us += n.waste_us;
-        computed_us += w->cores[d].device->step_us;
-    }
-    double computed = computed_us > 0 ? (double)computed_us : NAN;
+    sched_counters n;
+    sched_count(w->core.sched, &n);
+    double computed = w->device->step_us > 0 ? (double)w->device->step_us : NAN;
     const figure_row rows[] = {
         {"metered by the daemon, of what devices computed", "%", 2,
-         100 * (double)metered_us / computed},
-        {"computed again after preemptions", "%", 2, 100 * (double)waste_us / computed}};
+         100 * (double)(n.charged_us + n.waste_us) / computed},
+        {"computed again after preemptions", "%", 2, 100 * (double)n.waste_us / computed}};
     figures_set(f, group, seed_idx, rows, INFERD_COUNT(rows));
 }
 
@@ -169,7 +156,7 @@ static inferd_status run_seed(const experiment *e, figures *f, const char *group
     set_metered(f, group, seed_idx, w);
     if (e->mix == WORKLOAD_PRE) st = set_urgent(f, group, seed_idx, w, err);
     if (e->mix == WORKLOAD_ADV) st = set_victim(f, group, seed_idx, w, alone_us, err);
-    if (e->watched) set_seconds(f, seconds_group, seed_idx, w);
+    if (e->watched) set_seconds(f, seconds_group, seed_idx, w->watch);
     world_destroy(w);
     return st;
 }
@@ -210,9 +197,9 @@ inferd_status experiment_mix(const experiment *e, figures *f, inferd_err *err) {
     one.no_backlog = e->load_percent > 0; // the backlog itself would be the load
     if (st == INFERD_OK && e->load_percent > 0) st = find_rate(&one, f, err);
     if (st != INFERD_OK) return st;
-    snprintf(f->title, sizeof f->title, "%s x %.3g, %u models on %u x %s, %g s",
-             workload_kind_name(e->mix), one.rate_factor, experiment_n_models(e), e->n_devices,
-             e->preset->name, experiment_seconds(&one));
+    snprintf(f->title, sizeof f->title, "%s x %.3g, %u models on %s, %g s",
+             workload_kind_name(e->mix), one.rate_factor, experiment_n_models(e), e->preset->name,
+             experiment_seconds(&one));
     figures_note(f, "results", "rate_factor", figures_number(one.rate_factor));
     if (e->mix == WORKLOAD_ADV) return run_adv(&one, f, err);
     double unused = 0;

@@ -26,14 +26,14 @@ static const shares_case CASES[] = {
 static void set(figures *f, const shares_case *c, uint32_t seed_idx, const run_figures *r,
                 const world *w) {
     sched_counters n;
-    sched_count(w->cores[0].core.sched, &n);
+    sched_count(w->core.sched, &n);
     const figure_row rows[] = {
-        {"share error, 1 s", "points", 2, r->share_points[0]},
-        {"share error, 10 s", "points", 2, r->share_points[1]},
-        {"share error, 60 s", "points", 2, r->share_points[2]},
-        {"Jain, service / due", "", 4, r->jain_due},
+        {"share error, 1 s", "points", 2, experiment_error(r, 0)},
+        {"share error, 10 s", "points", 2, experiment_error(r, 1)},
+        {"share error, 60 s", "points", 2, experiment_error(r, 2)},
+        {"Jain, service / due", "", 4, r->watched.jain_due},
         {"computed again after preemptions", "%", 2,
-         100 * (double)n.waste_us / (double)w->cores[0].device->step_us},
+         100 * (double)n.waste_us / (double)w->device->step_us},
     };
     figures_set(f, c->name, seed_idx, rows, INFERD_COUNT(rows));
     for (uint32_t i = 0; i < c->n; i++) {
@@ -41,7 +41,7 @@ static void set(figures *f, const shares_case *c, uint32_t seed_idx, const run_f
         snprintf(name, sizeof name, "has of %u", c->percent[i]);
         if (i > 0 && c->percent[i] == c->percent[i - 1])
             snprintf(name, sizeof name, "has of %u, number %u", c->percent[i], i + 1);
-        double had = 100 * w->cores[0].watch->flows[i].used_us / (r->offered_s * 1e6);
+        double had = 100 * w->watch->flows[i].used_us / (r->offered_s * 1e6);
         figures_set(f, c->name, seed_idx, &(figure_row){name, "%", 2, had}, 1);
     }
 }
@@ -58,7 +58,6 @@ static inferd_status run_case(const experiment *e, const shares_case *c, double 
         shares[i] = (share_spec){SHARE_FIXED, c->percent[i], 1};
         tenants[i] = (tenant_policy){.weight = 1, .max_class = GEN_HIGH, .share = shares[i]};
     }
-    one.n_devices = 1;
     one.mix = WORKLOAD_MIX_M;
     one.watched = true;
     one.queue_len = QUEUE_LEN;

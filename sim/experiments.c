@@ -1,4 +1,4 @@
-/* experiments.c - see experiment.h: models, load, speed. */
+/* experiments.c - see experiment.h: models, load. */
 #include <math.h>
 
 #include "experiment.h"
@@ -9,7 +9,7 @@ static const double LEVELS[] = {99, 90}; // percent of the requests
 enum { N_LEVELS = INFERD_COUNT(LEVELS), ATTEMPTS_MAX = 64, MODELS_MAX = 128 };
 
 /* A cell of the table: each of the three is the command line's, if it has one. */
-static const double HOST_GB[] = {128, 256, 1024}, RATES[] = {0.037, 0.1};
+static const double HOST_GB[] = {64, 128, 1024}, RATES[] = {0.037, 0.1};
 static const uint32_t TTFT_MS[] = {0, 500}; // 0: from the dedicated device
 
 typedef struct attempt {
@@ -102,9 +102,9 @@ static inferd_status run_cell(const experiment *cell, figures *f, inferd_err *er
 inferd_status experiment_models(const experiment *e, figures *f, inferd_err *err) {
     dedicated base = {0};
     inferd_status st = INFERD_OK;
-    bool has_rate = e->mix == WORKLOAD_MIX_M && e->lambda < 0 && e->n_traces == 0;
-    snprintf(f->title, sizeof f->title, "models on %u x %s, %s, %g s", e->n_devices,
-             e->preset->name, workload_kind_name(e->mix), e->seconds);
+    bool has_rate = e->mix == WORKLOAD_MIX_M && e->lambda < 0;
+    snprintf(f->title, sizeof f->title, "models on %s, %s, %g s", e->preset->name,
+             workload_kind_name(e->mix), e->seconds);
     if (e->slo_ttft_ms == 0 || e->slo_tpot_ms == 0) st = experiment_dedicated(e, f, &base, err);
     for (size_t h = 0; h < (e->host_gb < 0 ? INFERD_COUNT(HOST_GB) : 1); h++)
         for (size_t r = 0; r < (has_rate ? INFERD_COUNT(RATES) : 1); r++)
@@ -142,52 +142,4 @@ inferd_status experiment_load(const experiment *e, figures *f, inferd_err *err) 
         st = experiment_run_seeds(&one, f, group, experiment_set, err);
     }
     return st;
-}
-
-/* ---- speed ---- */
-
-/* Traces are repeated, each at its own rate. */
-static inferd_status offered_rate(const experiment *e, double *out, inferd_err *err) {
-    *out = e->n_traces > 0 ? 0 : e->lambda > 0 ? e->lambda : 1;
-    for (uint32_t i = 0; i < e->n_traces; i++) {
-        const trace *t = &e->traces[i];
-        double period_s = trace_period_s(t);
-        if (period_s <= 0)
-            return inferd_fail(err, INFERD_EINVAL,
-                               "--trace, number %u: it takes no time, so it cannot be repeated",
-                               i + 1);
-        *out += (double)t->n / period_s;
-    }
-    return INFERD_OK;
-}
-
-static void set_speed(figures *f, const char *group, uint32_t seed_idx, const run_figures *r) {
-    double n = (double)r->all.attained.n_offered;
-    const figure_row rows[] = {
-        {"requests", "", 0, n},
-        {"this machine's processor, per step", "us", 2,
-         r->machine_s * 1e6 / (double)r->usage.n_steps},
-        {"requests a minute of this machine's processor", "", 0, n / r->machine_s * 60},
-    };
-    figures_set(f, group, seed_idx, rows, INFERD_COUNT(rows));
-    experiment_set(f, group, seed_idx, r);
-}
-
-inferd_status experiment_speed(const experiment *e, figures *f, inferd_err *err) {
-    experiment one = *e;
-    double rate;
-    inferd_status st = offered_rate(e, &rate, err);
-    if (st != INFERD_OK) return st;
-    /* Without a trace: Poisson arrivals with the lengths of the code trace. */
-    one.lengths = LENGTHS_CODE;
-    one.mix = e->n_traces > 0 ? WORKLOAD_MIX_Z : WORKLOAD_MIX_M;
-    one.n_models = u32_max(e->n_models, 1);
-    one.lambda = e->n_traces > 0 ? -1 : rate;
-    if (e->n_traces == 0) rate *= one.n_models;
-    one.seconds = e->n_requests / (rate * e->rate_factor);
-    if (e->verify_iterations != 1)
-        one.verify_iterations = 0; // it would count as the simulator's time
-    snprintf(f->title, sizeof f->title, "speed of the simulator, %s",
-             e->n_traces > 0 ? "traces, again and again" : "Poisson");
-    return experiment_run_seeds(&one, f, "speed", set_speed, err);
 }

@@ -15,7 +15,6 @@ enum {
     LOAD = 1 << EXPERIMENT_LOAD,
     EVICT = 1 << EXPERIMENT_EVICT,
     RETRY = 1 << EXPERIMENT_RETRY,
-    SPEED = 1 << EXPERIMENT_SPEED,
     ALL = (1 << EXPERIMENTS) - 1,
     MIXED = MIX | MODELS,
     TARGETED = MIX | MODELS | LOAD
@@ -62,13 +61,9 @@ static inferd_status read_mix(experiment *e, const char *option, const char *val
 
 static inferd_status read_trace(experiment *e, const char *option, const char *value,
                                 inferd_err *err) {
-    if (e->n_traces == WORKLOAD_TRACES_MAX)
-        return inferd_fail(err, INFERD_EINVAL, "%s: more than %d", option, WORKLOAD_TRACES_MAX);
-    inferd_status st = trace_read(&e->traces[e->n_traces], value, err);
-    if (st == INFERD_OK)
-        e->n_traces++;
-    else
-        inferd_context(err, "%s", option);
+    trace_deinit(&e->rows);
+    inferd_status st = trace_read(&e->rows, value, err);
+    if (st != INFERD_OK) inferd_context(err, "%s", option);
     return st;
 }
 
@@ -122,8 +117,6 @@ enum { TARGET_MS_MAX = 3600000, RUNNING_MAX = 1024, QUEUE_MAX = 1 << 16, STEP_TO
 
 static const option_row OPTIONS[] = {
     {"--device", "NAME", "h100-80 (default), h200-141, cpu-small", ALL, OTHER(read_device)},
-    {"--devices", "N", "how many of them (default 1)", ALL & ~SHARES,
-     COUNT(n_devices, 1, WORLD_DEVICES_MAX)},
     {"--shape", "NAME", "of every model: 135m, 1b, 3b, 8b, 14b, 32b (default: the device's)", ALL,
      OTHER(read_shape)},
     {"--models", "N", "how many; `models`: no more are tried (default 128)",
@@ -133,15 +126,14 @@ static const option_row OPTIONS[] = {
      REAL(zipf, 0, WORKLOAD_ZIPF_MAX)},
     {"--cv", "X", "mix g: coefficient of variation of the gaps (default 4)", MIXED,
      REAL(cv, WORKLOAD_CV_MIN, WORKLOAD_CV_MAX)},
-    {"--lambda", "X", "requests a second, of what the mix counts", MIXED | SPEED,
+    {"--lambda", "X", "requests a second, of what the mix counts", MIXED,
      REAL(lambda, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX)},
     {"--rate", "X", "factor on all rates (default 1)", ALL & ~SHARES,
      REAL(rate_factor, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX)},
     {"--load", "X", "the rate at which devices compute X % of the time", MIX,
      REAL(load_percent, 1, 100)},
-    {"--lengths", "NAME", "conv (default), code", ALL & ~SPEED, OTHER(read_lengths)},
-    {"--trace", "FILE", "arrivals and lengths; may be repeated, but with mix trace", ALL,
-     OTHER(read_trace)},
+    {"--lengths", "NAME", "conv (default), code", ALL, OTHER(read_lengths)},
+    {"--trace", "FILE", "mix trace: arrivals and lengths", MIXED, OTHER(read_trace)},
     {"--slo-scale", "X", "targets are those of a dedicated device times this (default 5)", TARGETED,
      REAL(slo_scale, 0.01, 1000)},
     {"--slo-ttft-ms", "N", "the targets themselves", TARGETED,
@@ -153,9 +145,7 @@ static const option_row OPTIONS[] = {
      COUNT(queue_len, 1, QUEUE_MAX)},
     {"--step-tokens", "N", "rows of a step at most", ALL, COUNT(step_tokens, 1, STEP_TOKENS_MAX)},
     {"--verify", NULL, "check the counters after every iteration", ALL, IS_VERIFY, 0, 0, 0, NULL},
-    {"--seconds", "X", "of arrivals (default 600)", ALL & ~SPEED,
-     REAL(seconds, 0.001, SECONDS_MAX)},
-    {"--requests", "N", "so many (default 200000)", SPEED, COUNT(n_requests, 1, WORLD_RECORDS_MAX)},
+    {"--seconds", "X", "of arrivals (default 600)", ALL, REAL(seconds, 0.001, SECONDS_MAX)},
     {"--seeds", "N", "at least 5 (default 5)", ALL,
      COUNT(n_seeds, FIGURES_SEEDS_MIN, FIGURES_SEEDS_MAX)},
     {"--seed0", "N", "the first of them (default 1)", ALL, OTHER(read_seed0)},
@@ -188,9 +178,8 @@ static bool has(int argc, char **argv, const char *option) {
 
 /* Fails if the command or another option has decided a given option already. */
 static inferd_status check_pairs(const experiment *e, int argc, char **argv, inferd_err *err) {
-    bool mixes = (MIXED >> e->kind & 1) != 0, traced = e->n_traces > 0;
+    bool mixes = (MIXED >> e->kind & 1) != 0, traced = e->mix == WORKLOAD_TRACE;
     bool zipf = e->mix == WORKLOAD_MIX_Z || e->mix == WORKLOAD_TRACE;
-    bool timed = traced && (mixes ? zipf : e->kind == EXPERIMENT_SPEED);
     const struct {
         const char *option;
         bool is_wrong;
@@ -198,10 +187,11 @@ static inferd_status check_pairs(const experiment *e, int argc, char **argv, inf
     } rows[] = {
         {"--zipf", !zipf, "is of --mix z and trace"},
         {"--cv", e->mix != WORKLOAD_MIX_G, "is of --mix g"},
-        {"--lambda", timed, "the arrivals are those of --trace"},
+        {"--lambda", traced, "the arrivals are those of --trace"},
         {"--lambda", e->mix == WORKLOAD_ADV, "ADV has rates of its own"},
         {"--rate", has(argc, argv, "--load"), "--load finds the rate"},
         {"--lengths", traced, "the lengths are those of --trace"},
+        {"--trace", !traced, "is of --mix trace"},
         {"--slo-scale", e->slo_ttft_ms > 0 && e->slo_tpot_ms > 0,
          "--slo-ttft-ms and --slo-tpot-ms are the targets"},
     };

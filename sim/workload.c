@@ -39,8 +39,6 @@ typedef struct stream {
     double group_at_s, own_at_s;    // the next ones; INFINITY: none
     double every_s, jitter_s;       // EVERY, STORM
     double storm_at;                // STORM: of the last arrival, as a part of the storm [0, 1)
-    const trace *rows;              // ROWS
-    bool repeats;                   // ROWS
     draw_model draw_model;          // how its requests are drawn:
     uint32_t model_idx, tenant_idx; // MODEL_FIXED; the first model of MODEL_STORM
     bool draws_tenant;              // false: tenant_idx
@@ -52,10 +50,9 @@ struct workload {
     workload_spec spec;
     stream *streams; // [n_streams] owned
     uint32_t n_streams;
-    dues dues;       // one entry per stream that has not ended
-    double *zipf;    // [n_models] owned; sums of the weights up to each model
-    uint64_t n;      // requests so far
-    uint64_t n_rows; // of all traces
+    dues dues;    // one entry per stream that has not ended
+    double *zipf; // [n_models] owned; sums of the weights up to each model
+    uint64_t n;   // requests so far
 };
 
 static rng rng_for(const workload_spec *spec, purpose what, uint32_t entity_idx, uint64_t idx) {
@@ -119,15 +116,14 @@ static uint32_t models_min(const workload_spec *s) {
     return storms ? 1 + WORKLOAD_STORM_MODELS : 1;
 }
 
-static inferd_status check_numbers(const workload_spec *s, inferd_err *err) {
-    bool has_rate = s->kind != WORKLOAD_ADV && s->kind != WORKLOAD_TRACE &&
-                    !(s->kind == WORKLOAD_MIX_Z && s->n_traces > 0);
+static inferd_status check(const workload_spec *s, inferd_err *err) {
+    bool has_rate = s->kind != WORKLOAD_ADV && s->kind != WORKLOAD_TRACE;
     const struct {
         const char *name;
         double value, min, max;
     } fields[] = {
         {"kind", s->kind, 0, WORKLOAD_KINDS - 1},
-        {"lengths", s->lengths, 0, LENGTHS_TRACE},
+        {"lengths", s->lengths, 0, LENGTHS_CODE},
         {"duration_us", (double)s->duration_us, 1, (double)WORKLOAD_DURATION_US_MAX},
         {"n_models", s->n_models, models_min(s), WORKLOAD_MODELS_MAX},
         {"n_tenants", s->n_tenants, 1, WORKLOAD_TENANTS_MAX},
@@ -141,30 +137,13 @@ static inferd_status check_numbers(const workload_spec *s, inferd_err *err) {
         {"pre_backlog", s->pre_backlog, 0, WORKLOAD_BACKLOG_MAX},
         {"prompt_max", s->prompt_max, 1, WORKLOAD_TOKENS_MAX},
         {"output_max", s->output_max, 1, WORKLOAD_TOKENS_MAX},
-        {"n_traces", s->n_traces, 0, WORKLOAD_TRACES_MAX},
     };
     for (size_t i = 0; i < INFERD_COUNT(fields); i++)
         if (!(fields[i].value >= fields[i].min && fields[i].value <= fields[i].max))
             return inferd_fail(err, INFERD_EINVAL, "%s is %.13g, expected %.13g to %.13g",
                                fields[i].name, fields[i].value, fields[i].min, fields[i].max);
-    return INFERD_OK;
-}
-
-static inferd_status check_traces(const workload_spec *s, inferd_err *err) {
-    if (s->n_traces == 0 && s->kind == WORKLOAD_TRACE)
+    if (s->kind == WORKLOAD_TRACE && (s->rows == NULL || s->rows->n == 0))
         return inferd_fail(err, INFERD_EINVAL, "a workload of kind trace needs a trace");
-    if (s->n_traces > 1 && s->kind == WORKLOAD_TRACE)
-        return inferd_fail(err, INFERD_EINVAL,
-                           "%u traces, a workload of kind trace is a single one", s->n_traces);
-    if (s->n_traces == 0 && s->lengths == LENGTHS_TRACE)
-        return inferd_fail(err, INFERD_EINVAL, "lengths of a trace need a trace");
-    for (uint32_t i = 0; i < s->n_traces; i++) {
-        const trace *t = s->traces[i];
-        if (t->n == 0) return inferd_fail(err, INFERD_EINVAL, "trace %u has no rows", i);
-        if (s->kind == WORKLOAD_MIX_Z && t->rows[t->n - 1].at_ns == 0)
-            return inferd_fail(err, INFERD_EINVAL,
-                               "trace %u takes no time, so it cannot be repeated", i);
-    }
     return INFERD_OK;
 }
 
@@ -246,17 +225,6 @@ static void next_storm(stream *st) {
     st->at_s = (double)(event + 1) * st->every_s + STORM_S * st->storm_at;
 }
 
-/* A repeated trace begins again one mean gap after its last row. */
-static bool next_row(stream *st, double factor) {
-    const trace *t = st->rows;
-    uint64_t round = st->n / t->n, last_ns = t->rows[t->n - 1].at_ns;
-    if (round > 0 && !st->repeats) return false;
-    double period_ns = t->n > 1 ? (double)last_ns * (double)t->n / (double)(t->n - 1) : 0;
-    double at_ns = (double)t->rows[st->n % t->n].at_ns + (double)round * period_ns;
-    st->at_s = at_ns / NS_PER_S / factor;
-    return true;
-}
-
 /* Moves a stream to its next arrival; false: it has ended. */
 static bool advance(workload *w, uint32_t stream_idx) {
     stream *st = &w->streams[stream_idx];
@@ -283,7 +251,8 @@ static bool advance(workload *w, uint32_t stream_idx) {
         next_storm(st);
         break;
     case ROWS:
-        good = next_row(st, s->rate_factor);
+        good = st->n < s->rows->n;
+        if (good) st->at_s = (double)s->rows->rows[st->n].at_ns / NS_PER_S / s->rate_factor;
         break;
     }
     st->n++;
@@ -315,19 +284,10 @@ static void draw_lengths(const workload *w, const stream *st, rng *random, workl
     } FITS[] = {[LENGTHS_CONV] = {6.84933, 0.63602, 5.22526, 0.50437},
                 [LENGTHS_CODE] = {7.41766, 0.64325, 2.45437, 1.32184}};
     const workload_spec *s = &w->spec;
-    if (st->process == ROWS || s->lengths == LENGTHS_TRACE) {
-        const trace *t = st->rows;
-        uint64_t row = 0;
-        if (st->process == ROWS) {
-            row = (st->n - 1) % t->n;
-        } else {
-            row = rng_below(random, w->n_rows);
-            uint32_t i = 0;
-            for (; row >= s->traces[i]->n; i++) row -= s->traces[i]->n;
-            t = s->traces[i];
-        }
-        r->n_prompt = clamp(t->rows[row].n_prompt, s->prompt_max);
-        r->n_output = clamp(t->rows[row].n_output, s->output_max);
+    if (st->process == ROWS) {
+        const trace_row *row = &s->rows->rows[st->n - 1];
+        r->n_prompt = clamp(row->n_prompt, s->prompt_max);
+        r->n_output = clamp(row->n_output, s->output_max);
     } else {
         r->n_prompt = log_normal(random, FITS[s->lengths].prompt_mu, FITS[s->lengths].prompt_sigma,
                                  s->prompt_max);
@@ -397,13 +357,6 @@ static stream *stream_own(stream *st, uint32_t tenant_idx, gen_class prio, uint3
     return st;
 }
 
-static void add_rows(workload *w, const trace *t, bool repeats, draw_model which) {
-    stream *st = stream_add(w, ROWS, 0);
-    st->rows = t;
-    st->repeats = repeats;
-    st->draw_model = which;
-}
-
 static void add_per_model(workload *w, process how) {
     const workload_spec *s = &w->spec;
     for (uint32_t i = 0; i < s->n_models; i++) {
@@ -444,8 +397,7 @@ static void add_streams(workload *w) {
     const workload_spec *s = &w->spec;
     switch (s->kind) {
     case WORKLOAD_MIX_Z:
-        for (uint32_t i = 0; i < s->n_traces; i++) add_rows(w, s->traces[i], true, MODEL_ZIPF);
-        if (s->n_traces == 0) stream_add(w, POISSON, s->rate_per_s)->draw_model = MODEL_ZIPF;
+        stream_add(w, POISSON, s->rate_per_s)->draw_model = MODEL_ZIPF;
         break;
     case WORKLOAD_MIX_M:
         add_per_model(w, POISSON);
@@ -463,7 +415,7 @@ static void add_streams(workload *w) {
         add_pre(w);
         break;
     case WORKLOAD_TRACE:
-        add_rows(w, s->traces[0], false, s->n_models > 1 ? MODEL_ZIPF : MODEL_FIXED);
+        stream_add(w, ROWS, 0)->draw_model = s->n_models > 1 ? MODEL_ZIPF : MODEL_FIXED;
         break;
     case WORKLOAD_KINDS:
         break;
@@ -478,13 +430,12 @@ static bool is_silent(const workload *w, uint32_t stream_idx) {
 
 inferd_status workload_create(const workload_spec *spec, workload **out, inferd_err *err) {
     *out = NULL;
-    inferd_status status = check_numbers(spec, err);
-    if (status == INFERD_OK) status = check_traces(spec, err);
+    inferd_status status = check(spec, err);
     if (status != INFERD_OK) {
         inferd_context(err, "workload");
         return status;
     }
-    uint32_t n_max = u32_max(u32_max(spec->n_models, ADV_TENANTS), WORKLOAD_TRACES_MAX);
+    uint32_t n_max = u32_max(spec->n_models, ADV_TENANTS);
     workload *w = calloc(1, sizeof *w);
     if (w != NULL) {
         w->spec = *spec;
@@ -498,7 +449,6 @@ inferd_status workload_create(const workload_spec *spec, workload **out, inferd_
     double sum = 0;
     for (uint32_t i = 0; i < spec->n_models; i++)
         w->zipf[i] = sum += pow((double)i + 1, -spec->zipf);
-    for (uint32_t i = 0; i < spec->n_traces; i++) w->n_rows += spec->traces[i]->n;
     add_streams(w);
     for (uint32_t i = 0; i < w->n_streams; i++)
         if (!is_silent(w, i)) push(w, i);

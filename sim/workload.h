@@ -4,9 +4,8 @@
  * *streams* (one per model, tenant or trace), each with its own generator and its own next arrival;
  * a heap merges them, so that a run of a week needs the memory of a run of a minute.
  *
- *     MIX_Z   M models of popularity Zipf(a): model i has weight 1 / (i + 1)^a.  Arrivals are those
- *             of the traces, which begin again at their end, or Poisson with `rate_per_s` in all.
- *             Each arrival is given to a model by weight, so every model sees a thinned process
+ *     MIX_Z   M models of popularity Zipf(a): model i has weight 1 / (i + 1)^a.  Poisson arrivals
+ * with `rate_per_s` in all, each given to a model by weight, so every model sees a thinned process
  *     MIX_M   a market: each model Poisson with `rate_per_s` of its own
  *     MIX_B   each model is ON or OFF and Poisson with `rate_per_s` while ON.  ON and OFF last
  *             exponential times; models of a group tend to be ON together
@@ -18,7 +17,7 @@
  *     PRE     model 0 (class BATCH, tenant 0) has a backlog at the start and Poisson arrivals with
  *             `rate_per_s`, enough to keep the device busy; model 1 (class HIGH, tenant 1) wakes
  *             every 30 s, shifted by up to a second so that it meets every phase of a step
- *     TRACE   the first trace, once: all of it for model 0 if there is one model, else by Zipf(a)
+ *     TRACE   a trace, once: all of it for model 0 if there is one model, else by Zipf(a)
  *
  * `rate_factor` multiplies every rate, those of traces, too; only the victim of ADV, the storms and
  * the urgent model of PRE keep their pace.  All processes are stationary from the start: ON or OFF
@@ -31,8 +30,7 @@
  * correlation c / (2 - c).  With 15 s and 36 s a model is active 29 % of the time and idle 71 times
  * an hour; a group of correlation 1 changes 141 times an hour.
  *
- * Lengths.  An arrival of a trace has its own.  Others have those of a row drawn from the traces,
- * so that prompt and output keep their joint distribution, or log-normal ones.  These have the mean
+ * Lengths.  An arrival of a trace has its own.  Others have log-normal ones, with the mean
  * and the 99th percentile of the Azure 2023 traces, which matter most for load and memory; their
  * medians differ, as the traces are not log-normal:
  *
@@ -58,7 +56,6 @@
 enum {
     WORKLOAD_MODELS_MAX = 4096,
     WORKLOAD_TENANTS_MAX = 4096,
-    WORKLOAD_TRACES_MAX = 4,
     WORKLOAD_TOKENS_MAX = 1 << 24, // of a prompt, of an output
     WORKLOAD_BACKLOG_MAX = 100000,
     WORKLOAD_STORM_MODELS = 20,
@@ -84,7 +81,7 @@ typedef enum workload_kind {
     WORKLOAD_KINDS
 } workload_kind;
 
-typedef enum workload_lengths { LENGTHS_CONV, LENGTHS_CODE, LENGTHS_TRACE } workload_lengths;
+typedef enum workload_lengths { LENGTHS_CONV, LENGTHS_CODE } workload_lengths;
 
 typedef enum workload_attack {
     ATTACK_FLOOD = 1,
@@ -124,9 +121,8 @@ typedef struct workload_spec {
     uint32_t pre_backlog; // PRE: requests at time 0
 
     workload_lengths lengths;
-    uint32_t prompt_max, output_max;          // cap the drawn lengths
-    const trace *traces[WORKLOAD_TRACES_MAX]; // borrowed
-    uint32_t n_traces;
+    uint32_t prompt_max, output_max; // cap the drawn lengths
+    const trace *rows;               // TRACE; borrowed
 
     uint32_t slo_ttft_us, slo_tpot_us; // hints put on every request; 0: none
 } workload_spec;
@@ -149,7 +145,7 @@ void workload_spec_init(workload_spec *spec, workload_kind kind);
 const char *workload_kind_name(workload_kind kind);
 bool workload_kind_parse(const char *text, workload_kind *out);
 
-/* Copies the spec; the traces stay borrowed.  EINVAL: a field is wrong; the text names it. */
+/* Copies the spec; the trace stays borrowed.  EINVAL: a field is wrong; the text names it. */
 inferd_status workload_create(const workload_spec *spec, workload **out, inferd_err *err);
 void workload_destroy(workload *w); // accepts NULL
 

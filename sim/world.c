@@ -19,8 +19,6 @@ void world_options_init(world_options *o, const sim_preset *preset) {
     l.running_max = preset->limits_running_max;
     l = limits_fill(&l);
     *o = (world_options){.preset = preset,
-                         .n_devices = 1,
-                         .settle = true,
                          .verify_iterations = WORLD_VERIFY_ITERATIONS,
                          .sched = limits_of_sched(&l),
                          .residency = limits_of_models(&l)};
@@ -37,7 +35,7 @@ model_policy world_policy(void) {
 /* ---- callbacks of a core ---- */
 
 static uint64_t read_clock(void *ctx) {
-    return ((world_core *)ctx)->device->clock_us;
+    return ((world *)ctx)->device->clock_us;
 }
 
 static uint32_t room(void *ctx) {
@@ -55,7 +53,7 @@ static uint64_t worth_by_idle_time(void *ctx, const residency *r, uint32_t idx, 
 
 /* Where arrivals are memoryless, the rate alone counts, however long a model was idle. */
 static uint64_t worth_by_rate(void *ctx, const residency *r, uint32_t idx, uint64_t now_us) {
-    const world_future *f = &((world_core *)ctx)->world->options.future;
+    const world_future *f = &((world *)ctx)->options.future;
     (void)r, (void)now_us;
     return f->begin[idx + 1] - f->begin[idx];
 }
@@ -63,27 +61,26 @@ static uint64_t worth_by_rate(void *ctx, const residency *r, uint32_t idx, uint6
 /* The time to bring weights back is proportional to their bytes, so only the next use counts: the
  * model needed last goes first. */
 static uint64_t worth_by_next_use(void *ctx, const residency *r, uint32_t idx, uint64_t now_us) {
-    world_core *c = ctx;
-    const world *w = c->world;
+    world *w = ctx;
     const world_future *f = &w->options.future;
     (void)r;
     uint64_t at_us = now_us > w->begin_us ? now_us - w->begin_us : 0;
-    size_t *next = &c->next_arrival[idx], end = f->begin[idx + 1];
+    size_t *next = &w->next_arrival[idx], end = f->begin[idx + 1];
     while (*next < end && f->arrivals_us[*next] < at_us) (*next)++;
     return *next < end ? UINT64_MAX - (f->arrivals_us[*next] - at_us) : 0;
 }
 
-static inferd_status set_worth(world_core *c, inferd_err *err) {
-    const world_options *o = &c->world->options;
-    residency *r = &c->core.models;
+static inferd_status set_worth(world *w, inferd_err *err) {
+    const world_options *o = &w->options;
+    residency *r = &w->core.models;
     if (o->worth == WORLD_WORTH_LRU) r->worth = worth_by_idle_time;
     if (o->worth == WORLD_WORTH_OWN || o->worth == WORLD_WORTH_LRU) return INFERD_OK;
-    c->next_arrival = malloc(o->n_models * sizeof *c->next_arrival);
-    if (c->next_arrival == NULL)
+    w->next_arrival = malloc(o->n_models * sizeof *w->next_arrival);
+    if (w->next_arrival == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %u models", o->n_models);
-    memcpy(c->next_arrival, o->future.begin, o->n_models * sizeof *c->next_arrival);
+    memcpy(w->next_arrival, o->future.begin, o->n_models * sizeof *w->next_arrival);
     r->worth = o->worth == WORLD_WORTH_RATE ? worth_by_rate : worth_by_next_use;
-    r->worth_ctx = c;
+    r->worth_ctx = w;
     r->spares = true;
     return INFERD_OK;
 }
@@ -104,8 +101,7 @@ static void note_free_slot(world *w, uint64_t at_us) {
     w->ends_us[w->n_ends++] = at_us;
 }
 
-static void end_record(world_core *c, world_record *r, const gen_event *e) {
-    world *w = c->world;
+static void end_record(world *w, world_record *r, const gen_event *e) {
     r->is_done = true;
     r->status = e->done.status;
     r->n_preempted = e->done.n_preempted;
@@ -116,9 +112,8 @@ static void end_record(world_core *c, world_record *r, const gen_event *e) {
     else
         r->stats.end = r->n_emitted == 0 ? STATS_REFUSED : STATS_FAILED;
     if (e->done.n_output != r->n_emitted) fail(w, "tokens and its last event disagree", e);
-    c->n_unfinished--;
     w->n_unfinished--;
-    if (c->watch != NULL) watch_leave(c->watch, r->tenant_idx, r->model_idx, c->device->clock_us);
+    if (w->watch != NULL) watch_leave(w->watch, r->tenant_idx, r->model_idx, w->device->clock_us);
     uint32_t n_open_used = queue_slots_open_used(&w->queue_slots);
     queue_slots_give(&w->queue_slots, r->qslot, 1, true, e->at_us);
     if (w->options.obeys && queue_slots_open_used(&w->queue_slots) < n_open_used)
@@ -126,8 +121,7 @@ static void end_record(world_core *c, world_record *r, const gen_event *e) {
 }
 
 static void on_event(void *ctx, const gen_event *e) {
-    world_core *c = ctx;
-    world *w = c->world;
+    world *w = ctx;
     if (e->id == 0 || e->id > w->n_records) {
         fail(w, "never submitted", e);
         return;
@@ -138,7 +132,7 @@ static void on_event(void *ctx, const gen_event *e) {
         return;
     }
     if (e->kind == GEN_EV_DONE) {
-        end_record(c, r, e);
+        end_record(w, r, e);
         return;
     }
     uint64_t at_us = e->at_us - w->begin_us;
@@ -147,40 +141,17 @@ static void on_event(void *ctx, const gen_event *e) {
     r->stats.last_us = at_us;
 }
 
-/* ---- life ---- */
-
-static bool holds(const world_model *m, uint32_t device_idx, uint32_t n_devices) {
-    uint32_t behind = (device_idx + n_devices - m->device_idx) % n_devices;
-    return behind < m->n_replicas;
-}
-
-static inferd_status check_options(const world_options *o, inferd_err *err) {
-    if (o->n_devices == 0 || o->n_devices > WORLD_DEVICES_MAX)
-        return inferd_fail(err, INFERD_EINVAL, "%u devices, expected 1 to %u", o->n_devices,
-                           WORLD_DEVICES_MAX);
-    if (o->n_models == 0) return inferd_fail(err, INFERD_EINVAL, "a world without models");
-    for (uint32_t i = 0; i < o->n_models; i++) {
-        const world_model *m = &o->models[i];
-        if (m->device_idx >= o->n_devices || m->n_replicas == 0 || m->n_replicas > o->n_devices)
-            return inferd_fail(err, INFERD_EINVAL,
-                               "model %u: %u replicas from device %u on, there are %u devices", i,
-                               m->n_replicas, m->device_idx, o->n_devices);
-    }
-    return INFERD_OK;
-}
-
 /* ---- watching ---- */
 
 static void on_step(void *ctx, const step *st, uint64_t begin_us, uint64_t end_us) {
-    world_core *c = ctx;
-    world *w = c->world;
-    watch_step(c->watch, st, begin_us, end_us);
+    world *w = ctx;
+    watch_step(w->watch, st, begin_us, end_us);
     for (uint32_t i = 0; i < st->b.n_seqs; i++) {
         world_record *r = &w->records[st->items[i].q->req->id - 1];
         if (r->begun_us != 0) continue;
         r->begun_us = begin_us - w->begin_us;
         r->n_steps_before =
-            (uint32_t)watch_steps_since(c->watch, w->begin_us + r->stats.arrival_us);
+            (uint32_t)watch_steps_since(w->watch, w->begin_us + r->stats.arrival_us);
     }
 }
 
@@ -196,57 +167,53 @@ static watch_terms terms_of(const world_options *o, uint32_t tenant_idx, uint32_
                          .prio = m->prio};
 }
 
-static inferd_status begin_watch(world_core *c, inferd_err *err) {
-    const world_options *o = &c->world->options;
-    inferd_status st =
-        watch_create(c->world->sims, o->n_models, u32_max(o->n_tenants, 1), &c->watch, err);
+static inferd_status begin_watch(world *w, inferd_err *err) {
+    const world_options *o = &w->options;
+    inferd_status st = watch_create(w->sims, o->n_models, u32_max(o->n_tenants, 1), &w->watch, err);
     if (st != INFERD_OK) return st;
-    for (uint32_t i = 0; i < c->watch->n_flows; i++)
-        c->watch->flows[i].terms = terms_of(o, i / o->n_models, i % o->n_models);
-    c->watch->floor_percent = o->sched.starvation_percent;
-    c->device->on_step = on_step;
-    c->device->on_step_ctx = c;
+    for (uint32_t i = 0; i < w->watch->n_flows; i++)
+        w->watch->flows[i].terms = terms_of(o, i / o->n_models, i % o->n_models);
+    w->watch->floor_percent = o->sched.starvation_percent;
+    w->device->on_step = on_step;
+    w->device->on_step_ctx = w;
     return INFERD_OK;
 }
 
-static void look_at_models(world_core *c) {
-    for (uint32_t i = 0; i < c->watch->n_models; i++)
-        watch_hot(c->watch, i, c->device->slots[i].hot, c->device->clock_us);
+static void look_at_models(world *w) {
+    for (uint32_t i = 0; i < w->watch->n_models; i++)
+        watch_hot(w->watch, i, w->device->slots[i].hot, w->device->clock_us);
 }
 
-static inferd_status set_tenants(world_core *c, inferd_err *err) {
-    const world_options *o = &c->world->options;
+static inferd_status set_tenants(world *w, inferd_err *err) {
+    const world_options *o = &w->options;
     inferd_status st = INFERD_OK;
     for (uint32_t i = 0; o->tenants != NULL && i < o->n_tenants && st == INFERD_OK; i++)
-        st = sched_set_tenant(c->core.sched, i, &o->tenants[i], c->device->clock_us, err);
+        st = sched_set_tenant(w->core.sched, i, &o->tenants[i], w->device->clock_us, err);
     return st;
 }
 
-static inferd_status open_core(world *w, uint32_t idx, const sim_model *sims, inferd_err *err) {
+static inferd_status open_core(world *w, inferd_err *err) {
     const world_options *o = &w->options;
-    world_core *c = &w->cores[idx];
-    c->world = w;
-    c->device = sim_device_create(o->preset, sims, o->n_models);
-    if (c->device == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a device");
-    c->device->clock_us = 1; // 0 means "never" in some fields
-    core_options options = {.device = sim_as_device(c->device),
+    w->device = sim_device_create(o->preset, w->sims, o->n_models);
+    if (w->device == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a device");
+    w->device->clock_us = 1; // 0 means "never" in some fields
+    core_options options = {.device = sim_as_device(w->device),
                             .limits = o->sched,
                             .residency = o->residency,
                             .n_slots = o->n_models,
                             .clock = read_clock,
                             .room = room,
                             .emit = on_event,
-                            .ctx = c};
-    inferd_status st = core_init(&c->core, &options, err);
-    if (st == INFERD_OK) st = core_open(&c->core, err);
-    if (st == INFERD_OK) st = set_worth(c, err);
-    if (st == INFERD_OK) st = set_tenants(c, err);
-    if (st == INFERD_OK && o->watched) st = begin_watch(c, err);
+                            .ctx = w};
+    inferd_status st = core_init(&w->core, &options, err);
+    if (st == INFERD_OK) st = core_open(&w->core, err);
+    if (st == INFERD_OK) st = set_worth(w, err);
+    if (st == INFERD_OK) st = set_tenants(w, err);
+    if (st == INFERD_OK && o->watched) st = begin_watch(w, err);
     if (st != INFERD_OK) return st;
     for (uint32_t i = 0; i < o->n_models; i++)
-        if (holds(&o->models[i], idx, o->n_devices))
-            residency_attach(&c->core.models, i, NULL, DEVICE_OWN, &o->models[i].policy,
-                             c->device->clock_us);
+        residency_attach(&w->core.models, i, NULL, DEVICE_OWN, &o->models[i].policy,
+                         w->device->clock_us);
     return INFERD_OK;
 }
 
@@ -261,32 +228,28 @@ static inferd_status set_queue_slots(world *w, inferd_err *err) {
     if (!queue_slots_grow(&w->queue_slots, u32_max(o->n_tenants, 1), o->n_models))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for queue slots");
     for (uint32_t i = 0; o->tenants != NULL && i < o->n_tenants; i++)
-        queue_slots_keep(&w->queue_slots, QUEUE_TENANT, i, &o->tenants[i].share, o->n_devices);
+        queue_slots_keep(&w->queue_slots, QUEUE_TENANT, i, &o->tenants[i].share, 1);
     for (uint32_t i = 0; i < o->n_models; i++)
-        queue_slots_keep(&w->queue_slots, QUEUE_MODEL, i, &o->models[i].policy.share, o->n_devices);
+        queue_slots_keep(&w->queue_slots, QUEUE_MODEL, i, &o->models[i].policy.share, 1);
     return INFERD_OK;
 }
 
 inferd_status world_create(const world_options *options, world **out, inferd_err *err) {
-    inferd_status st = check_options(options, err);
-    if (st != INFERD_OK) return st;
+    if (options->n_models == 0) return inferd_fail(err, INFERD_EINVAL, "a world without models");
     world *w = calloc(1, sizeof *w);
     if (w == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a world");
     w->options = *options;
-    w->cores = calloc(options->n_devices, sizeof *w->cores);
     world_model *models = malloc(options->n_models * sizeof *models);
-    sim_model *sims = malloc(options->n_models * sizeof *sims);
     w->options.models = models;
-    w->sims = sims;
-    if (w->cores == NULL || models == NULL || sims == NULL) {
+    w->sims = malloc(options->n_models * sizeof *w->sims);
+    if (models == NULL || w->sims == NULL) {
         world_destroy(w);
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %u models", options->n_models);
     }
     memcpy(models, options->models, options->n_models * sizeof *models);
-    for (uint32_t i = 0; i < options->n_models; i++) sims[i] = models[i].sim;
-    st = set_queue_slots(w, err);
-    for (uint32_t i = 0; i < options->n_devices && st == INFERD_OK; i++)
-        st = open_core(w, i, sims, err);
+    for (uint32_t i = 0; i < options->n_models; i++) w->sims[i] = models[i].sim;
+    inferd_status st = set_queue_slots(w, err);
+    if (st == INFERD_OK) st = open_core(w, err);
     if (st != INFERD_OK) {
         world_destroy(w);
         return st;
@@ -297,14 +260,10 @@ inferd_status world_create(const world_options *options, world **out, inferd_err
 
 void world_destroy(world *w) {
     if (w == NULL) return;
-    for (uint32_t i = 0; w->cores != NULL && i < w->options.n_devices; i++) {
-        core *c = &w->cores[i].core;
-        if (c->opened) core_end(c);
-        core_deinit(c);
-        free(w->cores[i].next_arrival);
-        watch_destroy(w->cores[i].watch);
-    }
-    free(w->cores);
+    if (w->core.opened) core_end(&w->core);
+    core_deinit(&w->core);
+    free(w->next_arrival);
+    watch_destroy(w->watch);
     free(w->records);
     free(w->retries);
     free(w->ends_us);
@@ -349,16 +308,6 @@ static gen_request *make_request(const world *w, const workload_request *r) {
     if (q->prompt != NULL) return q;
     free(q);
     return NULL;
-}
-
-static uint32_t choose_device(const world *w, uint32_t model_idx) {
-    const world_model *m = &w->options.models[model_idx];
-    uint32_t best = m->device_idx;
-    for (uint32_t i = 1; i < m->n_replicas; i++) {
-        uint32_t d = (m->device_idx + i) % w->options.n_devices;
-        if (w->cores[d].n_unfinished < w->cores[best].n_unfinished) best = d;
-    }
-    return best;
 }
 
 static world_record *add_record(world *w, inferd_err *err) {
@@ -446,8 +395,6 @@ static inferd_status deliver(world *w, const workload_request *r, uint64_t now_u
     if (r->model_idx >= w->options.n_models)
         return inferd_fail(err, INFERD_EINVAL, "a request for model index %u, there are %u models",
                            r->model_idx, w->options.n_models);
-    uint32_t device_idx = choose_device(w, r->model_idx);
-    world_core *c = &w->cores[device_idx];
     bool again = r->idx < w->n_records, enters = true;
     world_record *record = again ? &w->records[r->idx] : add_record(w, err);
     if (record == NULL) return err->status;
@@ -460,102 +407,57 @@ static inferd_status deliver(world *w, const workload_request *r, uint64_t now_u
                                            .end = STATS_UNFINISHED},
                                  .model_idx = r->model_idx,
                                  .tenant_idx = r->tenant_idx,
-                                 .prio = r->prio,
-                                 .device_idx = device_idx};
+                                 .prio = r->prio};
     inferd_status st = enter(w, r, now_us, record, &enters, err);
     if (st != INFERD_OK || !enters) return st;
     gen_request *q = make_request(w, r);
     if (q == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a request");
-    record->device_idx = device_idx; // of the attempt that was admitted
-    c->n_unfinished++;
     w->n_unfinished++;
-    if (c->watch != NULL)
-        watch_arrive(c->watch, r->tenant_idx, r->model_idx, (gen_class)r->prio,
-                     c->device->clock_us);
-    sched_submit(c->core.sched, q, c->device->clock_us);
+    if (w->watch != NULL)
+        watch_arrive(w->watch, r->tenant_idx, r->model_idx, (gen_class)r->prio,
+                     w->device->clock_us);
+    sched_submit(w->core.sched, q, w->device->clock_us);
     return INFERD_OK;
 }
 
 /* ---- time ---- */
 
-/* The core with the earliest clock, of those that have work or may get some; NULL: none. */
-static world_core *last_in_time(const world *w, bool more) {
-    world_core *last = NULL;
-    for (uint32_t i = 0; i < w->options.n_devices; i++) {
-        world_core *c = &w->cores[i];
-        if (!more && c->n_unfinished == 0) continue;
-        if (last == NULL || c->device->clock_us < last->device->clock_us) last = c;
-    }
-    return last;
+/* Like the engine's sleep: until something can happen. */
+static void wait_until(world *w, uint64_t next_arrival_us) {
+    uint64_t from_us = w->device->clock_us, until_us = core_sleep_until_us(&w->core, from_us);
+    until_us = u64_min(until_us, u64_min(sim_device_next_us(w->device), next_arrival_us));
+    w->device->clock_us = u64_max(until_us, from_us + 1);
+    core_idle(&w->core, from_us, w->device->clock_us);
 }
 
-/* Sets all clocks to the latest one; the difference is idle time. */
-static uint64_t align_clocks(world *w) {
-    uint64_t at_us = 0;
-    for (uint32_t i = 0; i < w->options.n_devices; i++)
-        if (w->cores[i].device->clock_us > at_us) at_us = w->cores[i].device->clock_us;
-    for (uint32_t i = 0; i < w->options.n_devices; i++) {
-        world_core *c = &w->cores[i];
-        core_idle(&c->core, c->device->clock_us, at_us);
-        c->device->clock_us = at_us;
-    }
-    return at_us;
-}
-
-/* Like the engine's sleep: until something can happen, or waiting requests are looked at again. */
-static void wait_until(world_core *c, uint64_t next_arrival_us) {
-    core *k = &c->core;
-    uint64_t from_us = c->device->clock_us, until_us = core_next_us(k);
-    uint64_t device_us = sim_device_next_us(c->device);
-    sched_counters n;
-    sched_count(k->sched, &n);
-    if (n.n_running + n.n_waiting > n.n_paused) {
-        uint64_t again_us = from_us + k->options.limits.starvation_us;
-        uint64_t slice_us = from_us + k->options.residency.slice_us / 4;
-        if (again_us < until_us) until_us = again_us;
-        if (slice_us < until_us) until_us = slice_us;
-    }
-    if (device_us < until_us) until_us = device_us;
-    if (next_arrival_us < until_us) until_us = next_arrival_us;
-    if (until_us <= from_us) until_us = from_us + 1;
-    c->device->clock_us = until_us;
-    core_idle(k, from_us, until_us);
-}
-
-static void verify(world_core *c, inferd_err *err) {
-    world *w = c->world;
-    if (w->failure.status != INFERD_OK || core_verify(&c->core, err) == INFERD_OK) return;
-    inferd_context(err, "device %d, iteration %llu", (int)(c - w->cores),
-                   (unsigned long long)c->n_iterations);
+static void verify(world *w, inferd_err *err) {
+    if (w->failure.status != INFERD_OK || core_verify(&w->core, err) == INFERD_OK) return;
+    inferd_context(err, "iteration %llu", (unsigned long long)w->n_iterations);
     w->failure = *err;
 }
 
-static bool iterate(world_core *c, inferd_err *err) {
-    uint32_t verify_iterations = c->world->options.verify_iterations;
-    sim_device_look(c->device);
-    bool any = core_iterate(&c->core);
-    if (c->watch != NULL) look_at_models(c);
-    sched_flush(c->core.sched, UINT32_MAX);
-    c->n_iterations++;
-    if (verify_iterations > 0 && c->n_iterations % verify_iterations == 0) verify(c, err);
+static bool iterate(world *w, inferd_err *err) {
+    uint32_t verify_iterations = w->options.verify_iterations;
+    sim_device_look(w->device);
+    bool any = core_iterate(&w->core);
+    if (w->watch != NULL) look_at_models(w);
+    sched_flush(w->core.sched, UINT32_MAX);
+    w->n_iterations++;
+    if (verify_iterations > 0 && w->n_iterations % verify_iterations == 0) verify(w, err);
     return any;
 }
 
 /* Eager models come up before the first request. */
 static inferd_status settle(world *w, inferd_err *err) {
     uint64_t bound_us = (uint64_t)WORLD_SETTLE_S_MAX * 1000000;
-    for (uint32_t i = 0; i < w->options.n_devices; i++) {
-        world_core *c = &w->cores[i];
-        while (w->options.settle && !c->core.settled && c->device->clock_us < bound_us &&
-               w->failure.status == INFERD_OK)
-            if (!iterate(c, err) && !c->core.settled) wait_until(c, bound_us);
-    }
-    w->begin_us = align_clocks(w);
+    while (!w->core.settled && w->device->clock_us < bound_us && w->failure.status == INFERD_OK)
+        if (!iterate(w, err) && !w->core.settled) wait_until(w, bound_us);
+    w->begin_us = w->device->clock_us;
     if (w->failure.status != INFERD_OK) *err = w->failure;
     return w->failure.status;
 }
 
-/* On the devices' clocks.  If a returning client and a new one come at the same time, the returning
+/* On the device's clock.  If a returning client and a new one come at the same time, the returning
  * one is first.  UINT64_MAX: no arrival is left. */
 static uint64_t next_arrival_us(const world *w, bool more, const workload_request *next) {
     uint64_t at_us = more ? w->begin_us + next->arrival_us : UINT64_MAX;
@@ -574,53 +476,26 @@ inferd_status world_run(world *w, workload *load, inferd_err *err) {
     workload_request next;
     bool more = workload_next(load, &next);
     uint64_t last_us = w->begin_us; // newest arrival
-    while (w->failure.status == INFERD_OK) {
-        world_core *c = last_in_time(w, more || w->n_retries > 0);
-        if (c == NULL) break;
+    while (w->failure.status == INFERD_OK && (more || w->n_retries + w->n_unfinished > 0)) {
         uint64_t next_us;
-        while ((next_us = next_arrival_us(w, more, &next)) <= c->device->clock_us) {
+        while ((next_us = next_arrival_us(w, more, &next)) <= w->device->clock_us) {
             bool again = w->n_retries > 0 && w->begin_us + w->retries[0].at_us == next_us;
             workload_request r = again ? pop_retry(w).request : next;
             if ((st = deliver(w, &r, next_us - w->begin_us, err)) != INFERD_OK) return st;
             last_us = next_us;
             if (!again) more = workload_next(load, &next);
         }
-        if (next_us == UINT64_MAX && c->device->clock_us >= last_us + drain_us) break;
-        if (!iterate(c, err)) wait_until(c, next_us != UINT64_MAX ? next_us : last_us + drain_us);
+        if (next_us == UINT64_MAX && w->device->clock_us >= last_us + drain_us) break;
+        if (!iterate(w, err)) wait_until(w, next_us != UINT64_MAX ? next_us : last_us + drain_us);
     }
-    w->end_us = align_clocks(w);
-    for (uint32_t i = 0; i < w->options.n_devices && w->options.verify_iterations > 0; i++)
-        verify(&w->cores[i], err);
+    w->end_us = w->device->clock_us;
+    if (w->options.verify_iterations > 0) verify(w, err);
     if (w->failure.status == INFERD_OK) return INFERD_OK;
     *err = w->failure;
     return err->status;
 }
 
 /* ---- figures ---- */
-
-static void add_core(world_usage *out, const world_core *c) {
-    const core *k = &c->core;
-    sched_counters n;
-    sched_count(k->sched, &n);
-    out->wall_us += c->device->clock_us - k->usage.opened_us;
-    out->step_us += k->usage.step_us;
-    out->load_us += k->usage.load_us;
-    out->idle_us += k->usage.idle_us;
-    out->n_steps += c->device->n_steps;
-    out->n_rows += c->device->n_rows;
-    out->copied_us += c->device->copied_us;
-    out->n_preemptions += n.n_preemptions;
-    for (uint32_t i = 0; i < k->models.n; i++) {
-        const resident *m = &k->models.slots[i];
-        out->n_loads += m->n_loads;
-        out->n_stages += m->n_stages;
-        out->waited.queue_us += m->parts_sum.queue_us;
-        out->waited.reclaim_us += m->parts_sum.reclaim_us;
-        out->waited.stage_us += m->parts_sum.stage_us;
-        out->waited.load_us += m->parts_sum.load_us;
-        for (int e = 0; e < ENGINE_EVICT_CAUSES; e++) out->n_evictions[e] += m->n_evictions[e];
-    }
-}
 
 /* Every field is a 64-bit counter that only grows. */
 static void subtract(world_usage *a, const world_usage *b) {
@@ -631,8 +506,26 @@ static void subtract(world_usage *a, const world_usage *b) {
 _Static_assert(sizeof(world_usage) % sizeof(uint64_t) == 0, "all fields are 64 bits");
 
 void world_sum(const world *w, world_usage *out) {
-    *out = (world_usage){0};
-    for (uint32_t i = 0; i < w->options.n_devices; i++) add_core(out, &w->cores[i]);
+    const core *k = &w->core;
+    sched_counters n;
+    sched_count(k->sched, &n);
+    *out = (world_usage){.wall_us = w->device->clock_us - k->usage.opened_us,
+                         .step_us = k->usage.step_us,
+                         .load_us = k->usage.load_us,
+                         .idle_us = k->usage.idle_us,
+                         .n_steps = w->device->n_steps,
+                         .n_rows = w->device->n_rows,
+                         .copied_us = w->device->copied_us,
+                         .n_preemptions = n.n_preemptions};
+    for (uint32_t i = 0; i < k->models.n; i++) {
+        const resident *m = &k->models.slots[i];
+        out->n_loads += m->n_loads;
+        out->n_stages += m->n_stages;
+        out->waited.queue_us += m->parts_sum.queue_us;
+        out->waited.stage_us += m->parts_sum.stage_us;
+        out->waited.load_us += m->parts_sum.load_us;
+        for (int e = 0; e < ENGINE_EVICT_CAUSES; e++) out->n_evictions[e] += m->n_evictions[e];
+    }
     subtract(out, &w->before);
 }
 

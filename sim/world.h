@@ -1,18 +1,14 @@
-/* world.h - cores with simulated devices, a workload, and the record of each request.
+/* world.h - a core with a simulated device, a workload, and the record of each request.
  *
- * The cores are those of the daemon: the same object files plan steps, take pages and bring models
- * up.  What the daemon's engine does around a core (deliver submitted requests, iterate, publish
- * events, sleep) is done here in virtual time:
+ * The core is that of the daemon: the same object files plan steps, take pages and bring models up.
+ * What the daemon's engine does around it (deliver submitted requests, iterate, publish events,
+ * sleep) is done here in virtual time:
  *
- *     iterate  the core with the earliest clock; the first of equals
- *     deliver  every arrival up to that clock, to its core
+ *     deliver  every arrival up to the device's clock
+ *     iterate  the core
  *     sleep    nothing to do: the clock goes to the next arrival, deadline, or event of the device
  *
- * So devices compute in parallel in virtual time, and no core ever gets a request from its past.
  * The same options and workload give the same records, to the byte.
- *
- * A model is on n_replicas neighbouring devices from device_idx on; a request goes to the one with
- * the fewest unfinished requests, the first of equals.
  *
  * Prompts are token ids, and no two begin alike: no request uses or leaves cached blocks.
  *
@@ -29,7 +25,6 @@
 #include "workload.h"
 
 enum {
-    WORLD_DEVICES_MAX = 64,
     WORLD_RECORDS_MAX = 1 << 26,
     WORLD_SETTLE_S_MAX = 3600,     // bring-up of eager models before the first arrival
     WORLD_DRAIN_S_MAX = 600,       // after the last arrival
@@ -55,20 +50,17 @@ typedef struct world_future {
 typedef struct world_model {
     sim_model sim;
     model_policy policy;
-    uint32_t device_idx, n_replicas;
 } world_model;
 
 typedef struct world_options {
     const sim_preset *preset;
-    uint32_t n_devices;
     const world_model *models; // [n_models] borrowed
     uint32_t n_models;
     const tenant_policy *tenants; // [n_tenants] borrowed; NULL: no tenant has a guarantee
     uint32_t n_tenants;           // 0: as one; `watched` needs the true number
-    bool watched;                 // with a watch.h for each device
+    bool watched;                 // with a watch.h
     sched_limits sched;           // depth is the device's own
     residency_limits residency;
-    bool settle; // eager models come up before the first arrival, as far as there is room
     uint32_t verify_iterations; // iterations of a core between two consistency checks; a check also
                                 // follows at the end. 0: never
     bool told;      // requests pass their targets to the scheduler; else only the figures use them
@@ -81,7 +73,7 @@ typedef struct world_options {
 /* One offered request. */
 typedef struct world_record {
     stats_request stats; // times since begin_us
-    uint32_t model_idx, tenant_idx, prio, device_idx;
+    uint32_t model_idx, tenant_idx, prio;
     uint32_t n_preempted;
     uint32_t n_emitted; // tokens so far
     queue_slot qslot;
@@ -101,45 +93,36 @@ typedef struct world_retry {
     workload_request request;
 } world_retry;
 
-typedef struct world world;
-
-typedef struct world_core {
-    world *world;
-    core core;
-    sim_device *device; // owned by the core
-    uint64_t n_unfinished;
-    uint64_t n_iterations;
-    watch *watch;         // owned; NULL: not watched
-    size_t *next_arrival; // [n_models] into world_future; owned; NULL: not needed
-} world_core;
-
-/* Sums over the devices. */
 typedef struct world_usage {
-    uint64_t wall_us, step_us, load_us, idle_us; // wall: of all devices together
+    uint64_t wall_us, step_us, load_us, idle_us;
     uint64_t n_steps, n_rows, n_loads, n_stages, n_preemptions;
     uint64_t n_evictions[ENGINE_EVICT_CAUSES];
     uint64_t copied_us;   // copy engines busy
     engine_switch waited; // parts of all loads that requests waited for
 } world_usage;
 
-struct world {
+typedef struct world {
     world_options options;
-    world_core *cores;     // [n_devices] owned
+    core core;
+    sim_device *device; // owned by the core
+    uint64_t n_iterations;
+    watch *watch;          // owned; NULL: not watched
+    size_t *next_arrival;  // [n_models] into world_future; owned; NULL: not needed
     world_record *records; // [n_records] owned
     size_t n_records, capacity;
     size_t n_unfinished;
     uint64_t begin_us,
-        end_us;              // of the run: first possible arrival, and the end of the last request
-    queue_slots queue_slots; // of all devices together
-    size_t n_told_open;      // clients that were told a time and have not come back
-    uint64_t *ends_us;       // [n_ends] when open slots came free, since begin_us; owned
+        end_us; // of the run: first possible arrival, and the end of the last request
+    queue_slots queue_slots;
+    size_t n_told_open; // clients that were told a time and have not come back
+    uint64_t *ends_us;  // [n_ends] when open slots came free, since begin_us; owned
     size_t n_ends, ends_capacity;
     world_retry *retries; // [n_retries] a heap by time; owned
     size_t n_retries, retries_capacity;
     inferd_err failure; // status OK: no failure
     sim_model *sims;    // [n_models] owned
     world_usage before; // sums at begin_us
-};
+} world;
 
 /* The daemon's defaults, without a configuration. */
 void world_options_init(world_options *o, const sim_preset *preset);

@@ -49,7 +49,7 @@ static workload_spec spec_of(workload_kind kind, uint64_t seed, uint64_t seconds
     workload_spec_init(&s, kind);
     s.seed = seed;
     s.duration_us = seconds * SECOND;
-    if (kind == WORKLOAD_TRACE) s.traces[s.n_traces++] = &TINY;
+    if (kind == WORKLOAD_TRACE) s.rows = &TINY;
     return s;
 }
 
@@ -116,7 +116,7 @@ static void requests_come_in_order_and_within_bounds(void) {
         workload_spec s = spec_of((workload_kind)kind, 11, 200);
         s.prompt_max = 300, s.output_max = 200;
         s.lengths = LENGTHS_CODE; // one output in a hundred is drawn below half a token
-        if (kind == WORKLOAD_TRACE) s.traces[0] = &EMPTY;
+        if (kind == WORKLOAD_TRACE) s.rows = &EMPTY;
         uint32_t n_tenants = kind == WORKLOAD_ADV ? ADV_TENANTS : kind == WORKLOAD_PRE ? 2 : 1;
         drawn d = draw_all(&s);
         for (size_t i = 0; i < d.n; i++) {
@@ -380,48 +380,6 @@ static void a_trace_is_replayed_at_a_factor(void) {
     free(d.r);
 }
 
-static void a_thinned_trace_repeats_and_keeps_its_rows(void) {
-    static trace_row other_rows[] = {{0, 1, 1}, {500000000, 2, 2}};
-    static const trace OTHER = {.rows = other_rows, .n = 2};
-    workload_spec s = spec_of(WORKLOAD_MIX_Z, 1, 28);
-    s.traces[0] = &TINY;
-    s.n_traces = 1;
-    s.n_models = 3;
-    drawn d = draw_all(&s);
-    EXPECT_EQ(d.n, 14); // 12 s and a mean gap of 2 s, twice
-    for (size_t i = 0; i < d.n; i++) {
-        EXPECT_EQ(d.r[i].arrival_us, tiny_rows[i % 7].at_ns / 1000 + i / 7 * 14 * SECOND);
-        EXPECT_EQ(d.r[i].n_prompt, tiny_rows[i % 7].n_prompt);
-    }
-    free(d.r);
-    s.traces[s.n_traces++] = &OTHER; // two a second, for ever
-    s.duration_us = 14000 * SECOND;
-    d = draw_all(&s);
-    EXPECT_EQ(d.n, 7000 + 28000);
-    EXPECT_NEAR(slope_of(&d, 3), -1, 0.03);
-    for (size_t i = 0; i < d.n; i++)
-        EXPECT_EQ(d.r[i].n_output, d.r[i].n_prompt < 10 ? d.r[i].n_prompt : d.r[i].n_prompt * 10);
-    free(d.r);
-}
-
-static void rows_are_drawn_whole(void) {
-    static trace_row other_rows[] = {{0, 80, 800}};
-    static const trace OTHER = {.rows = other_rows, .n = 1};
-    workload_spec s = spec_of(WORKLOAD_MIX_M, 6, 40000);
-    s.rate_per_s = 0.1;
-    s.lengths = LENGTHS_TRACE;
-    s.traces[0] = &TINY, s.traces[1] = &OTHER;
-    s.n_traces = 2;
-    drawn d = draw_all(&s);
-    size_t n_of[9] = {0};
-    for (size_t i = 0; i < d.n; i++) {
-        EXPECT_EQ(d.r[i].n_output, d.r[i].n_prompt * 10);
-        n_of[d.r[i].n_prompt / 10]++;
-    }
-    for (int i = 1; i <= 8; i++) EXPECT_NEAR((double)n_of[i] / (double)d.n, 0.125, 0.01);
-    free(d.r);
-}
-
 static int by_value(const void *a, const void *b) {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     return x < y ? -1 : x > y;
@@ -617,19 +575,8 @@ static void a_wrong_field_is_named(void) {
     s.n_models = 1;
     refused(&s, "workload: n_models is 1, expected 2 to 4096");
     s = spec_of(WORKLOAD_TRACE, 1, 10);
-    s.n_traces = 0;
+    s.rows = NULL;
     refused(&s, "workload: a workload of kind trace needs a trace");
-    s = spec_of(WORKLOAD_TRACE, 1, 10);
-    s.traces[s.n_traces++] = &TINY;
-    refused(&s, "workload: 2 traces, a workload of kind trace is a single one");
-    s = spec_of(WORKLOAD_MIX_M, 1, 10);
-    s.lengths = LENGTHS_TRACE;
-    refused(&s, "workload: lengths of a trace need a trace");
-    static trace_row one[] = {{0, 1, 1}};
-    static const trace SHORT = {.rows = one, .n = 1};
-    s = spec_of(WORKLOAD_MIX_Z, 1, 10);
-    s.traces[s.n_traces++] = &SHORT;
-    refused(&s, "workload: trace 0 takes no time, so it cannot be repeated");
 }
 
 static const test_case cases[] = {
@@ -646,8 +593,6 @@ static const test_case cases[] = {
     TEST(rare_requests_keep_their_rate),
     TEST(activity_is_stationary_from_the_start),
     TEST(a_trace_is_replayed_at_a_factor),
-    TEST(a_thinned_trace_repeats_and_keeps_its_rows),
-    TEST(rows_are_drawn_whole),
     TEST(lengths_have_mean_and_p99_of_the_azure_traces),
     TEST(the_victim_sends_the_same_under_attack),
     TEST(attacks_are_what_they_say),

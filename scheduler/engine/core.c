@@ -323,6 +323,15 @@ uint64_t core_next_us(const core *c) {
     return models_us < next_us ? models_us : next_us;
 }
 
+uint64_t core_sleep_until_us(const core *c, uint64_t from_us) {
+    sched_counters n;
+    uint64_t until_us = core_next_us(c);
+    sched_count(c->sched, &n);
+    if (n.n_running + n.n_waiting <= n.n_paused) return until_us;
+    until_us = u64_min(until_us, from_us + c->options.limits.starvation_us);
+    return u64_min(until_us, from_us + c->options.residency.slice_us / 4);
+}
+
 void core_idle(core *c, uint64_t from_us, uint64_t to_us) {
     add_usage_until(c, &c->usage.host_us, from_us);
     add_usage_until(c, &c->usage.idle_us, to_us);

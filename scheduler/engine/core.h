@@ -91,6 +91,10 @@ inferd_status core_open(core *c, inferd_err *err);
 bool core_iterate(core *c); // false: there was nothing to do
 /* The next time at which core_iterate may have work without a wake; UINT64_MAX: none. */
 uint64_t core_next_us(const core *c);
+/* The time until which a core that found nothing to do at from_us may sleep.  Besides, requests
+ * that wait for pages are looked at again when the starvation floor may have moved them, or when a
+ * time slice of models may end. */
+uint64_t core_sleep_until_us(const core *c, uint64_t from_us);
 void core_idle(core *c, uint64_t from_us, uint64_t to_us); // nothing was done in [from_us, to_us)
 void core_set_policy(core *c, const sched_limits *limits); // from the next iteration on
 void core_end(core *c); // finish the steps on their way, end every sequence, detach every model

@@ -410,23 +410,13 @@ static bool engine_step(engine *e) {
 
 /* Waits for a message, a deadline, or room in the outbox. */
 static void wait_for_work(engine *e) {
-    sched_counters c;
     core *k = &e->core;
-    sched_count(k->sched, &c);
-    uint64_t until_us = core_next_us(k), from_us = clock_now_us();
+    uint64_t from_us = clock_now_us(), until_us = core_sleep_until_us(k, from_us);
     core_idle(k, from_us, from_us);
     publish_slots(e, true);
     publish_usage(e);
     atomic_store(&e->idle_since_us, k->usage.until_us);
     pulse_at(PULSE_REST, "park");
-    /* Requests that wait for pages are looked at again when the starvation floor may have moved
-     * them, or when a time slice of models may end. */
-    if (c.n_running + c.n_waiting > c.n_paused) {
-        uint64_t again_us = from_us + k->options.limits.starvation_us;
-        uint64_t slice_us = from_us + k->options.residency.slice_us / 4;
-        if (again_us < until_us) until_us = again_us;
-        if (slice_us < until_us) until_us = slice_us;
-    }
     pthread_mutex_lock(&e->mutex);
     e->outbox_blocked = sched_n_unsent(k->sched) > 0 || outbox_room(e) < k->step_events_max;
     while (!e->signalled &&
