@@ -87,19 +87,12 @@ static bool iterate(yard *y) {
 
 static void tell_states(yard *y, check_invariant what, const char *why) {
     char text[CHECK_TEXT_BYTES];
-    int n = snprintf(text, sizeof text, "%s; models", why);
+    int n = snprintf(text, sizeof text, "%s; %u requests, %u pages free; models", why, y->n_alive,
+                     pool_n_device_free(&y->core.pool));
     for (uint32_t i = 0; i < y->n_models && (size_t)n < sizeof text; i++)
         n += snprintf(text + n, sizeof text - (size_t)n, " %u:%s/%u", i,
                       y->slots[i].used ? yard_state_names[state_of(y, i)] : "-",
                       pool_held(&y->core.pool.owners[i]));
-    if ((size_t)n < sizeof text)
-        n += snprintf(text + n, sizeof text - (size_t)n, ", %u free; requests",
-                      pool_n_device_free(&y->core.pool));
-    for (uint64_t id = 1; id <= y->n_requests && (size_t)n < sizeof text; id++)
-        if (y->requests[id].is_alive)
-            n += snprintf(text + n, sizeof text - (size_t)n, " %llu (model %u, %u of %u)", (ull)id,
-                          y->requests[id].copy->model_idx, y->requests[id].n_tokens,
-                          y->requests[id].n_expected);
     yard_fail_if(y, true, what, "%s", text);
 }
 

@@ -248,7 +248,6 @@ static void note_served(yard *y, const step *st) {
         q->served_us = now(y);
         q->steps_then = y->n_steps;
     }
-    y->model_served_us[st->model_idx] = now(y);
 }
 
 /* A sequence must find no bytes of another tenant behind its computed positions.  Its tenant

@@ -71,9 +71,8 @@ static void submit(yard *y, gen_request *r) {
     r->arrival_us = now(y);
     yard_expect(q);
     y->n_alive++;
-    yard_say(y, "submit %llu: model %u class %d, prompt %u, output %u%s", (ull)r->id, r->model_idx,
-             (int)r->prio, r->n_prompt, r->max_tokens,
-             r->deadline_us != 0 || r->queue_deadline_us != 0 ? ", deadline" : "");
+    yard_say(y, "submit %llu: model %u class %d, prompt %u, output %u", (ull)r->id, r->model_idx,
+             (int)r->prio, r->n_prompt, r->max_tokens);
     sched_submit(y->core.sched, r, now(y));
 }
 
@@ -114,8 +113,7 @@ static void change_tenant(yard *y) {
     if (chance(y, 30)) p.share = (share_spec){(share_policy)below(y, 3), 5 + below(y, 30), 1};
     if (chance(y, 30)) p.min_bytes = (uint64_t)(1 + below(y, 8)) * PAGE_BYTES;
     if (chance(y, 30)) p.max_bytes = p.min_bytes + (uint64_t)(1 + below(y, 12)) * PAGE_BYTES;
-    yard_say(y, "tenant %u: share %d of %u, min %llu, max %llu", idx, (int)p.share.policy,
-             p.share.percent, (ull)p.min_bytes / PAGE_BYTES, (ull)p.max_bytes / PAGE_BYTES);
+    yard_say(y, "tenant %u: share %d of %u", idx, (int)p.share.policy, p.share.percent);
     yard_fail_if(y, sched_set_tenant(y->core.sched, idx, &p, now(y), &err) != INFERD_OK,
                  CHECK_STATES, "tenant %u: %s", idx, err.text);
 }

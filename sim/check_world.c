@@ -49,9 +49,8 @@ void yard_add_model(yard *y, uint32_t idx, const model_policy *policy, uint32_t 
                   .same_as = same_as == DEVICE_OWN ? idx : same_as};
     if (same_as != DEVICE_OWN) fresh.weight_pages = y->slots[same_as].weight_pages;
     *s = fresh;
-    yard_say(y, "attach %u: %u pages, class %d, %u a block, pin %d, min %llu%s", idx,
-             s->weight_pages, (int)policy->prio, s->kv.block_tokens, (int)policy->pin,
-             (ull)policy->min_bytes / PAGE_BYTES, same_as != DEVICE_OWN ? ", shared" : "");
+    yard_say(y, "attach %u: %u pages, class %d, pin %d", idx, s->weight_pages, (int)policy->prio,
+             (int)policy->pin);
     residency_attach(&y->core.models, idx, NULL, same_as, policy, now(y));
     if (y->core.models.slots[idx].state == MODEL_FAILED) // it has no guarantee, and needs none
         s->policy.min_bytes = s->policy.max_bytes = 0;
@@ -62,9 +61,7 @@ void yard_set_policy(yard *y, uint32_t idx, const model_policy *policy) {
     inferd_err err = {0};
     residency *m = &y->core.models;
     if (residency_set_policy(m, idx, policy, now(y), &err) != INFERD_OK) return;
-    yard_say(y, "policy of %u: class %d, pin %d, min %llu, max %llu", idx, (int)policy->prio,
-             (int)policy->pin, (ull)policy->min_bytes / PAGE_BYTES,
-             (ull)policy->max_bytes / PAGE_BYTES);
+    yard_say(y, "policy of %u: class %d, pin %d", idx, (int)policy->prio, (int)policy->pin);
     y->slots[idx].policy = *policy;
 }
 
@@ -166,8 +163,7 @@ bool yard_make(yard *y) {
     y->step_trouble_permille = y->theme == THEME_STORM && chance(y, 30) ? 1 + below(y, 10) : 0;
     y->may_lose = chance(y, 10);
     make_limits(y, &limits, &models);
-    yard_set_texts(chance(y, 50),
-                   0); // memory 1: texts repeat themselves, and draft tokens are right
+    yard_set_texts(chance(y, 50), 0); // 1: texts repeat themselves, draft tokens are right
     y->jumped_us = 1000000;
     core_options o = {.device = yard_device(y, chance(y, 50)),
                       .limits = limits,
@@ -184,11 +180,9 @@ bool yard_make(yard *y) {
     bool opens =
         core_init(&y->core, &o, &err) == INFERD_OK && core_open(&y->core, &err) == INFERD_OK;
     if (yard_fail_if(y, !opens, CHECK_BOOKS, "opening: %s", err.text)) return false;
-    yard_say(y,
-             "seed: %s, %u pages and %u of the host %s, depth %u, %u models, %u running, drafts %u",
-             yard_theme_names[y->theme], y->fake.n_pages, y->fake.n_host_pages,
-             y->fake.apart ? "apart" : "in one memory", y->fake.depth, y->n_models,
-             limits.running_max, limits.draft_tokens);
+    yard_say(y, "%s: %u pages, %u of the host %s, depth %u, %u models", yard_theme_names[y->theme],
+             y->fake.n_pages, y->fake.n_host_pages, y->fake.apart ? "apart" : "in one memory",
+             y->fake.depth, y->n_models);
     make_models(y);
     return true;
 }

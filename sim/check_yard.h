@@ -147,14 +147,12 @@ typedef struct yard {
     uint64_t n_launches, n_steps;
     uint32_t trouble_percent, step_trouble_permille;
     bool may_lose, is_lost;
-    bool ranks, guesses;
+    bool ranks;
     uint64_t iteration_began_us;
     uint64_t n_drafted, n_right_min, n_right_max, n_done;
-    uint64_t tokens_before;
     core_usage usage;
     sched_counters counters;
     uint64_t next_urgent_us;
-    uint64_t model_served_us[MODELS_MAX];
 
     bool trace;
     check_result *out;

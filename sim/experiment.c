@@ -4,12 +4,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "options.h"
-
 enum {
     CAPACITY_S = 240,       // with an endless queue
     CAPACITY_WARMUP_S = 60, // of that, not counted
     BASE_S_MIN = 600,
+    SLO_SCALE = 5, // times the dedicated device: targets of requests
     /* For the dedicated device: targets do not change with the daemon's defaults. */
     REFERENCE_PACE_MS = 25,
     REFERENCE_STEP_TOKENS = 512
@@ -25,16 +24,14 @@ const char *const experiment_names[EXPERIMENTS] = {"mix",  "shares", "models",
 void experiment_init(experiment *e, experiment_kind kind) {
     *e = (experiment){.kind = kind,
                       .preset = sim_preset_find("h100-80"),
+                      .shape = sim_shape_find("8b"),
                       .mix = WORKLOAD_MIX_M,
                       .lengths = LENGTHS_CONV,
                       .n_seeds = FIGURES_SEEDS_MIN,
                       .seed0 = 1,
                       .seconds = 600,
                       .lambda = -1,
-                      .zipf = -1,
-                      .cv = -1,
                       .rate_factor = 1,
-                      .slo_scale = 5,
                       .host_gb = -1,
                       .verify_iterations = WORLD_VERIFY_ITERATIONS,
                       .attacks = ATTACK_ALL};
@@ -61,8 +58,6 @@ static void fill_load(const experiment *e, workload_spec *out, uint64_t seed) {
     out->slo_tpot_us = e->tpot_us;
     if (e->n_models > 0) out->n_models = e->n_models;
     if (e->lambda >= 0) out->rate_per_s = e->lambda;
-    if (e->zipf >= 0) out->zipf = e->zipf;
-    if (e->cv >= 0) out->cv = e->cv;
     if (e->n_tenants > 0) out->n_tenants = e->n_tenants;
     out->attacks = e->attacks;
     if (e->no_backlog) out->pre_backlog = 0;
@@ -330,18 +325,6 @@ inferd_status experiment_dedicated(const experiment *e, figures *f, dedicated *o
     return INFERD_OK;
 }
 
-/* Fails if the target does not fit 32 bits or is below 1 us. */
-static inferd_status scale_target(const char *name, uint64_t base_us, double scale, uint32_t *out,
-                                  inferd_err *err) {
-    double us = (double)base_us * scale;
-    if (us >= 1 && us <= UINT32_MAX) {
-        *out = (uint32_t)us;
-        return INFERD_OK;
-    }
-    return inferd_fail(err, INFERD_EINVAL, "--slo-scale is %g: a %s of %g ms, expected 0.001 to %g",
-                       scale, name, us / 1e3, (double)UINT32_MAX / 1e3);
-}
-
 inferd_status experiment_targets(experiment *e, figures *f, const dedicated *base,
                                  inferd_err *err) {
     dedicated measured;
@@ -352,10 +335,8 @@ inferd_status experiment_targets(experiment *e, figures *f, const dedicated *bas
         st = experiment_dedicated(e, f, &measured, err);
         base = &measured;
     }
-    if (st == INFERD_OK && e->ttft_us == 0)
-        st = scale_target("TTFT", base->ttft_us, e->slo_scale, &e->ttft_us, err);
-    if (st == INFERD_OK && e->tpot_us == 0 && base->tpot_us > 0)
-        st = scale_target("TPOT", base->tpot_us, e->slo_scale, &e->tpot_us, err);
+    if (st == INFERD_OK && e->ttft_us == 0) e->ttft_us = (uint32_t)(SLO_SCALE * base->ttft_us);
+    if (st == INFERD_OK && e->tpot_us == 0) e->tpot_us = (uint32_t)(SLO_SCALE * base->tpot_us);
     if (st != INFERD_OK || f == NULL) return st;
     figures_note(f, "targets", "ttft_ms", figures_number(e->ttft_us / 1e3));
     figures_note(f, "targets", "tpot_ms", figures_number(e->tpot_us > 0 ? e->tpot_us / 1e3 : NAN));
@@ -430,7 +411,7 @@ void experiment_set(figures *f, const char *group, uint32_t seed_idx, const run_
     const world_usage *a = &r->usage;
     const request_figures *q = &r->all;
     const stats_attained *n = &q->attained;
-    double n_loads = a->n_loads > 0 ? (double)a->n_loads : NAN, wall_us = (double)a->wall_us;
+    double wall_us = (double)a->wall_us;
     const figure_row rows[] = {
         {"offered", "1/s", 3, (double)n->n_offered / r->offered_s},
         {"attainment", "%", 2, 100 * stats_attainment(n)},
@@ -453,9 +434,6 @@ void experiment_set(figures *f, const char *group, uint32_t seed_idx, const run_
         {"evicted, idle", "1/min", 2, per_min(a->n_evictions[ENGINE_EVICT_PRESSURE], r)},
         {"evicted, lower class", "1/min", 2, per_min(a->n_evictions[ENGINE_EVICT_CLASS], r)},
         {"evicted, turns", "1/min", 2, per_min(a->n_evictions[ENGINE_EVICT_SLICE], r)},
-        {"a load waits, queue", "ms", 1, (double)a->waited.queue_us / n_loads / 1e3},
-        {"a load waits, stage", "ms", 1, (double)a->waited.stage_us / n_loads / 1e3},
-        {"a load waits, copy", "ms", 1, (double)a->waited.load_us / n_loads / 1e3},
         {"preempted", "1/min", 2, per_min(a->n_preemptions, r)},
         {"device computes", "%", 1, experiment_percent((double)a->step_us, wall_us)},
         {"kept from it by loads", "%", 2, experiment_percent((double)a->load_us, wall_us)},

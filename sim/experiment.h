@@ -49,12 +49,9 @@ typedef struct experiment {
     uint32_t step_tokens; // most rows of a step
     uint64_t seed0;
     double seconds;
-    double lambda;      // < 0: the workload's default; the same for the next two
-    double zipf;        // mix-z, trace
-    double cv;          // mix-g
-    double rate_factor; // 1: unchanged
-    double slo_scale;
-    uint32_t slo_ttft_ms, slo_tpot_ms; // 0: the base times slo_scale
+    double lambda;                     // < 0: the workload's default
+    double rate_factor;                // 1: unchanged
+    uint32_t slo_ttft_ms, slo_tpot_ms; // 0: five times the dedicated device
     double host_gb;                    // < 0: the preset's
     double load_percent;        // mix: finds the rate at which devices compute that much; 0: given
     uint32_t verify_iterations; // of world_options
@@ -106,6 +103,20 @@ void experiment_deinit(experiment *e);
 /* Runs the experiment, prints its figures and writes the file that the options ask for. */
 inferd_status experiment_do(const experiment *e, inferd_err *err);
 
+/* ---- the command line, options.c ----
+ *
+ * One table has all options, and with each the commands in which it has an effect.  Elsewhere it is
+ * refused: if it were ignored, its user would take the figures for the answer to another question.
+ * Every error that can be detected early is reported before anything runs, including an output file
+ * that cannot be written. */
+
+/* Reads argv into an initialised experiment of the kind.  EINVAL, EIO: the text names the option
+ * and what was expected. */
+inferd_status options_read(experiment *e, int argc, char **argv, inferd_err *err);
+/* Notes the command line that gives the same figures, and the numbers left at their defaults. */
+void options_note(const experiment *e, figures *f);
+void options_help(FILE *out); // one line per option
+
 /* ---- the experiments: each sets a title and figures ---- */
 
 typedef inferd_status experiment_f(const experiment *e, figures *f, inferd_err *err);
@@ -136,7 +147,7 @@ typedef struct dedicated {
 } dedicated;
 inferd_status experiment_dedicated(const experiment *e, figures *f, dedicated *out,
                                    inferd_err *err);
-/* Sets the targets of e: given ones, or else those of `base` times the scale.  NULL: it is measured
+/* Sets the targets of e: given ones, or else five times those of `base`.  NULL: it is measured
  * if it is needed, with f.  They are noted, unless f is NULL. */
 inferd_status experiment_targets(experiment *e, figures *f, const dedicated *base, inferd_err *err);
 /* EINVAL: the workload of the mix is impossible with e's number of models. */

@@ -1,4 +1,4 @@
-/* experiments.c - see experiment.h: models, load. */
+/* experiments.c - see experiment.h: models, load, evict, shares. */
 #include <math.h>
 
 #include "experiment.h"
@@ -141,5 +141,159 @@ inferd_status experiment_load(const experiment *e, figures *f, inferd_err *err) 
         one.lambda = base.capacity_per_s * PARTS[k] / one.n_models;
         st = experiment_run_seeds(&one, f, group, experiment_set, err);
     }
+    return st;
+}
+
+/* ---- evict ---- */
+
+/* The daemon's own residency in a world: the same requests, with four values of an idle model: the
+ * daemon's own, its idle time (LRU), its arrival rate over the whole run, or its next use
+ * (clairvoyant).  Everything else (bring-up order, classes, time slices, keys and values) is the
+ * same code.  The last two do not evict a model if the others do not need its memory. */
+typedef struct evict_case {
+    const char *name;
+    workload_kind mix;
+    uint32_t n_models;
+    double rate_per_s; // see workload_kind
+    bool mixed;        // models of several sizes
+} evict_case;
+
+/* About half of the weights needed at the same time fit, and the device is not overloaded. */
+static const evict_case EVICT_CASES[] = {
+    {"MIX-M", WORKLOAD_MIX_M, 10, 0.037, false}, {"MIX-M, sizes", WORKLOAD_MIX_M, 12, 0.02, true},
+    {"MIX-Z", WORKLOAD_MIX_Z, 12, 0.4, false},   {"MIX-Z, sizes", WORKLOAD_MIX_Z, 14, 0.3, true},
+    {"MIX-B", WORKLOAD_MIX_B, 10, 0.1, false},
+};
+static const char *const WORTH_NAMES[] = {"product", "LRU", "knows the rates", "clairvoyant"};
+static const char *const SIZE_NAMES[] = {"8b", "3b", "14b", "1b"};
+enum { N_WORTHS = INFERD_COUNT(WORTH_NAMES), N_SIZES = INFERD_COUNT(SIZE_NAMES) };
+
+static inferd_status run_evict(const experiment *e, figures *f, const evict_case *c,
+                               uint32_t seed_idx, inferd_err *err) {
+    const sim_shape *sizes[N_SIZES];
+    for (size_t i = 0; i < N_SIZES; i++) sizes[i] = sim_shape_find(SIZE_NAMES[i]);
+    experiment one = *e;
+    run_figures r[N_WORTHS];
+    one.mix = c->mix;
+    one.n_models = c->n_models;
+    one.lambda = c->rate_per_s;
+    if (c->mixed) one.shapes = sizes, one.n_shapes = N_SIZES;
+    for (int k = 0; k < N_WORTHS; k++) {
+        one.worth = (world_worth)k;
+        inferd_status st = experiment_run(&one, e->seed0 + seed_idx, &r[k], NULL, err);
+        if (st != INFERD_OK) return st;
+    }
+    double best = (double)r[WORLD_WORTH_FUTURE].usage.copied_us;
+    for (int k = 0; k < N_WORTHS; k++) {
+        char group[FIGURES_TEXT_BYTES];
+        double copied_us = (double)r[k].usage.copied_us;
+        snprintf(group, sizeof group, "%s, %s", c->name, WORTH_NAMES[k]);
+        const figure_row rows[] = {
+            {"reload time per request", "s", 4,
+             copied_us / 1e6 / (double)r[k].all.attained.n_offered},
+            {"above the clairvoyant", "%", 2, 100 * (copied_us / best - 1)},
+            {"loads", "", 0, (double)r[k].usage.n_loads},
+            {"TTFT P95", "ms", 0, r[k].all.ttft_us[P95] / 1e3},
+        };
+        figures_set(f, group, seed_idx, rows, INFERD_COUNT(rows));
+    }
+    return INFERD_OK;
+}
+
+inferd_status experiment_evict(const experiment *e, figures *f, inferd_err *err) {
+    snprintf(f->title, sizeof f->title, "which model to evict, %g s", e->seconds);
+    inferd_status st = INFERD_OK;
+    for (size_t c = 0; c < INFERD_COUNT(EVICT_CASES); c++)
+        for (uint32_t i = 0; i < e->n_seeds && st == INFERD_OK; i++)
+            st = run_evict(e, f, &EVICT_CASES[c], i, err);
+    return st;
+}
+
+/* ---- shares ---- */
+
+/* Every flow always has more work than its fixed share, so its entitled time is the share itself.
+ * The measured time is what the device computed (watch.h), in every window of ten seconds. */
+enum { PARTS_MAX = 5, QUEUE_LEN = 1 << 16 };
+#define OVERLOAD                                                                                   \
+    1.2 // times the throughput of a dedicated device in the largest share, offered to each
+
+typedef struct shares_case {
+    const char *name;
+    bool by_model; // false: by tenant of one model
+    uint32_t n, percent[PARTS_MAX];
+} shares_case;
+
+static const shares_case SHARES_CASES[] = {
+    {"tenant 5", false, 1, {5}},
+    {"tenant 50", false, 1, {50}},
+    {"tenants 5 95", false, 2, {5, 95}},
+    {"tenants 5 10 25 60", false, 4, {5, 10, 25, 60}},
+    {"tenants 20 x 5", false, 5, {20, 20, 20, 20, 20}},
+    {"models 5 10 25 60", true, 4, {5, 10, 25, 60}},
+};
+
+static void set_shares(figures *f, const shares_case *c, uint32_t seed_idx, const run_figures *r,
+                       const world *w) {
+    sched_counters n;
+    sched_count(w->core.sched, &n);
+    const figure_row rows[] = {
+        {"share error, 1 s", "points", 2, experiment_error(r, 0)},
+        {"share error, 10 s", "points", 2, experiment_error(r, 1)},
+        {"share error, 60 s", "points", 2, experiment_error(r, 2)},
+        {"Jain, service / due", "", 4, r->watched.jain_due},
+        {"computed again after preemptions", "%", 2,
+         100 * (double)n.waste_us / (double)w->device->step_us},
+    };
+    figures_set(f, c->name, seed_idx, rows, INFERD_COUNT(rows));
+    for (uint32_t i = 0; i < c->n; i++) {
+        char name[FIGURES_TEXT_BYTES];
+        snprintf(name, sizeof name, "has of %u", c->percent[i]);
+        if (i > 0 && c->percent[i] == c->percent[i - 1])
+            snprintf(name, sizeof name, "has of %u, number %u", c->percent[i], i + 1);
+        double had = 100 * w->watch->flows[i].used_us / (r->offered_s * 1e6);
+        figures_set(f, c->name, seed_idx, &(figure_row){name, "%", 2, had}, 1);
+    }
+}
+
+static inferd_status run_shares(const experiment *e, const shares_case *c, double capacity_per_s,
+                                figures *f, inferd_err *err) {
+    uint32_t largest = 0;
+    share_spec shares[PARTS_MAX];
+    tenant_policy tenants[PARTS_MAX];
+    experiment one = *e;
+    inferd_status st = INFERD_OK;
+    for (uint32_t i = 0; i < c->n; i++) {
+        largest = u32_max(largest, c->percent[i]);
+        shares[i] = (share_spec){SHARE_FIXED, c->percent[i], 1};
+        tenants[i] = (tenant_policy){.weight = 1, .max_class = GEN_HIGH, .share = shares[i]};
+    }
+    one.mix = WORKLOAD_MIX_M;
+    one.watched = true;
+    one.queue_len = QUEUE_LEN;
+    one.n_models = c->by_model ? c->n : 1;
+    one.lambda = OVERLOAD * capacity_per_s * largest / 100;
+    if (c->by_model) {
+        one.model_shares = shares;
+    } else {
+        one.tenants = tenants;
+        one.n_tenants = c->n;
+        one.lambda *= c->n;
+    }
+    for (uint32_t i = 0; i < e->n_seeds && st == INFERD_OK; i++) {
+        run_figures r;
+        world *w = NULL;
+        st = experiment_run(&one, e->seed0 + i, &r, &w, err);
+        if (st == INFERD_OK) set_shares(f, c, i, &r, w);
+        world_destroy(w);
+    }
+    return st;
+}
+
+inferd_status experiment_shares(const experiment *e, figures *f, inferd_err *err) {
+    dedicated base;
+    snprintf(f->title, sizeof f->title, "fixed shares, all saturated, %g s", e->seconds);
+    inferd_status st = experiment_dedicated(e, f, &base, err);
+    for (size_t k = 0; k < INFERD_COUNT(SHARES_CASES) && st == INFERD_OK; k++)
+        st = run_shares(e, &SHARES_CASES[k], base.capacity_per_s, f, err);
     return st;
 }

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "options.h"
+#include "experiment.h"
 
 enum { EXIT_ALL_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 

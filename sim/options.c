@@ -1,5 +1,5 @@
-/* options.c - see options.h. */
-#include "options.h"
+/* options.c - see experiment.h: the command line. */
+#include "experiment.h"
 
 #include <errno.h>
 #include <math.h>
@@ -70,13 +70,8 @@ static inferd_status read_trace(experiment *e, const char *option, const char *v
 static inferd_status read_device(experiment *e, const char *option, const char *value,
                                  inferd_err *err) {
     e->preset = sim_preset_find(value);
+    if (e->preset != NULL) e->shape = sim_shape_find(e->preset->model);
     return e->preset != NULL ? INFERD_OK : bad(err, option, value, sim_preset_names());
-}
-
-static inferd_status read_shape(experiment *e, const char *option, const char *value,
-                                inferd_err *err) {
-    e->shape = sim_shape_find(value);
-    return e->shape != NULL ? INFERD_OK : bad(err, option, value, sim_shape_names());
 }
 
 static inferd_status read_lengths(experiment *e, const char *option, const char *value,
@@ -117,15 +112,9 @@ enum { TARGET_MS_MAX = 3600000, RUNNING_MAX = 1024, QUEUE_MAX = 1 << 16, STEP_TO
 
 static const option_row OPTIONS[] = {
     {"--device", "NAME", "h100-80 (default), h200-141, cpu-small", ALL, OTHER(read_device)},
-    {"--shape", "NAME", "of every model: 135m, 1b, 3b, 8b, 14b, 32b (default: the device's)", ALL,
-     OTHER(read_shape)},
     {"--models", "N", "how many; `models`: no more are tried (default 128)",
      ALL & ~(SHARES | EVICT), COUNT(n_models, 1, WORKLOAD_MODELS_MAX)},
     {"--mix", "NAME", "z, m (default), b, g, adv, pre, trace", MIXED, OTHER(read_mix)},
-    {"--zipf", "X", "mix z, trace: popularity of models falls with rank^X (default 1)", MIXED,
-     REAL(zipf, 0, WORKLOAD_ZIPF_MAX)},
-    {"--cv", "X", "mix g: coefficient of variation of the gaps (default 4)", MIXED,
-     REAL(cv, WORKLOAD_CV_MIN, WORKLOAD_CV_MAX)},
     {"--lambda", "X", "requests a second, of what the mix counts", MIXED,
      REAL(lambda, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX)},
     {"--rate", "X", "factor on all rates (default 1)", ALL & ~SHARES,
@@ -134,9 +123,7 @@ static const option_row OPTIONS[] = {
      REAL(load_percent, 1, 100)},
     {"--lengths", "NAME", "conv (default), code", ALL, OTHER(read_lengths)},
     {"--trace", "FILE", "mix trace: arrivals and lengths", MIXED, OTHER(read_trace)},
-    {"--slo-scale", "X", "targets are those of a dedicated device times this (default 5)", TARGETED,
-     REAL(slo_scale, 0.01, 1000)},
-    {"--slo-ttft-ms", "N", "the targets themselves", TARGETED,
+    {"--slo-ttft-ms", "N", "targets; default: 5 times a dedicated device", TARGETED,
      COUNT(slo_ttft_ms, 1, TARGET_MS_MAX)},
     {"--slo-tpot-ms", "N", "", TARGETED, COUNT(slo_tpot_ms, 1, TARGET_MS_MAX)},
     {"--host-gb", "X", "host memory for warm weights", ALL, REAL(host_gb, 0, 1e6)},
@@ -179,21 +166,16 @@ static bool has(int argc, char **argv, const char *option) {
 /* Fails if the command or another option has decided a given option already. */
 static inferd_status check_pairs(const experiment *e, int argc, char **argv, inferd_err *err) {
     bool mixes = (MIXED >> e->kind & 1) != 0, traced = e->mix == WORKLOAD_TRACE;
-    bool zipf = e->mix == WORKLOAD_MIX_Z || e->mix == WORKLOAD_TRACE;
     const struct {
         const char *option;
         bool is_wrong;
         const char *text;
     } rows[] = {
-        {"--zipf", !zipf, "is of --mix z and trace"},
-        {"--cv", e->mix != WORKLOAD_MIX_G, "is of --mix g"},
         {"--lambda", traced, "the arrivals are those of --trace"},
         {"--lambda", e->mix == WORKLOAD_ADV, "ADV has rates of its own"},
         {"--rate", has(argc, argv, "--load"), "--load finds the rate"},
         {"--lengths", traced, "the lengths are those of --trace"},
         {"--trace", !traced, "is of --mix trace"},
-        {"--slo-scale", e->slo_ttft_ms > 0 && e->slo_tpot_ms > 0,
-         "--slo-ttft-ms and --slo-tpot-ms are the targets"},
     };
     for (size_t i = 0; i < INFERD_COUNT(rows); i++)
         if (rows[i].is_wrong && has(argc, argv, rows[i].option))
@@ -241,7 +223,6 @@ inferd_status options_read(experiment *e, int argc, char **argv, inferd_err *err
                 buf_add_format(&line, o->value != NULL ? " %s %s" : " %s", o->name, value);
         }
     }
-    if (e->shape == NULL) e->shape = sim_shape_find(e->preset->model);
     if (st == INFERD_OK) st = check_pairs(e, argc, argv, err);
     free(e->line);
     e->line = line.failed ? NULL : strdup(buf_cstr(&line));

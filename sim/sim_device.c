@@ -66,7 +66,7 @@ static const sim_preset PRESETS[] = {
      .model = "135m"},
 };
 
-/* Shapes as published: SmolLM2-135M in Q4_1; models of 1 to 32 billion parameters in bf16, among
+/* Shapes as published: SmolLM2-135M in Q4_1; models of 1 to 14 billion parameters in bf16, among
  * them Llama 3.2 1B and Llama 3.1 8B. */
 static const sim_shape SHAPES[] = {
     {"135m", 89000000, 134515008, 30, 9, 3, 64, 576, 49152, 8192, 2},
@@ -74,7 +74,6 @@ static const sim_shape SHAPES[] = {
     {"3b", 6425499648, 3212749824, 28, 24, 8, 128, 3072, 128256, 131072, 2},
     {"8b", 16060522496, 8030261248, 32, 32, 8, 128, 4096, 128256, 131072, 2},
     {"14b", 29540067328, 14770033664, 48, 40, 8, 128, 5120, 152064, 32768, 2},
-    {"32b", 65527752704, 32763876352, 64, 40, 8, 128, 5120, 152064, 32768, 2},
 };
 
 const sim_preset *sim_preset_find(const char *name) {
@@ -91,10 +90,6 @@ const sim_shape *sim_shape_find(const char *name) {
     for (size_t i = 0; i < INFERD_COUNT(SHAPES); i++)
         if (strcmp(SHAPES[i].name, name) == 0) return &SHAPES[i];
     return NULL;
-}
-
-const char *sim_shape_names(void) {
-    return "135m, 1b, 3b, 8b, 14b, 32b";
 }
 
 /* ---- costs of a model ---- */
@@ -174,10 +169,6 @@ uint32_t sim_weight_pages(const sim_preset *p, uint64_t weight_bytes) {
     return (uint32_t)((weight_bytes + extent_bytes - 1) / extent_bytes * p->extent_pages);
 }
 
-static uint64_t slowed(const sim_device *d, uint64_t us) {
-    return us + us * d->faults.slow_percent / 100;
-}
-
 /* ---- life ---- */
 
 sim_device *sim_device_create(const sim_preset *p, const sim_model *models, uint32_t n_models) {
@@ -255,7 +246,7 @@ static inferd_status sim_stage_begin(void *self, uint32_t idx, const uint32_t *p
     double bytes_per_s = p->disk_bytes_per_s;
     if (p->one_memory && p->prepare_bytes_per_s < bytes_per_s) bytes_per_s = p->prepare_bytes_per_s;
     *s = (sim_slot){.attached = true, .staging = true, .begun_us = d->clock_us};
-    s->total_us = slowed(d, transfer_us(d->models[idx].weight_bytes, bytes_per_s));
+    s->total_us = transfer_us(d->models[idx].weight_bytes, bytes_per_s);
     d->wake = wake;
     d->wake_ctx = wake_ctx;
     return INFERD_OK;
@@ -264,8 +255,7 @@ static inferd_status sim_stage_begin(void *self, uint32_t idx, const uint32_t *p
 /* A copy proceeds without the thread: `done_us` follows the clock. */
 static void follow_clock(const sim_device *d, sim_slot *s) {
     if (d->clock_us <= s->begun_us) return;
-    uint64_t us = d->clock_us - s->begun_us;
-    s->done_us = us < s->total_us ? us : s->total_us;
+    s->done_us = u64_min(d->clock_us - s->begun_us, s->total_us);
 }
 
 static void tell(const sim_device *d, uint32_t idx, device_progress *out) {
@@ -281,11 +271,11 @@ static inferd_status sim_stage_step(void *self, uint32_t idx, uint64_t budget_us
                                     device_progress *out, inferd_err *err) {
     sim_device *d = self;
     sim_slot *s = &d->slots[idx];
+    (void)err;
     INFERD_CHECK(s->staging);
     uint64_t spent_us = 0;
     if (d->preset.one_memory) { // the stage does not advance while steps run
-        uint64_t left_us = s->total_us - s->done_us;
-        spent_us = budget_us < left_us ? budget_us : left_us;
+        spent_us = u64_min(budget_us, s->total_us - s->done_us);
         s->done_us += spent_us;
         d->clock_us += spent_us;
     } else {
@@ -295,13 +285,9 @@ static inferd_status sim_stage_step(void *self, uint32_t idx, uint64_t budget_us
     out->device_us = spent_us;
     out->waiting = !out->finished && !d->preset.one_memory;
     d->waiting = out->waiting ? idx : UINT32_MAX;
-    uint64_t part_us = s->total_us / STAGE_PARTS + 1, end_us = s->begun_us + s->total_us;
-    d->look_us = d->clock_us + part_us < end_us ? d->clock_us + part_us : end_us;
-    if (!out->finished) return INFERD_OK;
-    s->staging = false;
-    if (++d->n_stages == d->faults.fail_stage_at)
-        return inferd_fail(err, INFERD_EIO, "the file cannot be read");
-    s->warm = true;
+    d->look_us = u64_min(d->clock_us + s->total_us / STAGE_PARTS + 1, s->begun_us + s->total_us);
+    s->staging = !out->finished;
+    s->warm = out->finished;
     return INFERD_OK;
 }
 
@@ -319,14 +305,12 @@ static inferd_status sim_load_begin(void *self, uint32_t idx, const uint32_t *pa
     sim_slot *s = &d->slots[idx];
     (void)pages, (void)err;
     INFERD_CHECK(s->warm && !s->hot);
-    uint64_t begin_us = d->clock_us > d->copy_us ? d->clock_us : d->copy_us;
-    uint64_t us = slowed(d, sim_load_us(&d->preset, d->models[idx].weight_bytes));
     s->loading = true;
-    s->begun_us = begin_us;
-    s->total_us = us;
+    s->begun_us = u64_max(d->clock_us, d->copy_us);
+    s->total_us = sim_load_us(&d->preset, d->models[idx].weight_bytes);
     s->done_us = 0;
-    d->copy_us = begin_us + us;
-    d->copied_us += us;
+    d->copy_us = s->begun_us + s->total_us;
+    d->copied_us += s->total_us;
     return INFERD_OK;
 }
 
@@ -334,22 +318,16 @@ static inferd_status sim_load_step(void *self, uint32_t idx, uint64_t budget_us,
                                    device_progress *out, inferd_err *err) {
     sim_device *d = self;
     sim_slot *s = &d->slots[idx];
+    (void)err;
     INFERD_CHECK(s->loading);
     /* With nothing to compute, the thread polls. */
     uint64_t end_us = s->begun_us + s->total_us;
-    if (d->n_launched == 0 && budget_us > 0 && d->clock_us < end_us) {
-        uint64_t left_us = end_us - d->clock_us;
-        d->clock_us += left_us < LOAD_POLL_US ? left_us : LOAD_POLL_US;
-    }
+    if (d->n_launched == 0 && budget_us > 0 && d->clock_us < end_us)
+        d->clock_us = u64_min(end_us, d->clock_us + LOAD_POLL_US);
     follow_clock(d, s);
     tell(d, idx, out);
-    if (!out->finished) return INFERD_OK;
-    s->loading = false;
-    if (++d->n_loads == d->faults.fail_load_at) {
-        s->warm = false;
-        return inferd_fail(err, INFERD_EDEVICE, "the copy failed");
-    }
-    s->hot = true;
+    s->loading = !out->finished;
+    s->hot = out->finished;
     return INFERD_OK;
 }
 
@@ -372,8 +350,7 @@ static void sim_move_kv(void *self, uint32_t idx, uint32_t n, const int32_t *fro
         d->clock_us += transfer_us(2 * n_bytes, p->mem_bytes_per_s); // read and written
         return;
     }
-    uint64_t begin_us = d->clock_us > d->free_us ? d->clock_us : d->free_us;
-    if (d->copy_us > begin_us) begin_us = d->copy_us;
+    uint64_t begin_us = u64_max(u64_max(d->clock_us, d->free_us), d->copy_us);
     d->free_us = d->copy_us = begin_us + transfer_us(n_bytes, p->bus_bytes_per_s);
 }
 
@@ -384,7 +361,7 @@ static void sim_launch(void *self, const step *st) {
     INFERD_CHECK(d->n_launched < SIM_LAUNCHED_MAX);
     d->clock_us += d->preset.host_us;
     uint64_t us = sim_step_us(&d->models[st->model_idx].cost, st);
-    uint64_t begin_us = d->clock_us > d->free_us ? d->clock_us : d->free_us;
+    uint64_t begin_us = u64_max(d->clock_us, d->free_us);
     d->launched[d->n_launched] = st;
     d->cost_us[d->n_launched] = us;
     d->end_us[d->n_launched++] = d->free_us = begin_us + us;
@@ -407,8 +384,7 @@ static inferd_status sim_finish(void *self, step *st, uint64_t *device_us, infer
     d->launched[0] = d->launched[1];
     d->end_us[0] = d->end_us[1];
     d->cost_us[0] = d->cost_us[1];
-    if (++d->n_steps == d->faults.fail_step_at)
-        return inferd_fail(err, INFERD_EDEVICE, "the step failed");
+    if (++d->n_steps == d->fail_step_at) return inferd_fail(err, INFERD_EDEVICE, "the step failed");
     return INFERD_OK;
 }
 

@@ -61,12 +61,6 @@ typedef struct sim_model {
     uint32_t context;
 } sim_model;
 
-/* Injected faults, counted from 1; 0: none. */
-typedef struct sim_faults {
-    uint32_t fail_stage_at, fail_load_at, fail_step_at;
-    uint32_t slow_percent; // stages and loads take that much longer
-} sim_faults;
-
 typedef struct sim_slot {
     bool attached, staging, warm, loading, hot;
     uint64_t begun_us, total_us, done_us; // of the stage or load under way
@@ -76,8 +70,8 @@ typedef struct sim_device {
     sim_preset preset;
     const sim_model *models; // [n_models] by slot; borrowed
     uint32_t n_models;
-    sim_slot *slots; // [n_models] owned
-    sim_faults faults;
+    sim_slot *slots;       // [n_models] owned
+    uint64_t fail_step_at; // an injected fault, counted from 1; 0: none
 
     uint64_t clock_us; // of the thread
     uint64_t free_us;  // end of everything launched so far
@@ -90,7 +84,7 @@ typedef struct sim_device {
     void (*wake)(void *ctx);
     void *wake_ctx;
 
-    uint64_t n_steps, n_stages, n_loads, step_us, copied_us; // counters
+    uint64_t n_steps, step_us, copied_us; // counters
     uint64_t n_rows;
     /* A step was launched: it is computed in [begin_us, end_us).  NULL: no callback. */
     void (*on_step)(void *ctx, const step *st, uint64_t begin_us, uint64_t end_us);
@@ -100,7 +94,6 @@ typedef struct sim_device {
 const sim_preset *sim_preset_find(const char *name); // NULL: there is none
 const char *sim_preset_names(void);                  // "a, b, c"
 const sim_shape *sim_shape_find(const char *name);
-const char *sim_shape_names(void);
 sim_cost sim_cost_of(const sim_preset *p, const sim_shape *s);
 /* The model's costs and sizes there.  EINVAL: a block of its keys and values exceeds a page. */
 inferd_status sim_model_of(const sim_preset *p, const sim_shape *s, sim_model *out,

@@ -61,41 +61,41 @@ static rng rng_for(const workload_spec *spec, purpose what, uint32_t entity_idx,
 
 /* ---- names and defaults ---- */
 
-static const char *const KIND_NAMES[WORKLOAD_KINDS] = {"mix-z", "mix-m", "mix-b", "mix-g",
-                                                       "adv",   "pre",   "trace"};
+typedef struct kind_row {
+    const char *name;
+    double rate_per_s;
+    uint32_t n_models, models_min;
+} kind_row;
+
+static const kind_row KINDS[WORKLOAD_KINDS] = {
+    [WORKLOAD_MIX_Z] = {"mix-z", 5.5, 16, 1},
+    [WORKLOAD_MIX_M] = {"mix-m", 0.037, 16, 1},
+    [WORKLOAD_MIX_B] = {"mix-b", 0.5, 24, 1},
+    [WORKLOAD_MIX_G] = {"mix-g", 0.5, 8, 1},
+    [WORKLOAD_ADV] = {"adv", 1, 1 + WORKLOAD_STORM_MODELS, 1 + WORKLOAD_STORM_MODELS},
+    [WORKLOAD_PRE] = {"pre", 20, PRE_MODELS, PRE_MODELS},
+    [WORKLOAD_TRACE] = {"trace", 1, 1, 1},
+};
 
 const char *workload_kind_name(workload_kind kind) {
     INFERD_CHECK(kind < WORKLOAD_KINDS);
-    return KIND_NAMES[kind];
+    return KINDS[kind].name;
 }
 
 bool workload_kind_parse(const char *text, workload_kind *out) {
-    for (uint32_t i = 0; i < WORKLOAD_KINDS; i++)
-        if (strcmp(text, KIND_NAMES[i]) == 0) {
-            *out = (workload_kind)i;
-            return true;
-        }
+    for (*out = 0; *out < WORKLOAD_KINDS; (*out)++)
+        if (strcmp(text, KINDS[*out].name) == 0) return true;
     return false;
 }
 
 void workload_spec_init(workload_spec *spec, workload_kind kind) {
-    static const double RATES[WORKLOAD_KINDS] = {[WORKLOAD_MIX_Z] = 5.5,
-                                                 [WORKLOAD_MIX_M] = 0.037,
-                                                 [WORKLOAD_MIX_B] = 0.5,
-                                                 [WORKLOAD_MIX_G] = 0.5,
-                                                 [WORKLOAD_PRE] = 20};
-    static const uint32_t MODELS[WORKLOAD_KINDS] = {
-        [WORKLOAD_MIX_Z] = 16,       [WORKLOAD_MIX_M] = 16,
-        [WORKLOAD_MIX_B] = 24,       [WORKLOAD_MIX_G] = 8,
-        [WORKLOAD_PRE] = PRE_MODELS, [WORKLOAD_ADV] = 1 + WORKLOAD_STORM_MODELS,
-        [WORKLOAD_TRACE] = 1};
     *spec = (workload_spec){
         .kind = kind,
         .seed = 1,
         .duration_us = (uint64_t)600 * 1000000,
-        .n_models = MODELS[kind],
+        .n_models = KINDS[kind].n_models,
         .n_tenants = 1,
-        .rate_per_s = RATES[kind],
+        .rate_per_s = KINDS[kind].rate_per_s,
         .rate_factor = 1,
         .zipf = 1,
         .cv = 4,
@@ -110,25 +110,18 @@ void workload_spec_init(workload_spec *spec, workload_kind kind) {
 
 /* ---- checks ---- */
 
-static uint32_t models_min(const workload_spec *s) {
-    if (s->kind == WORKLOAD_PRE) return PRE_MODELS;
-    bool storms = s->kind == WORKLOAD_ADV && (s->attacks & ATTACK_STORM) != 0;
-    return storms ? 1 + WORKLOAD_STORM_MODELS : 1;
-}
-
 static inferd_status check(const workload_spec *s, inferd_err *err) {
-    bool has_rate = s->kind != WORKLOAD_ADV && s->kind != WORKLOAD_TRACE;
+    INFERD_CHECK(s->kind < WORKLOAD_KINDS);
     const struct {
         const char *name;
         double value, min, max;
     } fields[] = {
-        {"kind", s->kind, 0, WORKLOAD_KINDS - 1},
         {"lengths", s->lengths, 0, LENGTHS_CODE},
         {"duration_us", (double)s->duration_us, 1, (double)WORKLOAD_DURATION_US_MAX},
-        {"n_models", s->n_models, models_min(s), WORKLOAD_MODELS_MAX},
+        {"n_models", s->n_models, KINDS[s->kind].models_min, WORKLOAD_MODELS_MAX},
         {"n_tenants", s->n_tenants, 1, WORKLOAD_TENANTS_MAX},
         {"rate_factor", s->rate_factor, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX},
-        {"rate_per_s", has_rate ? s->rate_per_s : 1, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX},
+        {"rate_per_s", s->rate_per_s, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX},
         {"zipf", s->zipf, 0, WORKLOAD_ZIPF_MAX},
         {"cv", s->cv, WORKLOAD_CV_MIN, WORKLOAD_CV_MAX},
         {"group_size", s->group_size, 1, WORKLOAD_MODELS_MAX},

@@ -1,6 +1,7 @@
 /* world.c - see world.h. */
 #include "world.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "engine_limits.h"
@@ -85,11 +86,6 @@ static inferd_status set_worth(world *w, inferd_err *err) {
     return INFERD_OK;
 }
 
-static void fail(world *w, const char *what, const gen_event *e) {
-    if (w->failure.status != INFERD_OK) return;
-    inferd_fail(&w->failure, INFERD_EINVAL, "request %llu: %s", (unsigned long long)e->id, what);
-}
-
 /* An open slot came free. */
 static void note_free_slot(world *w, uint64_t at_us) {
     uint64_t *grown = array_grow(w->ends_us, w->n_ends, &w->ends_capacity, sizeof *grown);
@@ -111,7 +107,7 @@ static void end_record(world *w, world_record *r, const gen_event *e) {
             e->done.finish == GEN_LENGTH || e->done.finish == GEN_STOP ? STATS_DONE : STATS_FAILED;
     else
         r->stats.end = r->n_emitted == 0 ? STATS_REFUSED : STATS_FAILED;
-    if (e->done.n_output != r->n_emitted) fail(w, "tokens and its last event disagree", e);
+    INFERD_CHECK(e->done.n_output == r->n_emitted);
     w->n_unfinished--;
     if (w->watch != NULL) watch_leave(w->watch, r->tenant_idx, r->model_idx, w->device->clock_us);
     uint32_t n_open_used = queue_slots_open_used(&w->queue_slots);
@@ -122,22 +118,16 @@ static void end_record(world *w, world_record *r, const gen_event *e) {
 
 static void on_event(void *ctx, const gen_event *e) {
     world *w = ctx;
-    if (e->id == 0 || e->id > w->n_records) {
-        fail(w, "never submitted", e);
-        return;
-    }
+    INFERD_CHECK(e->id > 0 && e->id <= w->n_records);
     world_record *r = &w->records[e->id - 1];
-    if (r->is_done) {
-        fail(w, "an event after its last", e);
-        return;
-    }
+    INFERD_CHECK(!r->is_done);
     if (e->kind == GEN_EV_DONE) {
         end_record(w, r, e);
         return;
     }
     uint64_t at_us = e->at_us - w->begin_us;
     if (r->n_emitted++ == 0) r->stats.first_us = at_us;
-    if (at_us < r->stats.last_us) fail(w, "time goes backwards", e);
+    INFERD_CHECK(at_us >= r->stats.last_us);
     r->stats.last_us = at_us;
 }
 
@@ -326,34 +316,22 @@ static world_record *add_record(world *w, inferd_err *err) {
 
 /* ---- clients that come back ---- */
 
-static bool comes_before(const world_retry *a, const world_retry *b) {
-    return a->at_us != b->at_us ? a->at_us < b->at_us : a->request.idx < b->request.idx;
-}
-
+/* The first to come back is the last of the array; of equals the one that came first. */
 static inferd_status push_retry(world *w, const workload_request *r, uint64_t at_us,
                                 inferd_err *err) {
     world_retry *grown = array_grow(w->retries, w->n_retries, &w->retries_capacity, sizeof *grown);
     if (grown == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %zu clients", w->n_retries + 1);
     w->retries = grown;
-    world_retry new = {at_us, *r};
     size_t i = w->n_retries++;
-    for (; i > 0 && comes_before(&new, &w->retries[(i - 1) / 2]); i = (i - 1) / 2)
-        w->retries[i] = w->retries[(i - 1) / 2];
-    w->retries[i] = new;
-    return INFERD_OK;
-}
-
-static world_retry pop_retry(world *w) {
-    world_retry first = w->retries[0], last = w->retries[--w->n_retries];
-    size_t i = 0;
-    for (size_t k; (k = 2 * i + 1) < w->n_retries; i = k) {
-        if (k + 1 < w->n_retries && comes_before(&w->retries[k + 1], &w->retries[k])) k++;
-        if (!comes_before(&w->retries[k], &last)) break;
-        w->retries[i] = w->retries[k];
+    for (; i > 0; i--) {
+        const world_retry *before = &w->retries[i - 1];
+        if (before->at_us > at_us || (before->at_us == at_us && before->request.idx > r->idx))
+            break;
+        w->retries[i] = *before;
     }
-    if (w->n_retries > 0) w->retries[i] = last;
-    return first;
+    w->retries[i] = (world_retry){at_us, *r};
+    return INFERD_OK;
 }
 
 /* The end that makes room for it follows from the free slots and the clients ahead of it. */
@@ -461,8 +439,7 @@ static inferd_status settle(world *w, inferd_err *err) {
  * one is first.  UINT64_MAX: no arrival is left. */
 static uint64_t next_arrival_us(const world *w, bool more, const workload_request *next) {
     uint64_t at_us = more ? w->begin_us + next->arrival_us : UINT64_MAX;
-    if (w->n_retries > 0 && w->begin_us + w->retries[0].at_us < at_us)
-        at_us = w->begin_us + w->retries[0].at_us;
+    if (w->n_retries > 0) at_us = u64_min(at_us, w->begin_us + w->retries[w->n_retries - 1].at_us);
     return at_us;
 }
 
@@ -479,8 +456,9 @@ inferd_status world_run(world *w, workload *load, inferd_err *err) {
     while (w->failure.status == INFERD_OK && (more || w->n_retries + w->n_unfinished > 0)) {
         uint64_t next_us;
         while ((next_us = next_arrival_us(w, more, &next)) <= w->device->clock_us) {
-            bool again = w->n_retries > 0 && w->begin_us + w->retries[0].at_us == next_us;
-            workload_request r = again ? pop_retry(w).request : next;
+            bool again =
+                w->n_retries > 0 && w->begin_us + w->retries[w->n_retries - 1].at_us == next_us;
+            workload_request r = again ? w->retries[--w->n_retries].request : next;
             if ((st = deliver(w, &r, next_us - w->begin_us, err)) != INFERD_OK) return st;
             last_us = next_us;
             if (!again) more = workload_next(load, &next);
@@ -496,6 +474,46 @@ inferd_status world_run(world *w, workload *load, inferd_err *err) {
 }
 
 /* ---- figures ---- */
+
+static bool first_in_time(const stats_request *r) {
+    return r->slo_ttft_us == 0 || r->first_us - r->arrival_us <= r->slo_ttft_us;
+}
+
+static bool fast_enough(const stats_request *r) {
+    if (r->slo_tpot_us == 0 || r->n_output < 2) return true;
+    return r->last_us - r->first_us <= (uint64_t)r->slo_tpot_us * (r->n_output - 1);
+}
+
+bool stats_meets(const stats_request *r) {
+    return r->end == STATS_DONE && first_in_time(r) && fast_enough(r);
+}
+
+void stats_count(stats_attained *a, const stats_request *r) {
+    a->n_offered++;
+    a->n_refused += r->end == STATS_REFUSED;
+    a->n_failed += r->end == STATS_FAILED;
+    a->n_unfinished += r->end == STATS_UNFINISHED;
+    if (r->end != STATS_DONE) return;
+    INFERD_CHECK(r->arrival_us <= r->first_us && r->first_us <= r->last_us);
+    a->n_done++;
+    a->n_output += r->n_output;
+    a->n_late_first += !first_in_time(r);
+    a->n_slow += !fast_enough(r);
+    if (!stats_meets(r)) return;
+    a->n_met++;
+    a->n_output_met += r->n_output;
+}
+
+double stats_attainment(const stats_attained *a) {
+    return a->n_offered == 0 ? (double)NAN : (double)a->n_met / (double)a->n_offered;
+}
+
+uint64_t stats_quantile(const uint64_t *sorted, size_t n, double q) {
+    INFERD_CHECK(n > 0 && q > 0 && q <= 1);
+    /* 0.99 * 100 is a little more than 99 as a double: an exact rank must not become the next. */
+    double rank = ceil(q * (double)n - 1e-9);
+    return sorted[rank < 1 ? 0 : (size_t)rank - 1];
+}
 
 /* Every field is a 64-bit counter that only grows. */
 static void subtract(world_usage *a, const world_usage *b) {
@@ -521,9 +539,6 @@ void world_sum(const world *w, world_usage *out) {
         const resident *m = &k->models.slots[i];
         out->n_loads += m->n_loads;
         out->n_stages += m->n_stages;
-        out->waited.queue_us += m->parts_sum.queue_us;
-        out->waited.stage_us += m->parts_sum.stage_us;
-        out->waited.load_us += m->parts_sum.load_us;
         for (int e = 0; e < ENGINE_EVICT_CAUSES; e++) out->n_evictions[e] += m->n_evictions[e];
     }
     subtract(out, &w->before);

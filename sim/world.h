@@ -20,7 +20,6 @@
 #include "core.h"
 #include "scheduler/queue_slots.h"
 #include "sim_device.h"
-#include "stats.h"
 #include "watch.h"
 #include "workload.h"
 
@@ -70,6 +69,35 @@ typedef struct world_options {
     world_future future; // WORLD_WORTH_RATE, _FUTURE; borrowed
 } world_options;
 
+/* Attainment counts every request that was *offered*: a refused, failed or unfinished one is a
+ * miss, so that refusing work cannot improve it. */
+typedef enum stats_end { STATS_DONE, STATS_REFUSED, STATS_FAILED, STATS_UNFINISHED } stats_end;
+
+typedef struct stats_request {
+    uint64_t arrival_us;
+    uint64_t first_us, last_us; // times of the first and the last token; DONE only
+    uint32_t n_prompt, n_output;
+    uint32_t slo_ttft_us, slo_tpot_us; // 0: no target
+    stats_end end;
+} stats_request;
+
+typedef struct stats_attained {
+    uint64_t n_offered, n_done, n_met;
+    uint64_t n_refused, n_failed, n_unfinished;
+    /* Of the done ones: missed TTFT, missed TPOT; a request may count in both. */
+    uint64_t n_late_first, n_slow;
+    uint64_t n_output, n_output_met; // tokens of done requests, and of those that met both
+} stats_attained;
+
+/* TTFT <= target, and TPOT = (last - first) / (n_output - 1) <= target; below two tokens no
+ * TPOT. */
+bool stats_meets(const stats_request *r);
+void stats_count(stats_attained *a, const stats_request *r); // one more request
+double stats_attainment(const stats_attained *a); // [0, 1]; NAN when no request was offered
+
+/* Nearest rank: the value that a share q in (0, 1] does not exceed.  `sorted` ascending, n > 0. */
+uint64_t stats_quantile(const uint64_t *sorted, size_t n, double q);
+
 /* One offered request. */
 typedef struct world_record {
     stats_request stats; // times since begin_us
@@ -97,8 +125,7 @@ typedef struct world_usage {
     uint64_t wall_us, step_us, load_us, idle_us;
     uint64_t n_steps, n_rows, n_loads, n_stages, n_preemptions;
     uint64_t n_evictions[ENGINE_EVICT_CAUSES];
-    uint64_t copied_us;   // copy engines busy
-    engine_switch waited; // parts of all loads that requests waited for
+    uint64_t copied_us; // copy engines busy
 } world_usage;
 
 typedef struct world {
@@ -117,7 +144,7 @@ typedef struct world {
     size_t n_told_open; // clients that were told a time and have not come back
     uint64_t *ends_us;  // [n_ends] when open slots came free, since begin_us; owned
     size_t n_ends, ends_capacity;
-    world_retry *retries; // [n_retries] a heap by time; owned
+    world_retry *retries; // [n_retries] the latest first; owned
     size_t n_retries, retries_capacity;
     inferd_err failure; // status OK: no failure
     sim_model *sims;    // [n_models] owned

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../sim/options.h"
+#include "../sim/experiment.h"
 
 enum { ARGS_MAX = 32, LINE_BYTES = 512 };
 
@@ -75,23 +75,23 @@ static void what_is_said_is_taken(void) {
     experiment e;
     inferd_err err;
     EXPECT_EQ(read_line(&e, EXPERIMENT_MIX,
-                        "--mix g --cv 8 --models 4 --seconds 0.5 --seed0 9 --slo-scale 2.5 "
+                        "--mix g --lambda 8 --models 4 --seconds 0.5 --seed0 9 --slo-ttft-ms 25 "
                         "--device h200-141 --verify --json /dev/null",
                         &err),
               INFERD_OK);
     EXPECT_STR(err.text, "");
     EXPECT_EQ(e.mix, WORKLOAD_MIX_G);
-    EXPECT_NEAR(e.cv, 8, 0);
+    EXPECT_NEAR(e.lambda, 8, 0);
     EXPECT_EQ(e.n_models, 4);
     EXPECT_NEAR(e.seconds, 0.5, 0);
     EXPECT_EQ(e.seed0, 9);
-    EXPECT_NEAR(e.slo_scale, 2.5, 0);
+    EXPECT_EQ(e.slo_ttft_ms, 25);
     EXPECT_STR(e.preset->name, "h200-141");
     EXPECT_EQ(e.verify_iterations, 1);
     EXPECT(e.shape != NULL);
     EXPECT_STR(e.json_path, "/dev/null");
-    EXPECT_STR(e.line, "inferd-sim mix --mix g --cv 8 --models 4 --seconds 0.5 --seed0 9 "
-                       "--slo-scale 2.5 --device h200-141 --verify");
+    EXPECT_STR(e.line, "inferd-sim mix --mix g --lambda 8 --models 4 --seconds 0.5 --seed0 9 "
+                       "--slo-ttft-ms 25 --device h200-141 --verify");
     experiment_deinit(&e);
     EXPECT_EQ(read_line(&e, EXPERIMENT_MIX, "", &err), INFERD_OK);
     EXPECT_EQ(e.verify_iterations, WORLD_VERIFY_ITERATIONS);
@@ -109,20 +109,12 @@ static void what_cannot_be_is_refused(void) {
         {"--rate 0", "--rate is \"0\", expected a number from 1e-06 to 1000000"},
         {"--lambda -1", "--lambda is \"-1\", expected a number from 1e-06 to 1000000"},
         {"--load 0", "--load is \"0\", expected a number from 1 to 100"},
-        {"--slo-scale 20000", "--slo-scale is \"20000\", expected a number from 0.01 to 1000"},
-        {"--slo-scale 0", "--slo-scale is \"0\", expected a number from 0.01 to 1000"},
-        {"--slo-scale 5x", "--slo-scale is \"5x\", expected a number from 0.01 to 1000"},
-        {"--mix z --zipf 11", "--zipf is \"11\", expected a number from 0 to 10"},
-        {"--mix g --cv 0", "--cv is \"0\", expected a number from 0.01 to 100"},
+        {"--rate 5x", "--rate is \"5x\", expected a number from 1e-06 to 1000000"},
         {"--seeds 4", "--seeds is \"4\", expected a whole number from 5 to 64"},
         {"--mix x", "--mix is \"x\", expected z, m, b, g, adv, pre or trace"},
-        {"--zipf 1", "--zipf: is of --mix z and trace"},
-        {"--mix z --cv 2", "--cv: is of --mix g"},
         {"--load 70 --rate 1", "--rate: --load finds the rate"},
         {"--models 2.5", "--models is \"2.5\", expected a whole number from 1 to 4096"},
         {"--mix adv --lambda 1", "--lambda: ADV has rates of its own"},
-        {"--slo-ttft-ms 1 --slo-tpot-ms 1 --slo-scale 2",
-         "--slo-scale: --slo-ttft-ms and --slo-tpot-ms are the targets"},
         {"--mix adv --models 20", "--mix adv: workload: n_models is 20, expected 21 to 4096"},
         {"--mix trace", "--mix trace: workload: a workload of kind trace needs a trace"},
         {"--mix trace --trace $/t.csv --lambda 2", "--lambda: the arrivals are those of --trace"},
@@ -222,7 +214,7 @@ static void json_says_what_was_simulated(void) {
     EXPECT_NEAR(median_of(json, "2 models attain"), 100, 0);
     EXPECT_NEAR(note_of(json, "device", "memory_gb"), 80, 0);
     EXPECT_NEAR(note_of(json, "options", "seconds"), 20, 0);
-    EXPECT(json_is_null(json_object_get(json_object_get(json, "options"), "zipf")));
+    EXPECT(json_is_null(json_object_get(json_object_get(json, "options"), "step_tokens")));
     const json_t *line = json_object_get(json_object_get(json, "options"), "command");
     EXPECT(strstr(json_string_value(line), "inferd-sim models --seconds 20 ") != NULL);
     json_decref(json);
@@ -273,43 +265,6 @@ static void a_load_is_a_part_of_the_capacity(void) {
     close_folder();
 }
 
-/* A target of 32 bits was cut: 20000 times the base was next to nothing. */
-static void targets_that_cannot_be_are_refused(void) {
-    experiment e;
-    const dedicated base = {1, 6000000, 50000};
-    inferd_err err;
-    EXPECT_EQ(read_line(&e, EXPERIMENT_MIX, "--slo-scale 1000", &err), INFERD_OK);
-    e.slo_scale = 1e9; // as a slower device would want
-    EXPECT_EQ(experiment_targets(&e, NULL, &base, &err), INFERD_EINVAL);
-    EXPECT(strstr(err.text, "--slo-scale is 1e+09: a TTFT of ") != NULL);
-    EXPECT(strstr(err.text, " ms, expected 0.001 to 4.29497e+06") != NULL);
-    experiment_deinit(&e);
-}
-
-/* Each changes what is offered, and nothing else of the line does. */
-static void parameters_of_the_mixes_change_them(void) {
-    static const struct {
-        const char *a, *b, *figure;
-    } ROWS[] = {
-        {"--mix z --zipf 0.5 --models 6 --seconds 20", "--mix z --zipf 1.5 --models 6 --seconds 20",
-         "model 0, had"},
-        {"--mix g --cv 1 --models 2 --seconds 40", "--mix g --cv 8 --models 2 --seconds 40",
-         "offered"},
-    };
-    open_folder();
-    for (size_t i = 0; i < INFERD_COUNT(ROWS); i++) {
-        char line[LINE_BYTES];
-        snprintf(line, sizeof line, "%s%s", ROWS[i].a, TARGETS);
-        json_t *a = run_to_json(EXPERIMENT_MIX, line);
-        snprintf(line, sizeof line, "%s%s", ROWS[i].b, TARGETS);
-        json_t *b = run_to_json(EXPERIMENT_MIX, line);
-        EXPECT(!json_equal(figure_of(a, ROWS[i].figure), figure_of(b, ROWS[i].figure)));
-        json_decref(a);
-        json_decref(b);
-    }
-    close_folder();
-}
-
 /* The victim and the attackers, by tenant, in each of the three runs. */
 static void an_attack_is_measured_beside_the_victim_alone(void) {
     open_folder();
@@ -355,8 +310,6 @@ static const test_case cases[] = {
     TEST(models_are_a_table),
     TEST(a_load_is_a_part_of_the_capacity),
     TEST(nothing_is_said_of_no_requests),
-    TEST(targets_that_cannot_be_are_refused),
-    TEST(parameters_of_the_mixes_change_them),
     TEST(an_attack_is_measured_beside_the_victim_alone),
     TEST(a_trace_that_is_over_is_over),
 };

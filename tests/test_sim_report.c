@@ -3,8 +3,7 @@
 #include "test.h"
 
 #include "../sim/report.h"
-#include "../sim/stats.h"
-#include "../sim/watch.h"
+#include "../sim/world.h"
 
 static const uint64_t SECOND = 1000000;
 

@@ -569,7 +569,7 @@ static void a_wrong_field_is_named(void) {
     s = spec_of(WORKLOAD_ADV, 1, 10);
     s.n_models = 20;
     refused(&s, "workload: n_models is 20, expected 21 to 4096");
-    s.attacks = 16;
+    s.n_models = 21, s.attacks = 16;
     refused(&s, "workload: attacks is 16, expected 0 to 15");
     s = spec_of(WORKLOAD_PRE, 1, 10);
     s.n_models = 1;

@@ -153,7 +153,7 @@ static void what_goes_wrong_is_a_record(void) {
     world_model m = plain_model();
     offered o;
     world *w = make_world(&p, &m, 1);
-    w->device->faults.fail_step_at = 2;
+    w->device->fail_step_at = 2;
     run_world(w, offer(&o, rows, 3));
     EXPECT_EQ(w->records[0].stats.end, STATS_FAILED); // had its first token
     EXPECT_EQ(w->records[0].status, INFERD_EDEVICE);
