@@ -33,7 +33,7 @@ void experiment_init(experiment *e, experiment_kind kind) {
                       .lambda = -1,
                       .rate_factor = 1,
                       .host_gb = -1,
-                      .verify_iterations = WORLD_VERIFY_ITERATIONS,
+                      .world = {.verify_iterations = WORLD_VERIFY_ITERATIONS},
                       .attacks = ATTACK_ALL};
 }
 
@@ -58,7 +58,7 @@ static void fill_load(const experiment *e, workload_spec *out, uint64_t seed) {
     out->slo_tpot_us = e->tpot_us;
     if (e->n_models > 0) out->n_models = e->n_models;
     if (e->lambda >= 0) out->rate_per_s = e->lambda;
-    if (e->n_tenants > 0) out->n_tenants = e->n_tenants;
+    if (e->world.n_tenants > 0) out->n_tenants = e->world.n_tenants;
     out->attacks = e->attacks;
     if (e->no_backlog) out->pre_backlog = 0;
     out->lengths = e->lengths;
@@ -82,9 +82,9 @@ inferd_status experiment_check_load(const experiment *e, inferd_err *err) {
 }
 
 uint32_t experiment_n_models(const experiment *e) {
-    workload_spec s;
-    workload_spec_init(&s, e->mix);
-    return e->n_models > 0 ? e->n_models : s.n_models;
+    workload_spec load;
+    fill_load(e, &load, e->seed0);
+    return load.n_models;
 }
 
 static world_model *make_models(const experiment *e, const sim_preset *p, uint32_t n,
@@ -169,47 +169,37 @@ static inferd_status add_watched(world *w, run_figures *out, inferd_err *err) {
     return st;
 }
 
-/* Draws the same workload once more, sorted by model; the caller frees both arrays. */
-static inferd_status look_ahead(const workload_spec *load, world_future *out, inferd_err *err) {
-    size_t n_models = load->n_models, n = 0, capacity = 0;
-    size_t *begin = calloc(n_models + 2, sizeof *begin);
-    uint64_t *arrivals_us = NULL;
-    workload_request *all = NULL, r;
+/* Draws the same workload once more; the caller frees it. */
+static inferd_status look_ahead(const workload_spec *load, workload_request **out, size_t *out_n,
+                                inferd_err *err) {
+    size_t capacity = 0;
+    workload_request r;
     workload *w = NULL;
     inferd_status st = workload_create(load, &w, err);
-    bool good = begin != NULL;
-    while (st == INFERD_OK && good && workload_next(w, &r)) {
-        workload_request *grown = array_grow(all, n, &capacity, sizeof *all);
-        good = grown != NULL;
-        if (!good) break;
-        all = grown;
-        all[n++] = r;
-        begin[r.model_idx + 2]++; // shifted by one: it becomes the end of the previous model
+    while (st == INFERD_OK && workload_next(w, &r)) {
+        workload_request *grown = array_grow(*out, *out_n, &capacity, sizeof *grown);
+        if (grown == NULL) st = inferd_fail(err, INFERD_ENOMEM, "no memory for the arrivals");
+        if (grown == NULL) break;
+        *out = grown;
+        grown[(*out_n)++] = r;
     }
-    if (good) arrivals_us = malloc((n + 1) * sizeof *arrivals_us);
-    if (st == INFERD_OK && arrivals_us == NULL)
-        st = inferd_fail(err, INFERD_ENOMEM, "no memory for %zu arrivals", n);
-    for (size_t i = 2; st == INFERD_OK && i < n_models + 2; i++) begin[i] += begin[i - 1];
-    for (size_t i = 0; st == INFERD_OK && i < n; i++)
-        arrivals_us[begin[all[i].model_idx + 1]++] = all[i].arrival_us;
     workload_destroy(w);
-    free(all);
-    *out = (world_future){arrivals_us, begin};
     return st;
 }
 
-static void fill_world(const experiment *e, const workload_spec *load, world_options *o) {
+/* The daemon's limits on this device, and what the command line says of them. */
+static void fill_world(const experiment *e, const workload_spec *load, const sim_preset *preset,
+                       world_options *o) {
+    world_options daemon;
+    world_options_init(&daemon, preset);
+    *o = e->world;
+    o->preset = preset;
+    o->sched = daemon.sched;
+    o->residency = daemon.residency;
     o->n_models = load->n_models;
-    o->verify_iterations = e->verify_iterations;
-    o->told = e->told;
-    o->obeys = e->obeys;
-    o->anonymous = e->anonymous;
-    o->watched = e->watched;
     o->n_tenants = load->kind == WORKLOAD_ADV   ? ADV_TENANTS
                    : load->kind == WORKLOAD_PRE ? PRE_MODELS
                                                 : load->n_tenants;
-    o->tenants = e->tenants;
-    o->worth = e->worth;
     if (e->queue_len > 0) o->sched.queue_len_max = e->queue_len;
     if (e->pace_ms > 0) o->sched.pace_us = (uint64_t)e->pace_ms * 1000;
     if (e->running_max > 0) {
@@ -235,11 +225,13 @@ inferd_status experiment_run(const experiment *e, uint64_t seed, run_figures *ou
     if (e->host_gb >= 0) preset.host_bytes = (uint64_t)(e->host_gb * 1e9);
     world_model *models = make_models(e, &preset, load.n_models, err);
     if (models == NULL) return err->status;
-    world_options_init(&o, &preset);
+    workload_request *future = NULL;
+    fill_world(e, &load, &preset, &o);
     o.models = models;
-    fill_world(e, &load, &o);
     inferd_status st = workload_create(&load, &offered, err);
-    if (st == INFERD_OK && e->worth >= WORLD_WORTH_RATE) st = look_ahead(&load, &o.future, err);
+    if (st == INFERD_OK && o.worth >= WORLD_WORTH_RATE)
+        st = look_ahead(&load, &future, &o.n_future, err);
+    o.future = future;
     if (st == INFERD_OK) st = world_create(&o, &w, err);
     if (st == INFERD_OK) st = world_run(w, offered, err);
     if (st == INFERD_OK) st = experiment_requests(w, SIM_ALL, SIM_ALL, &out->all, err);
@@ -249,8 +241,7 @@ inferd_status experiment_run(const experiment *e, uint64_t seed, run_figures *ou
         out->seconds = (double)(w->end_us - w->begin_us) / 1e6;
     }
     workload_destroy(offered);
-    free((uint64_t *)(uintptr_t)o.future.arrivals_us);
-    free((size_t *)(uintptr_t)o.future.begin);
+    free(future);
     free(models);
     if (st == INFERD_OK && out_world != NULL)
         *out_world = w;
@@ -301,10 +292,8 @@ inferd_status experiment_dedicated(const experiment *e, figures *f, dedicated *o
     run_figures r;
     one.n_models = 1;
     one.mix = WORKLOAD_MIX_M;
-    one.tenants = NULL;
-    one.n_tenants = 0;
+    one.world = (world_options){.verify_iterations = e->world.verify_iterations};
     one.model_shares = NULL;
-    one.watched = one.told = false;
     one.rate_factor = 1;
     one.pace_ms = REFERENCE_PACE_MS;
     if (one.step_tokens == 0) one.step_tokens = u32_max(REFERENCE_STEP_TOKENS, 2 * e->running_max);

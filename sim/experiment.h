@@ -53,23 +53,16 @@ typedef struct experiment {
     double rate_factor;                // 1: unchanged
     uint32_t slo_ttft_ms, slo_tpot_ms; // 0: five times the dedicated device
     double host_gb;                    // < 0: the preset's
-    double load_percent;        // mix: finds the rate at which devices compute that much; 0: given
-    uint32_t verify_iterations; // of world_options
-    const char *json_path;      // NULL: none
-    char *line;                 // the command line without the output file; owned; or NULL
+    double load_percent;   // mix: finds the rate at which devices compute that much; 0: given
+    const char *json_path; // NULL: none
+    char *line;            // the command line without the output file; owned; or NULL
 
     /* What an experiment sets for one run. */
-    uint32_t ttft_us, tpot_us; // targets of the requests; 0: none
-    uint32_t pace_ms;          // of decoding; 0: the daemon's default
-    bool told;                 // requests pass their targets to the scheduler
-    bool obeys;                // clients come back after their Retry-After,
-    bool anonymous;            // and do not say that it is a retry
-    bool watched;              // with watch.h: the figures include shares and fairness
-    bool no_backlog;           // PRE: no backlog at the start
-    world_worth worth;
+    uint32_t ttft_us, tpot_us;      // targets of the requests; 0: none
+    uint32_t pace_ms;               // of decoding; 0: the daemon's default
+    bool no_backlog;                // PRE: no backlog at the start
     uint32_t attacks;               // ADV: a set of workload_attack
-    const tenant_policy *tenants;   // [n_tenants] borrowed; NULL: no tenant has a guarantee
-    uint32_t n_tenants;             // of the workload; 0: its default
+    world_options world;            // n_tenants 0: the workload's; the limits are the daemon's
     const share_spec *model_shares; // [n_models] borrowed; NULL: none
 } experiment;
 

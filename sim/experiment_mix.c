@@ -156,7 +156,7 @@ static inferd_status run_seed(const experiment *e, figures *f, const char *group
     set_metered(f, group, seed_idx, w);
     if (e->mix == WORKLOAD_PRE) st = set_urgent(f, group, seed_idx, w, err);
     if (e->mix == WORKLOAD_ADV) st = set_victim(f, group, seed_idx, w, alone_us, err);
-    if (e->watched) set_seconds(f, seconds_group, seed_idx, w->watch);
+    if (e->world.watched) set_seconds(f, seconds_group, seed_idx, w->watch);
     world_destroy(w);
     return st;
 }
@@ -183,8 +183,8 @@ inferd_status experiment_mix(const experiment *e, figures *f, inferd_err *err) {
     experiment one = *e;
     tenant_policy tenants[ADV_TENANTS];
     bool many = e->mix == WORKLOAD_ADV || e->mix == WORKLOAD_PRE;
-    one.watched = experiment_n_models(e) * (many ? ADV_TENANTS : 1) <= WATCH_FLOWS_MAX;
-    if (e->load_percent > 0 && !one.watched)
+    one.world.watched = experiment_n_models(e) * (many ? ADV_TENANTS : 1) <= WATCH_FLOWS_MAX;
+    if (e->load_percent > 0 && !one.world.watched)
         return inferd_fail(err, INFERD_EINVAL, "--load: %u models, at most %d are watched",
                            experiment_n_models(e), WATCH_FLOWS_MAX);
     inferd_status st = experiment_targets(&one, f, NULL, err);
@@ -192,7 +192,7 @@ inferd_status experiment_mix(const experiment *e, figures *f, inferd_err *err) {
         for (uint32_t i = 0; i < ADV_TENANTS; i++)
             tenants[i] = (tenant_policy){.weight = 1, .max_class = GEN_HIGH};
         tenants[ADV_TENANT_VICTIM].share = (share_spec){SHARE_FIXED, VICTIM_PERCENT, 1};
-        one.tenants = tenants;
+        one.world.tenants = tenants;
     }
     one.no_backlog = e->load_percent > 0; // the backlog itself would be the load
     if (st == INFERD_OK && e->load_percent > 0) st = find_rate(&one, f, err);

@@ -26,7 +26,7 @@ static void set(figures *f, const char *group, uint32_t seed_idx, const run_figu
 inferd_status experiment_retry(const experiment *e, figures *f, inferd_err *err) {
     experiment one = *e;
     inferd_status st = INFERD_OK;
-    one.obeys = true;
+    one.world.obeys = true;
     one.mix = WORKLOAD_MIX_B;
     if (one.n_models == 0) one.n_models = MODELS;
     if (one.queue_len == 0) one.queue_len = QUEUE_LEN;
@@ -35,9 +35,9 @@ inferd_status experiment_retry(const experiment *e, figures *f, inferd_err *err)
     for (size_t i = 0; i < 2 * INFERD_COUNT(BURSTS) && st == INFERD_OK; i++) {
         char group[FIGURES_TEXT_BYTES];
         size_t k = i % INFERD_COUNT(BURSTS);
-        one.anonymous = i != k;
+        one.world.anonymous = i != k;
         snprintf(group, sizeof group, "%g/s while ON%s", BURSTS[k],
-                 one.anonymous ? ", tries not counted" : "");
+                 one.world.anonymous ? ", tries not counted" : "");
         one.lambda = BURSTS[k];
         st = experiment_run_seeds(&one, f, group, set, err);
     }

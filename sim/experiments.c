@@ -5,97 +5,45 @@
 
 /* ---- models ---- */
 
-static const double LEVELS[] = {99, 90}; // percent of the requests
-enum { N_LEVELS = INFERD_COUNT(LEVELS), ATTEMPTS_MAX = 64, MODELS_MAX = 128 };
+enum { MODELS_MAX = 128 }; // without --models
 
 /* A cell of the table: each of the three is the command line's, if it has one. */
 static const double HOST_GB[] = {64, 128, 1024}, RATES[] = {0.037, 0.1};
 static const uint32_t TTFT_MS[] = {0, 500}; // 0: from the dedicated device
 
-typedef struct attempt {
-    uint32_t n_models;
-    double percent[FIGURES_SEEDS_MAX], median;
-} attempt;
-
-typedef struct sweep {
-    experiment e;
-    attempt done[ATTEMPTS_MAX];
-    uint32_t n_done;
-} sweep;
-
-/* The median attainment with n_models; measured only once. */
-static inferd_status attain(sweep *s, uint32_t n_models, double *out, inferd_err *err) {
-    for (uint32_t i = 0; i < s->n_done; i++)
-        if (s->done[i].n_models == n_models) {
-            *out = s->done[i].median;
-            return INFERD_OK;
-        }
-    INFERD_CHECK(s->n_done < ATTEMPTS_MAX); // two bisections of 4096 take fewer
-    attempt *a = &s->done[s->n_done++];
-    a->n_models = s->e.n_models = n_models;
-    for (uint32_t i = 0; i < s->e.n_seeds; i++) {
-        run_figures r;
-        inferd_status st = experiment_run(&s->e, s->e.seed0 + i, &r, NULL, err);
-        if (st != INFERD_OK) return st;
-        a->percent[i] = 100 * stats_attainment(&r.all.attained);
-    }
-    *out = a->median = figures_summary(a->percent, s->e.n_seeds).median;
-    if (!isnan(*out)) return INFERD_OK; // seeds without requests are left out
-    return inferd_fail(err, INFERD_EINVAL, "%u models: no requests in %g s", n_models,
-                       experiment_seconds(&s->e));
-}
-
-/* The largest number of models that attains the level, if attainment falls with the number; 0: even
- * one model does not. */
-static inferd_status bisect(sweep *s, uint32_t models_max, double level, uint32_t *out,
-                            inferd_err *err) {
-    uint32_t good = 0, bad = models_max + 1, next = 1;
-    double a = 0;
-    while (bad - good > 1) {
-        inferd_status st = attain(s, next, &a, err);
-        if (st != INFERD_OK) return st;
-        if (a >= level)
-            good = next;
-        else
-            bad = next;
-        next = bad > models_max ? u32_min(2 * good, models_max) : (good + bad) / 2;
-        if (next == good) next = good + 1;
-    }
-    *out = good;
-    return INFERD_OK;
-}
-
-static int by_models(const void *a, const void *b) {
-    uint32_t x = ((const attempt *)a)->n_models, y = ((const attempt *)b)->n_models;
-    return x < y ? -1 : x > y;
-}
-
-/* One cell: its numbers of models as notes, the attainment of every attempt as figures. */
-static inferd_status run_cell(const experiment *cell, figures *f, inferd_err *err) {
-    sweep s = {.e = *cell};
+/* One cell, with more and more models until nine of ten requests do not attain their targets: the
+ * attainment with each number as figures, the largest numbers as notes. */
+static inferd_status run_cell(experiment *cell, figures *f, inferd_err *err) {
     char group[FIGURES_TEXT_BYTES], name[FIGURES_TEXT_BYTES];
-    uint32_t models_max = cell->n_models > 0 ? cell->n_models : MODELS_MAX;
+    uint32_t models_max = cell->n_models > 0 ? cell->n_models : MODELS_MAX, n_99 = 0, n_90 = 0;
     double host_gb = cell->host_gb >= 0 ? cell->host_gb : (double)cell->preset->host_bytes / 1e9;
     int n = snprintf(group, sizeof group, "%g GB", host_gb);
     if (cell->lambda >= 0)
         n += snprintf(group + n, sizeof group - (size_t)n, ", %g/s", cell->lambda);
     snprintf(group + n, sizeof group - (size_t)n, ", TTFT %.0f ms", cell->ttft_us / 1e3);
-    for (size_t l = 0; l < N_LEVELS; l++) {
-        uint32_t most = 0;
-        inferd_status st = bisect(&s, models_max, LEVELS[l], &most, err);
-        if (st != INFERD_OK) return st;
-        snprintf(name, sizeof name, "models_at_%.0f_percent", LEVELS[l]);
-        figures_note(f, group, name, figures_number(most));
+    for (cell->n_models = 1; cell->n_models <= models_max; cell->n_models++) {
+        double percent[FIGURES_SEEDS_MAX];
+        snprintf(name, sizeof name, "%u models attain", cell->n_models);
+        for (uint32_t i = 0; i < cell->n_seeds; i++) {
+            run_figures r;
+            inferd_status st = experiment_run(cell, cell->seed0 + i, &r, NULL, err);
+            if (st != INFERD_OK) return st;
+            percent[i] = 100 * stats_attainment(&r.all.attained);
+            figures_set(f, group, i, &(figure_row){name, "%", 2, percent[i]}, 1);
+        }
+        double median = figures_summary(percent, cell->n_seeds).median;
+        if (isnan(median)) // seeds without requests are left out
+            return inferd_fail(err, INFERD_EINVAL, "%u models: no requests in %g s", cell->n_models,
+                               experiment_seconds(cell));
+        if (median >= 99) n_99 = cell->n_models;
+        if (median < 90) break;
+        n_90 = cell->n_models;
     }
+    figures_note(f, group, "models_at_99_percent", figures_number(n_99));
+    figures_note(f, group, "models_at_90_percent", figures_number(n_90));
+    figures_note(f, group, "models_tried_max", figures_number(models_max));
     figures_note(f, group, "ttft_ms", figures_number(cell->ttft_us / 1e3));
     figures_note(f, group, "tpot_ms", figures_number(cell->tpot_us / 1e3));
-    figures_note(f, group, "models_tried_max", figures_number(models_max));
-    qsort(s.done, s.n_done, sizeof *s.done, by_models);
-    for (uint32_t k = 0; k < s.n_done; k++)
-        for (uint32_t i = 0; i < cell->n_seeds; i++) {
-            snprintf(name, sizeof name, "%u models attain", s.done[k].n_models);
-            figures_set(f, group, i, &(figure_row){name, "%", 2, s.done[k].percent[i]}, 1);
-        }
     return INFERD_OK;
 }
 
@@ -129,7 +77,7 @@ inferd_status experiment_load(const experiment *e, figures *f, inferd_err *err) 
     dedicated base;
     inferd_status st = experiment_dedicated(e, f, &base, err);
     if (st == INFERD_OK) st = experiment_targets(&one, f, &base, err);
-    one.told = true;
+    one.world.told = true;
     one.mix = WORKLOAD_MIX_M;
     if (one.step_tokens == 0) one.step_tokens = STEP_TOKENS;
     if (one.n_models == 0) one.n_models = MODELS;
@@ -179,7 +127,7 @@ static inferd_status run_evict(const experiment *e, figures *f, const evict_case
     one.lambda = c->rate_per_s;
     if (c->mixed) one.shapes = sizes, one.n_shapes = N_SIZES;
     for (int k = 0; k < N_WORTHS; k++) {
-        one.worth = (world_worth)k;
+        one.world.worth = (world_worth)k;
         inferd_status st = experiment_run(&one, e->seed0 + seed_idx, &r[k], NULL, err);
         if (st != INFERD_OK) return st;
     }
@@ -268,15 +216,15 @@ static inferd_status run_shares(const experiment *e, const shares_case *c, doubl
         tenants[i] = (tenant_policy){.weight = 1, .max_class = GEN_HIGH, .share = shares[i]};
     }
     one.mix = WORKLOAD_MIX_M;
-    one.watched = true;
+    one.world.watched = true;
     one.queue_len = QUEUE_LEN;
     one.n_models = c->by_model ? c->n : 1;
     one.lambda = OVERLOAD * capacity_per_s * largest / 100;
     if (c->by_model) {
         one.model_shares = shares;
     } else {
-        one.tenants = tenants;
-        one.n_tenants = c->n;
+        one.world.tenants = tenants;
+        one.world.n_tenants = c->n;
         one.lambda *= c->n;
     }
     for (uint32_t i = 0; i < e->n_seeds && st == INFERD_OK; i++) {

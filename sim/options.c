@@ -181,7 +181,7 @@ static inferd_status check_pairs(const experiment *e, int argc, char **argv, inf
         if (rows[i].is_wrong && has(argc, argv, rows[i].option))
             return inferd_fail(err, INFERD_EINVAL, "%s: %s", rows[i].option, rows[i].text);
     experiment one = *e;
-    if (e->kind == EXPERIMENT_MODELS) one.n_models = 1; // bisection begins with one model
+    if (e->kind == EXPERIMENT_MODELS) one.n_models = 1; // the first that is tried
     inferd_status st = mixes ? experiment_check_load(&one, err) : INFERD_OK;
     if (st != INFERD_OK && e->kind == EXPERIMENT_MODELS)
         inferd_context(err, "the search begins with one model");
@@ -194,7 +194,7 @@ static inferd_status read_one(experiment *e, const option_row *o, const char *va
     double x = 0;
     if (o->kind == IS_OTHER) return o->read(e, o->name, value, err);
     if (o->kind == IS_VERIFY) {
-        e->verify_iterations = 1;
+        e->world.verify_iterations = 1;
         return INFERD_OK;
     }
     inferd_status st = read_number(o->name, value, o->min, o->max, o->kind == IS_COUNT, &x, err);

@@ -54,21 +54,23 @@ static uint64_t worth_by_idle_time(void *ctx, const residency *r, uint32_t idx, 
 
 /* Where arrivals are memoryless, the rate alone counts, however long a model was idle. */
 static uint64_t worth_by_rate(void *ctx, const residency *r, uint32_t idx, uint64_t now_us) {
-    const world_future *f = &((world *)ctx)->options.future;
+    const world_options *o = &((world *)ctx)->options;
+    uint64_t n = 0;
     (void)r, (void)now_us;
-    return f->begin[idx + 1] - f->begin[idx];
+    for (size_t i = 0; i < o->n_future; i++) n += o->future[i].model_idx == idx;
+    return n;
 }
 
 /* The time to bring weights back is proportional to their bytes, so only the next use counts: the
  * model needed last goes first. */
 static uint64_t worth_by_next_use(void *ctx, const residency *r, uint32_t idx, uint64_t now_us) {
     world *w = ctx;
-    const world_future *f = &w->options.future;
+    const workload_request *all = w->options.future;
+    uint64_t at_us = u64_less(now_us, w->begin_us);
+    size_t *next = &w->next_arrival[idx], end = w->options.n_future;
     (void)r;
-    uint64_t at_us = now_us > w->begin_us ? now_us - w->begin_us : 0;
-    size_t *next = &w->next_arrival[idx], end = f->begin[idx + 1];
-    while (*next < end && f->arrivals_us[*next] < at_us) (*next)++;
-    return *next < end ? UINT64_MAX - (f->arrivals_us[*next] - at_us) : 0;
+    while (*next < end && (all[*next].model_idx != idx || all[*next].arrival_us < at_us)) (*next)++;
+    return *next < end ? UINT64_MAX - (all[*next].arrival_us - at_us) : 0;
 }
 
 static inferd_status set_worth(world *w, inferd_err *err) {
@@ -76,10 +78,9 @@ static inferd_status set_worth(world *w, inferd_err *err) {
     residency *r = &w->core.models;
     if (o->worth == WORLD_WORTH_LRU) r->worth = worth_by_idle_time;
     if (o->worth == WORLD_WORTH_OWN || o->worth == WORLD_WORTH_LRU) return INFERD_OK;
-    w->next_arrival = malloc(o->n_models * sizeof *w->next_arrival);
+    w->next_arrival = calloc(o->n_models, sizeof *w->next_arrival);
     if (w->next_arrival == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %u models", o->n_models);
-    memcpy(w->next_arrival, o->future.begin, o->n_models * sizeof *w->next_arrival);
     r->worth = o->worth == WORLD_WORTH_RATE ? worth_by_rate : worth_by_next_use;
     r->worth_ctx = w;
     r->spares = true;

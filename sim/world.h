@@ -40,12 +40,6 @@ typedef enum world_worth {
     WORLD_WORTH_FUTURE
 } world_worth;
 
-/* Arrivals of each model, ascending: those of model i are [begin[i], begin[i + 1]). */
-typedef struct world_future {
-    const uint64_t *arrivals_us;
-    const size_t *begin; // [n_models + 1]
-} world_future;
-
 typedef struct world_model {
     sim_model sim;
     model_policy policy;
@@ -66,7 +60,8 @@ typedef struct world_options {
     bool obeys;     // refused clients come back once, after their Retry-After (queue_slots.h)
     bool anonymous; // obeys: and do not say that it is a retry
     world_worth worth;
-    world_future future; // WORLD_WORTH_RATE, _FUTURE; borrowed
+    const workload_request *future; // [n_future] WORLD_WORTH_RATE, _FUTURE: all arrivals; borrowed
+    size_t n_future;
 } world_options;
 
 /* Attainment counts every request that was *offered*: a refused, failed or unfinished one is a
@@ -134,7 +129,7 @@ typedef struct world {
     sim_device *device; // owned by the core
     uint64_t n_iterations;
     watch *watch;          // owned; NULL: not watched
-    size_t *next_arrival;  // [n_models] into world_future; owned; NULL: not needed
+    size_t *next_arrival;  // [n_models] into the future; owned; NULL: not needed
     world_record *records; // [n_records] owned
     size_t n_records, capacity;
     size_t n_unfinished;

@@ -87,14 +87,14 @@ static void what_is_said_is_taken(void) {
     EXPECT_EQ(e.seed0, 9);
     EXPECT_EQ(e.slo_ttft_ms, 25);
     EXPECT_STR(e.preset->name, "h200-141");
-    EXPECT_EQ(e.verify_iterations, 1);
+    EXPECT_EQ(e.world.verify_iterations, 1);
     EXPECT(e.shape != NULL);
     EXPECT_STR(e.json_path, "/dev/null");
     EXPECT_STR(e.line, "inferd-sim mix --mix g --lambda 8 --models 4 --seconds 0.5 --seed0 9 "
                        "--slo-ttft-ms 25 --device h200-141 --verify");
     experiment_deinit(&e);
     EXPECT_EQ(read_line(&e, EXPERIMENT_MIX, "", &err), INFERD_OK);
-    EXPECT_EQ(e.verify_iterations, WORLD_VERIFY_ITERATIONS);
+    EXPECT_EQ(e.world.verify_iterations, WORLD_VERIFY_ITERATIONS);
     experiment_deinit(&e);
 }
 

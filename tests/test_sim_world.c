@@ -258,15 +258,13 @@ static void the_same_seed_gives_the_same_world(void) {
 
 /* A market with room for four of its ten models; queue_len 0: as long as it takes. */
 static world *run_market(world_worth worth, uint32_t queue_len, double rate_per_s) {
-    static uint64_t arrivals_us[10][4096], flat[40960];
-    static size_t begin[11];
-    size_t n[10] = {0}, n_all = 0;
+    static workload_request future[40960];
+    size_t n = 0;
     sim_preset p = small_preset();
     world_model models[10];
     world_options o;
     workload_spec spec;
     workload *load = NULL, *again = NULL;
-    workload_request r;
     inferd_err err = {0};
     world *w = NULL;
     workload_spec_init(&spec, WORKLOAD_MIX_M);
@@ -276,19 +274,13 @@ static world *run_market(world_worth worth, uint32_t queue_len, double rate_per_
     spec.prompt_max = spec.output_max = 100;
     EXPECT_EQ(workload_create(&spec, &load, &err), INFERD_OK);
     EXPECT_EQ(workload_create(&spec, &again, &err), INFERD_OK);
-    while (workload_next(again, &r)) arrivals_us[r.model_idx][n[r.model_idx]++] = r.arrival_us;
-    for (int i = 0; i < 10; i++) {
-        begin[i] = n_all;
-        memcpy(&flat[n_all], arrivals_us[i], n[i] * sizeof flat[0]);
-        n_all += n[i];
-        models[i] = plain_model();
-    }
-    begin[10] = n_all;
+    while (workload_next(again, &future[n])) n++;
+    for (int i = 0; i < 10; i++) models[i] = plain_model();
     workload_destroy(again);
     world_options_init(&o, &p);
     o.models = models, o.n_models = 10;
     o.worth = worth;
-    o.future = (world_future){flat, begin};
+    o.future = future, o.n_future = n;
     o.obeys = queue_len > 0;
     if (queue_len > 0) o.sched.queue_len_max = queue_len;
     EXPECT_EQ(world_create(&o, &w, &err), INFERD_OK);
