@@ -18,8 +18,17 @@ enum {
 
 static const double QUANTILE_OF[QUANTILES] = {0.5, 0.95, 0.99};
 
-const char *const experiment_names[EXPERIMENTS] = {"mix",  "shares", "models",
-                                                   "load", "evict",  "retry"};
+static const struct {
+    const char *name;
+    experiment_f *run;
+} EXPERIMENT[EXPERIMENTS] = {
+    {"mix", experiment_mix},   {"shares", experiment_shares}, {"models", experiment_models},
+    {"load", experiment_load}, {"evict", experiment_evict},   {"retry", experiment_retry},
+};
+
+const char *experiment_name(int kind) {
+    return EXPERIMENT[kind].name;
+}
 
 void experiment_init(experiment *e, experiment_kind kind) {
     *e = (experiment){.kind = kind,
@@ -366,14 +375,11 @@ static void note_constants(const experiment *e, figures *f) {
 }
 
 inferd_status experiment_do(const experiment *e, inferd_err *err) {
-    static experiment_f *const RUN[EXPERIMENTS] = {experiment_mix,    experiment_shares,
-                                                   experiment_models, experiment_load,
-                                                   experiment_evict,  experiment_retry};
     figures f;
     figures_init(&f, e->seed0, e->n_seeds);
     options_note(e, &f);
     note_constants(e, &f);
-    inferd_status st = RUN[e->kind](e, &f, err);
+    inferd_status st = EXPERIMENT[e->kind].run(e, &f, err);
     json_t *json = st == INFERD_OK ? figures_json(&f) : NULL;
     if (st == INFERD_OK && json == NULL)
         st = inferd_fail(err, INFERD_ENOMEM, "no memory for the figures");

@@ -31,7 +31,7 @@ typedef enum experiment_kind {
     EXPERIMENTS
 } experiment_kind;
 
-extern const char *const experiment_names[EXPERIMENTS];
+const char *experiment_name(int kind);
 
 typedef struct experiment {
     experiment_kind kind;
@@ -47,7 +47,7 @@ typedef struct experiment {
     uint32_t running_max; // 0: the daemon's default; the same for the next two
     uint32_t queue_len;
     uint32_t step_tokens; // most rows of a step
-    uint64_t seed0;
+    uint32_t seed0;
     double seconds;
     double lambda;                     // < 0: the workload's default
     double rate_factor;                // 1: unchanged

@@ -9,7 +9,7 @@ enum { EXIT_ALL_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 static void print_usage(FILE *out) {
     fputs("inferd-sim - the daemon's policy in virtual time\n\n  inferd-sim ", out);
     for (int i = 0; i < EXPERIMENTS; i++)
-        fprintf(out, "%s%s", i > 0 ? "|" : "", experiment_names[i]);
+        fprintf(out, "%s%s", i > 0 ? "|" : "", experiment_name(i));
     fputs(" [options]\n"
           "  inferd-sim check [--seeds N] [--seed0 N] [--trace SEED] [--quiet] [--keep-going]\n\n",
           out);
@@ -29,7 +29,7 @@ static int run(experiment_kind kind, int argc, char **argv) {
     }
     experiment_deinit(&e);
     if (st == INFERD_OK) return EXIT_ALL_OK;
-    fprintf(stderr, "inferd-sim %s: %s\n", experiment_names[kind], err.text);
+    fprintf(stderr, "inferd-sim %s: %s\n", experiment_name(kind), err.text);
     return status;
 }
 
@@ -42,7 +42,7 @@ int main(int argc, char **argv) {
         }
     if (argc >= 2 && strcmp(argv[1], "check") == 0) return check_main(argc - 2, argv + 2);
     for (int i = 0; argc >= 2 && i < EXPERIMENTS; i++)
-        if (strcmp(argv[1], experiment_names[i]) == 0)
+        if (strcmp(argv[1], experiment_name(i)) == 0)
             return run((experiment_kind)i, argc - 2, argv + 2);
     if (argc >= 2) fprintf(stderr, "inferd-sim: there is no command %s\n\n", argv[1]);
     print_usage(stderr);

@@ -20,10 +20,12 @@ enum {
     TARGETED = MIX | MODELS | LOAD
 };
 
-/* IS_REAL and IS_COUNT are members of an experiment with a range; the others have a function. */
-typedef enum option_kind { IS_REAL, IS_COUNT, IS_VERIFY, IS_OTHER } option_kind;
+/* Members of an experiment: a number in a range, whole or not, or one of some names; the others
+ * have a function. */
+typedef enum option_kind { IS_REAL, IS_COUNT, IS_CHOICE, IS_OTHER } option_kind;
 
-typedef inferd_status read_f(experiment *e, const char *option, const char *value, inferd_err *err);
+/* Its error says what was expected, without the option. */
+typedef inferd_status read_f(experiment *e, const char *value, inferd_err *err);
 
 typedef struct option_row {
     const char *name, *value, *help;
@@ -31,71 +33,60 @@ typedef struct option_row {
     option_kind kind;
     size_t offset;
     double min, max;
+    const char *const *names; // of the values of an enum, NULL behind the last
     read_f *read;
 } option_row;
 
-static inferd_status bad(inferd_err *err, const char *option, const char *value,
-                         const char *expected) {
-    return inferd_fail(err, INFERD_EINVAL, "%s is \"%s\", expected %s", option, value, expected);
-}
-
 /* ---- values ---- */
 
-static inferd_status read_number(const char *option, const char *value, double min, double max,
-                                 bool whole, double *out, inferd_err *err) {
-    char *end;
-    *out = strtod(value, &end);
-    if (end != value && *end == 0 && *out >= min && *out <= max && (!whole || floor(*out) == *out))
-        return INFERD_OK;
-    return inferd_fail(err, INFERD_EINVAL, "%s is \"%s\", expected a %snumber from %.10g to %.10g",
-                       option, value, whole ? "whole " : "", min, max);
-}
-
-static inferd_status read_mix(experiment *e, const char *option, const char *value,
-                              inferd_err *err) {
-    char name[32];
-    snprintf(name, sizeof name, "mix-%s", value);
-    if (workload_kind_parse(value, &e->mix) || workload_kind_parse(name, &e->mix)) return INFERD_OK;
-    return bad(err, option, value, "z, m, b, g, adv, pre or trace");
-}
-
-static inferd_status read_trace(experiment *e, const char *option, const char *value,
-                                inferd_err *err) {
-    trace_deinit(&e->rows);
-    inferd_status st = trace_read(&e->rows, value, err);
-    if (st != INFERD_OK) inferd_context(err, "%s", option);
-    return st;
-}
-
-static inferd_status read_device(experiment *e, const char *option, const char *value,
+static inferd_status read_member(const option_row *o, void *member, const char *value,
                                  inferd_err *err) {
+    char *end;
+    double x = strtod(value, &end);
+    bool whole = o->kind == IS_COUNT;
+    if (o->kind == IS_CHOICE) {
+        for (int i = 0; o->names[i] != NULL; i++)
+            if (strcmp(o->names[i], value) == 0) {
+                *(int *)member = i;
+                return INFERD_OK;
+            }
+        return inferd_fail(err, INFERD_EINVAL, "expected %s", o->help);
+    }
+    if (end == value || *end != 0 || !(x >= o->min && x <= o->max) || (whole && floor(x) != x))
+        return inferd_fail(err, INFERD_EINVAL, "expected a %snumber from %.10g to %.10g",
+                           whole ? "whole " : "", o->min, o->max);
+    if (whole)
+        *(uint32_t *)member = (uint32_t)x;
+    else
+        *(double *)member = x;
+    return INFERD_OK;
+}
+
+static inferd_status read_trace(experiment *e, const char *value, inferd_err *err) {
+    trace_deinit(&e->rows);
+    return trace_read(&e->rows, value, err);
+}
+
+static inferd_status read_device(experiment *e, const char *value, inferd_err *err) {
     e->preset = sim_preset_find(value);
-    if (e->preset != NULL) e->shape = sim_shape_find(e->preset->model);
-    return e->preset != NULL ? INFERD_OK : bad(err, option, value, sim_preset_names());
+    if (e->preset == NULL)
+        return inferd_fail(err, INFERD_EINVAL, "expected %s", sim_preset_names());
+    e->shape = sim_shape_find(e->preset->model);
+    return INFERD_OK;
 }
 
-static inferd_status read_lengths(experiment *e, const char *option, const char *value,
-                                  inferd_err *err) {
-    e->lengths = strcmp(value, "code") == 0 ? LENGTHS_CODE : LENGTHS_CONV;
-    bool good = e->lengths == LENGTHS_CODE || strcmp(value, "conv") == 0;
-    return good ? INFERD_OK : bad(err, option, value, "conv or code");
-}
-
-static inferd_status read_seed0(experiment *e, const char *option, const char *value,
-                                inferd_err *err) {
-    double x = 0;
-    inferd_status st = read_number(option, value, 0, UINT32_MAX, true, &x, err);
-    e->seed0 = (uint64_t)x;
-    return st;
+static inferd_status read_verify(experiment *e, const char *value, inferd_err *err) {
+    (void)value, (void)err;
+    e->world.verify_iterations = 1;
+    return INFERD_OK;
 }
 
 /* Opens the file once, so that hours of work do not end with a write error; a file that did not
  * exist is removed again. */
-static inferd_status read_json(experiment *e, const char *option, const char *value,
-                               inferd_err *err) {
+static inferd_status read_json(experiment *e, const char *value, inferd_err *err) {
     bool is_new = access(value, F_OK) != 0;
     FILE *f = fopen(value, "ab");
-    if (f == NULL) return inferd_fail(err, INFERD_EIO, "%s %s: %s", option, value, strerror(errno));
+    if (f == NULL) return inferd_fail(err, INFERD_EIO, "%s", strerror(errno));
     fclose(f);
     if (is_new) unlink(value);
     e->json_path = value;
@@ -106,22 +97,26 @@ static inferd_status read_json(experiment *e, const char *option, const char *va
 
 enum { TARGET_MS_MAX = 3600000, RUNNING_MAX = 1024, QUEUE_MAX = 1 << 16, STEP_TOKENS_MAX = 8192 };
 #define SECONDS_MAX             ((double)WORKLOAD_DURATION_US_MAX / 1e6)
-#define REAL(member, min, max)  IS_REAL, offsetof(experiment, member), min, max, NULL
-#define COUNT(member, min, max) IS_COUNT, offsetof(experiment, member), min, max, NULL
-#define OTHER(function)         IS_OTHER, 0, 0, 0, function
+#define REAL(member, min, max)  IS_REAL, offsetof(experiment, member), min, max, NULL, NULL
+#define COUNT(member, min, max) IS_COUNT, offsetof(experiment, member), min, max, NULL, NULL
+#define CHOICE(member, names)   IS_CHOICE, offsetof(experiment, member), 0, 0, names, NULL
+#define OTHER(function)         IS_OTHER, 0, 0, 0, NULL, function
+
+static const char *const MIXES[] = {"z", "m", "b", "g", "adv", "pre", "trace", NULL};
+static const char *const LENGTHS[] = {"conv", "code", NULL};
 
 static const option_row OPTIONS[] = {
     {"--device", "NAME", "h100-80 (default), h200-141, cpu-small", ALL, OTHER(read_device)},
     {"--models", "N", "how many; `models`: no more are tried (default 128)",
      ALL & ~(SHARES | EVICT), COUNT(n_models, 1, WORKLOAD_MODELS_MAX)},
-    {"--mix", "NAME", "z, m (default), b, g, adv, pre, trace", MIXED, OTHER(read_mix)},
+    {"--mix", "NAME", "z, m (default), b, g, adv, pre, trace", MIXED, CHOICE(mix, MIXES)},
     {"--lambda", "X", "requests a second, of what the mix counts", MIXED,
      REAL(lambda, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX)},
     {"--rate", "X", "factor on all rates (default 1)", ALL & ~SHARES,
      REAL(rate_factor, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX)},
     {"--load", "X", "the rate at which devices compute X % of the time", MIX,
      REAL(load_percent, 1, 100)},
-    {"--lengths", "NAME", "conv (default), code", ALL, OTHER(read_lengths)},
+    {"--lengths", "NAME", "conv (default), code", ALL, CHOICE(lengths, LENGTHS)},
     {"--trace", "FILE", "mix trace: arrivals and lengths", MIXED, OTHER(read_trace)},
     {"--slo-ttft-ms", "N", "targets; default: 5 times a dedicated device", TARGETED,
      COUNT(slo_ttft_ms, 1, TARGET_MS_MAX)},
@@ -131,11 +126,11 @@ static const option_row OPTIONS[] = {
     {"--queue", "N", "requests that may wait on a device", ALL & ~SHARES,
      COUNT(queue_len, 1, QUEUE_MAX)},
     {"--step-tokens", "N", "rows of a step at most", ALL, COUNT(step_tokens, 1, STEP_TOKENS_MAX)},
-    {"--verify", NULL, "check the counters after every iteration", ALL, IS_VERIFY, 0, 0, 0, NULL},
+    {"--verify", NULL, "check the counters after every iteration", ALL, OTHER(read_verify)},
     {"--seconds", "X", "of arrivals (default 600)", ALL, REAL(seconds, 0.001, SECONDS_MAX)},
     {"--seeds", "N", "at least 5 (default 5)", ALL,
      COUNT(n_seeds, FIGURES_SEEDS_MIN, FIGURES_SEEDS_MAX)},
-    {"--seed0", "N", "the first of them (default 1)", ALL, OTHER(read_seed0)},
+    {"--seed0", "N", "the first of them (default 1)", ALL, COUNT(seed0, 0, UINT32_MAX)},
     {"--json", "FILE", "the figures of all seeds, and what was simulated", ALL, OTHER(read_json)},
 };
 
@@ -150,7 +145,7 @@ void options_help(FILE *out) {
         const option_row *o = &OPTIONS[i];
         fprintf(out, "  %-14s%-6s%s", o->name, o->value != NULL ? o->value : "", o->help);
         for (int k = 0; k < EXPERIMENTS && o->commands != ALL; k++)
-            if ((o->commands >> k & 1) != 0) fprintf(out, " [%s]", experiment_names[k]);
+            if ((o->commands >> k & 1) != 0) fprintf(out, " [%s]", experiment_name(k));
         fputc('\n', out);
     }
 }
@@ -188,26 +183,11 @@ static inferd_status check_pairs(const experiment *e, int argc, char **argv, inf
     return st;
 }
 
-static inferd_status read_one(experiment *e, const option_row *o, const char *value,
-                              inferd_err *err) {
-    void *member = (char *)e + o->offset;
-    double x = 0;
-    if (o->kind == IS_OTHER) return o->read(e, o->name, value, err);
-    if (o->kind == IS_VERIFY) {
-        e->world.verify_iterations = 1;
-        return INFERD_OK;
-    }
-    inferd_status st = read_number(o->name, value, o->min, o->max, o->kind == IS_COUNT, &x, err);
-    if (st == INFERD_OK && o->kind == IS_REAL) *(double *)member = x;
-    if (st == INFERD_OK && o->kind == IS_COUNT) *(uint32_t *)member = (uint32_t)x;
-    return st;
-}
-
 inferd_status options_read(experiment *e, int argc, char **argv, inferd_err *err) {
     buf line;
     inferd_status st = INFERD_OK;
     buf_init(&line, 0);
-    buf_add_format(&line, "inferd-sim %s", experiment_names[e->kind]);
+    buf_add_format(&line, "inferd-sim %s", experiment_name(e->kind));
     for (int i = 0; i < argc && st == INFERD_OK; i++) {
         const option_row *o = find(argv[i]);
         if (o == NULL) {
@@ -218,7 +198,9 @@ inferd_status options_read(experiment *e, int argc, char **argv, inferd_err *err
             st = inferd_fail(err, INFERD_EINVAL, "%s without a value", o->name);
         } else {
             const char *value = o->value != NULL ? argv[++i] : "";
-            st = read_one(e, o, value, err);
+            st = o->kind == IS_OTHER ? o->read(e, value, err)
+                                     : read_member(o, (char *)e + o->offset, value, err);
+            if (st != INFERD_OK) inferd_context(err, "%s is \"%s\"", o->name, value);
             if (o->read != read_json) // where the figures go does not change them
                 buf_add_format(&line, o->value != NULL ? " %s %s" : " %s", o->name, value);
         }

@@ -82,12 +82,6 @@ const char *workload_kind_name(workload_kind kind) {
     return KINDS[kind].name;
 }
 
-bool workload_kind_parse(const char *text, workload_kind *out) {
-    for (*out = 0; *out < WORKLOAD_KINDS; (*out)++)
-        if (strcmp(text, KINDS[*out].name) == 0) return true;
-    return false;
-}
-
 void workload_spec_init(workload_spec *spec, workload_kind kind) {
     *spec = (workload_spec){
         .kind = kind,

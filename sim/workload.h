@@ -141,9 +141,7 @@ typedef struct workload workload;
 /* Defaults of a kind: ten minutes, log-normal conv lengths, one tenant, class NORMAL. */
 void workload_spec_init(workload_spec *spec, workload_kind kind);
 
-/* "mix-z", "mix-m", ...; parse: false when the text is none of them. */
-const char *workload_kind_name(workload_kind kind);
-bool workload_kind_parse(const char *text, workload_kind *out);
+const char *workload_kind_name(workload_kind kind); // "mix-z", "mix-m", ...
 
 /* Copies the spec; the trace stays borrowed.  EINVAL: a field is wrong; the text names it. */
 inferd_status workload_create(const workload_spec *spec, workload **out, inferd_err *err);

@@ -102,18 +102,21 @@ static void what_cannot_be_is_refused(void) {
     static const struct {
         const char *line, *problem;
     } ROWS[] = {
+        {"--lengths x", "--lengths is \"x\": expected conv (default), code"},
+        {"--device x", "--device is \"x\": expected h100-80, h200-141, cpu-small"},
+        {"--seed0 -1", "--seed0 is \"-1\": expected a whole number from 0 to 4294967295"},
         {"--sceonds 1", "there is no option --sceonds"},
         {"--requests 1", "there is no option --requests"},
         {"--seconds", "--seconds without a value"},
-        {"--seconds 0", "--seconds is \"0\", expected a number from 0.001 to 8640000"},
-        {"--rate 0", "--rate is \"0\", expected a number from 1e-06 to 1000000"},
-        {"--lambda -1", "--lambda is \"-1\", expected a number from 1e-06 to 1000000"},
-        {"--load 0", "--load is \"0\", expected a number from 1 to 100"},
-        {"--rate 5x", "--rate is \"5x\", expected a number from 1e-06 to 1000000"},
-        {"--seeds 4", "--seeds is \"4\", expected a whole number from 5 to 64"},
-        {"--mix x", "--mix is \"x\", expected z, m, b, g, adv, pre or trace"},
+        {"--seconds 0", "--seconds is \"0\": expected a number from 0.001 to 8640000"},
+        {"--rate 0", "--rate is \"0\": expected a number from 1e-06 to 1000000"},
+        {"--lambda -1", "--lambda is \"-1\": expected a number from 1e-06 to 1000000"},
+        {"--load 0", "--load is \"0\": expected a number from 1 to 100"},
+        {"--rate 5x", "--rate is \"5x\": expected a number from 1e-06 to 1000000"},
+        {"--seeds 4", "--seeds is \"4\": expected a whole number from 5 to 64"},
+        {"--mix x", "--mix is \"x\": expected z, m (default), b, g, adv, pre, trace"},
         {"--load 70 --rate 1", "--rate: --load finds the rate"},
-        {"--models 2.5", "--models is \"2.5\", expected a whole number from 1 to 4096"},
+        {"--models 2.5", "--models is \"2.5\": expected a whole number from 1 to 4096"},
         {"--mix adv --lambda 1", "--lambda: ADV has rates of its own"},
         {"--mix adv --models 20", "--mix adv: workload: n_models is 20, expected 21 to 4096"},
         {"--mix trace", "--mix trace: workload: a workload of kind trace needs a trace"},
@@ -144,9 +147,10 @@ static void files_are_tried_first(void) {
     experiment e;
     inferd_err err;
     open_folder();
-    snprintf(problem, sizeof problem, "--json %s/no/a.json: No such file or directory", folder);
+    snprintf(problem, sizeof problem, "--json is \"%s/no/a.json\": No such file or directory",
+             folder);
     refused(EXPERIMENT_MIX, "--json $/no/a.json", problem);
-    snprintf(problem, sizeof problem, "--json %s: Is a directory", folder);
+    snprintf(problem, sizeof problem, "--json is \"%s\": Is a directory", folder);
     refused(EXPERIMENT_MIX, "--json $", problem);
     EXPECT_EQ(read_line(&e, EXPERIMENT_MIX, "--json $/a.json", &err), INFERD_OK);
     experiment_deinit(&e);

@@ -80,17 +80,6 @@ static void gaps_of(const drawn *d, uint32_t model_idx, double *out_mean_s, doub
 
 /* ---- all kinds ---- */
 
-static void kinds_have_names(void) {
-    for (uint32_t i = 0; i < WORKLOAD_KINDS; i++) {
-        workload_kind kind = WORKLOAD_KINDS;
-        EXPECT(workload_kind_parse(workload_kind_name((workload_kind)i), &kind));
-        EXPECT_EQ(kind, i);
-    }
-    workload_kind kind;
-    EXPECT(!workload_kind_parse("mix-", &kind));
-    EXPECT_STR(workload_kind_name(WORKLOAD_MIX_B), "mix-b");
-}
-
 static void one_seed_gives_one_workload(void) {
     for (uint32_t kind = 0; kind < WORKLOAD_KINDS; kind++) {
         workload_spec s = spec_of((workload_kind)kind, 7, 300);
@@ -580,7 +569,6 @@ static void a_wrong_field_is_named(void) {
 }
 
 static const test_case cases[] = {
-    TEST(kinds_have_names),
     TEST(one_seed_gives_one_workload),
     TEST(requests_come_in_order_and_within_bounds),
     TEST(what_is_asked_does_not_depend_on_when),
