@@ -16,8 +16,6 @@ const char *check_invariant_name(check_invariant what) {
     return NAMES[what];
 }
 
-const char *const yard_theme_names[THEMES] = {"storm",  "flood",      "turns",
-                                              "urgent", "guaranteed", "idle"};
 const char *const yard_state_names[MODEL_STATES] = {"none",    "cold", "staging",  "warm",
                                                     "loading", "hot",  "draining", "failed"};
 

@@ -23,23 +23,20 @@ static bool read_number(const char *text, uint64_t *out) {
 static bool read_settings(int argc, char **argv, settings *out) {
     *out = (settings){.seed0 = 1, .n_seeds = SEEDS_DEFAULT};
     for (int i = 0; i < argc; i++) {
-        bool has_value = i + 1 < argc;
+        bool traces = strcmp(argv[i], "--trace") == 0;
         if (strcmp(argv[i], "--quiet") == 0) {
             out->quiet = true;
         } else if (strcmp(argv[i], "--keep-going") == 0) {
             out->keep_going = true;
-        } else if (strcmp(argv[i], "--seeds") == 0 && has_value) {
-            if (!read_number(argv[++i], &out->n_seeds) || out->n_seeds == 0) return false;
-        } else if (strcmp(argv[i], "--seed0") == 0 && has_value) {
-            if (!read_number(argv[++i], &out->seed0)) return false;
-        } else if (strcmp(argv[i], "--trace") == 0 && has_value) {
-            if (!read_number(argv[++i], &out->seed0)) return false;
-            out->n_seeds = 1;
-            out->trace = true;
-        } else {
+        } else if (traces || strcmp(argv[i], "--seed0") == 0) {
+            if (++i == argc || !read_number(argv[i], &out->seed0)) return false;
+            out->trace |= traces;
+        } else if (strcmp(argv[i], "--seeds") != 0 || ++i == argc ||
+                   !read_number(argv[i], &out->n_seeds) || out->n_seeds == 0) {
             return false;
         }
     }
+    if (out->trace) out->n_seeds = 1;
     return true;
 }
 

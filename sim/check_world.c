@@ -180,7 +180,7 @@ bool yard_make(yard *y) {
     bool opens =
         core_init(&y->core, &o, &err) == INFERD_OK && core_open(&y->core, &err) == INFERD_OK;
     if (yard_fail_if(y, !opens, CHECK_BOOKS, "opening: %s", err.text)) return false;
-    yard_say(y, "%s: %u pages, %u of the host %s, depth %u, %u models", yard_theme_names[y->theme],
+    yard_say(y, "theme %d: %u pages, %u of the host %s, depth %u, %u models", (int)y->theme,
              y->fake.n_pages, y->fake.n_host_pages, y->fake.apart ? "apart" : "in one memory",
              y->fake.depth, y->n_models);
     make_models(y);

@@ -60,7 +60,6 @@ typedef enum theme {
     THEMES
 } theme;
 
-extern const char *const yard_theme_names[THEMES];
 extern const char *const yard_state_names[MODEL_STATES];
 
 typedef struct slot {

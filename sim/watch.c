@@ -205,16 +205,11 @@ void watch_step(watch *w, const step *st, uint64_t begin_us, uint64_t end_us) {
     }
 }
 
+/* Looks back from the newest: a request waits for few steps. */
 size_t watch_steps_since(const watch *w, uint64_t from_us) {
-    size_t lo = 0, hi = w->n_steps; // the first that began at from_us or later
-    while (lo < hi) {
-        size_t middle = lo + (hi - lo) / 2;
-        if (w->begins_us[middle] < from_us)
-            lo = middle + 1;
-        else
-            hi = middle;
-    }
-    return lo < w->n_steps ? w->n_steps - lo - 1 : 0;
+    size_t n = 0;
+    while (n < w->n_steps && w->begins_us[w->n_steps - 1 - n] >= from_us) n++;
+    return n > 0 ? n - 1 : 0;
 }
 
 /* ---- figures ---- */

@@ -296,16 +296,10 @@ static uint32_t model_of(const workload *w, const stream *st, rng *random) {
     case MODEL_ZIPF:
         break;
     }
-    uint32_t lo = 0, hi = w->spec.n_models - 1; // the first with a sum of at least x
-    double x = rng_unit(random) * w->zipf[hi];
-    while (lo < hi) {
-        uint32_t middle = lo + (hi - lo) / 2;
-        if (w->zipf[middle] < x)
-            lo = middle + 1;
-        else
-            hi = middle;
-    }
-    return lo;
+    uint32_t idx = 0; // the first with a sum of at least x
+    double x = rng_unit(random) * w->zipf[w->spec.n_models - 1];
+    while (w->zipf[idx] < x) idx++;
+    return idx;
 }
 
 static workload_request draw_request(const workload *w, uint32_t stream_idx) {

@@ -170,11 +170,6 @@ static inferd_status begin_watch(world *w, inferd_err *err) {
     return INFERD_OK;
 }
 
-static void look_at_models(world *w) {
-    for (uint32_t i = 0; i < w->watch->n_models; i++)
-        watch_hot(w->watch, i, w->device->slots[i].hot, w->device->clock_us);
-}
-
 static inferd_status set_tenants(world *w, inferd_err *err) {
     const world_options *o = &w->options;
     inferd_status st = INFERD_OK;
@@ -419,7 +414,8 @@ static bool iterate(world *w, inferd_err *err) {
     uint32_t verify_iterations = w->options.verify_iterations;
     sim_device_look(w->device);
     bool any = core_iterate(&w->core);
-    if (w->watch != NULL) look_at_models(w);
+    for (uint32_t i = 0; w->watch != NULL && i < w->options.n_models; i++)
+        watch_hot(w->watch, i, w->device->slots[i].hot, w->device->clock_us);
     sched_flush(w->core.sched, UINT32_MAX);
     w->n_iterations++;
     if (verify_iterations > 0 && w->n_iterations % verify_iterations == 0) verify(w, err);
