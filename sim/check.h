@@ -2,7 +2,7 @@
  * that must always hold.
  *
  * A seed makes a world: a few pages, models of different sizes, classes and policies, one memory or
- * two, depth 1 or 2, draft tokens or none, a disk or none, one of four objectives; and then the
+ * two, depth 1 or 2, draft tokens or none, a disk or none; and then the
  * events in it: requests, cancellations, pauses, commands, policies, files that fail, slow loads,
  * failed steps, a clock that jumps.  The device stores tokens where the block tables say and reads
  * weights where they were put, so a page with the wrong owner changes an output.
