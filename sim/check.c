@@ -77,7 +77,8 @@ static bool iterate(yard *y) {
     yard_note_models(y);
     y->iteration_began_us = now(y);
     bool any = core_iterate(&y->core);
-    sched_flush(y->core.sched, y->room);
+    uint32_t taken = y->core.n_flight * y->core.step_events_max; // as in engine.c
+    sched_flush(y->core.sched, y->room > taken ? y->room - taken : 0);
     if (is_sound(y) && !y->core.lost) yard_check_models(y);
     if (is_sound(y)) yard_look(y, true);
     return any;

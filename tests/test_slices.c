@@ -245,16 +245,16 @@ static void a_guarantee_is_claimed_no_further_than_it_goes(void) {
 }
 
 /* Whoever is aged enough goes before the urgent, and the urgent do not wait for good either. */
-static void aged_work_counts_as_more_urgent(void) {
+static void a_lower_class_has_its_floor_in_a_batch_of_one(void) {
     static rig r;
     sched_limits limits = default_limits();
     limits.running_max = 1;
-    limits.starvation_us = 30000;
+    limits.starvation_percent = 2;
     rig_init(&r, 40, &limits);
     sched_submit(r.s, request(1, 8, 4), r.now_us);
     r.s->seqs[0].req->prio = GEN_BATCH;
     uint64_t id = 2;
-    for (int i = 0; i < 400 && r.outcomes[1].n_done == 0; i++) {
+    for (int i = 0; i < 1000 && r.outcomes[1].n_done == 0; i++) {
         while (id < 3000 && r.s->n_waiting + r.s->n_running < 4) {
             gen_request *q = request(id++, 8, 8);
             q->prio = GEN_HIGH;
@@ -279,6 +279,6 @@ static const test_case cases[] = {
     TEST(a_model_without_a_limit_gets_what_is_left),
     TEST(pinned_weights_are_left_out_of_what_a_request_may_have),
     TEST(a_guarantee_is_claimed_no_further_than_it_goes),
-    TEST(aged_work_counts_as_more_urgent),
+    TEST(a_lower_class_has_its_floor_in_a_batch_of_one),
 };
 TEST_MAIN(cases)
