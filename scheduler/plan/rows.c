@@ -57,6 +57,7 @@ static void add_item(plan *p, seq *q, uint32_t n) {
                                       .pos_begin = begin,
                                       .n_blocks = q->table.n_blocks,
                                       .slots = q->table.slots};
+    INFERD_CHECK(st->b.n_rows + n <= p->s->limits.step_tokens_max);
     sample_row draw = {.params = &r->sampling, .tokens = seq_tokens(q), .n_prompt = r->n_prompt};
     uint32_t scored_from = first_scored_row(q), n_scored = n_scored_rows(q, begin, n);
     bool next = draws_next(q, begin, n);
@@ -204,7 +205,7 @@ static void plan_single_rows(plan *p, uint32_t n_order) {
                 q->planned_plan == p->s->plan_no || q->refused_plan == p->s->plan_no ||
                 (guarantees && more == 0 && !sched_is_secure(p->s, q)))
                 continue;
-            plan_drafts(p, q, n_order - i - 1);
+            plan_drafts(p, q, n_order - u32_min(n_order, p->st->b.n_seqs + 1));
             plan_rows(p, q, 1 + q->n_drafts);
         }
 }
