@@ -74,14 +74,16 @@ static const char USAGE_MORE[] =
     "share (scripts/bench-share starts the daemons that its rows need):\n"
     "  --url URL            an inferd that allows its models to be loaded, unloaded and changed\n"
     "  --models A,B,C       of it, at least three\n"
-    "  --rows A,B           of switch,warm,cold,gap,urgent,shares,guarantee,burst,kv (default "
-    "warm)\n"
+    "  --rows A,B           of switch,warm,cold,gap,urgent,shares,guarantee,weights,beside,\n"
+    "                       inversion,roundrobin,burst,kv (default warm)\n"
     "  --admin-key KEY      for the admin API; all rows but switch need it\n"
-    "  --key KEY            of a tenant, --flood-key KEY of the other one of guarantee\n"
+    "  --key KEY            of a tenant, --flood-key KEY of the other one of guarantee, weights\n"
+    "                       and beside, --urgent-key KEY of the third one of beside\n"
+    "  --tenants A,B        names of the tenants of --key and --flood-key, for weights and beside\n"
     "  --threads N          that the device computes with (default: all CPUs)\n"
     "  --kv-bytes N         keys and values of one token of the first model, for burst\n"
     "  --prompt-token-ids LO-HI  of prompts (default 1000-40000)\n"
-    "  --window-s N         of shares, and the phases of guarantee (default 10)\n"
+    "  --window-s N         of shares, weights, and the phases of guarantee (default 10)\n"
     "  --seed N  --quick  --json FILE\n"
     "\n"
     "Exit status: 0 all requests were fine, 1 some failed or none ended, 2 wrong usage or the\n"
@@ -323,8 +325,8 @@ static int self_test(int argc, char **argv) {
 
 static option_kind share_kind(const char *key) {
     static const char *const VALUES[] = {
-        "url",      "models",  "rows",     "admin-key", "key", "flood-key", "prompt-token-ids",
-        "window-s", "threads", "kv-bytes", "seed",      "json"};
+        "url",      "models",  "rows",     "admin-key", "key",  "flood-key", "prompt-token-ids",
+        "window-s", "threads", "kv-bytes", "seed",      "json", "tenants",   "urgent-key"};
     for (size_t i = 0; i < INFERD_COUNT(VALUES); i++)
         if (strcmp(key, VALUES[i]) == 0) return OPTION_VALUE;
     return strcmp(key, "quick") == 0 ? OPTION_SWITCH : OPTION_UNKNOWN;
@@ -340,7 +342,9 @@ static inferd_status take_share(void *ctx, const char *key, const char *value, i
                  {"json", &o->json_path},
                  {"admin-key", &o->admin_key},
                  {"key", &o->key},
-                 {"flood-key", &o->flood_key}};
+                 {"flood-key", &o->flood_key},
+                 {"urgent-key", &o->urgent_key},
+                 {"tenants", &o->tenants}};
     for (size_t i = 0; i < INFERD_COUNT(TEXTS); i++)
         if (strcmp(key, TEXTS[i].key) == 0) {
             *TEXTS[i].to = value;

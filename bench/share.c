@@ -14,6 +14,9 @@ enum {
     COPY_ROUNDS = 9,
     COPY_THREADS_MAX = 64,
     WINDOW_S = 10,
+    WINDOW_S_QUICK = 4,
+    PATCH_TRIES = 20, // while another change is in progress
+    PATCH_TRY_MS = 100,
     TOKEN_ID_LO = 1000, // normal words in common vocabularies
     TOKEN_ID_HI = 40000
 };
@@ -29,6 +32,10 @@ static const struct {
     {"urgent", "urgent arrival to its first iteration", share_measure_urgent},
     {"shares", "share error at 10 s", share_measure_shares},
     {"guarantee", "a guaranteed tenant beside a flood", share_measure_guarantee},
+    {"weights", "weights 1 : 3 of two tenants of one model", share_measure_weights},
+    {"beside", "urgent beside shares of 100 %", share_measure_beside},
+    {"inversion", "urgent, not in memory, beside batch work", share_measure_inversion},
+    {"roundrobin", "three models that fit, after a fourth", share_measure_roundrobin},
     {"burst", "held / used pages after a burst", share_measure_burst},
     {"kv", "calls on the way of keys and values", share_measure_kv},
 };
@@ -52,6 +59,10 @@ void share_sleep_ms(double ms) {
 
 uint64_t share_seed(share *s) {
     return (s->o->seed << 40) + s->n_asked++;
+}
+
+uint32_t share_window_s(const share *s) {
+    return s->o->is_quick ? u32_min(s->o->window_s, WINDOW_S_QUICK) : s->o->window_s;
 }
 
 inferd_status share_state(share *s, json_t **out, inferd_err *err) {
@@ -84,6 +95,34 @@ inferd_status share_number(json_t *object, const char *path, double *out, inferd
         return inferd_fail(err, INFERD_EFORMAT, "the state has no number \"%s\"", path);
     *out = json_number_value(object);
     return INFERD_OK;
+}
+
+inferd_status share_charged(json_t *account, const char *member, const char *name,
+                            const char *number, double *out, inferd_err *err) {
+    json_t *flows = json_object_get(account, "principals");
+    inferd_status status = INFERD_OK;
+    *out = 0;
+    if (!json_is_array(flows))
+        return inferd_fail(err, INFERD_EFORMAT, "the state has no account.principals");
+    for (size_t i = 0; status == INFERD_OK && i < json_array_size(flows); i++) {
+        json_t *p = json_array_get(flows, i);
+        const char *is = json_string_value(json_object_get(p, member));
+        double value = 0;
+        if (is == NULL || strcmp(is, name) != 0) continue;
+        status = share_number(p, number, &value, err);
+        *out += value;
+    }
+    return status;
+}
+
+inferd_status share_patch(share *s, const char *kind, const char *name, const char *body,
+                          inferd_err *err) {
+    inferd_status status = INFERD_EBUSY;
+    for (int i = 0; i < PATCH_TRIES && status == INFERD_EBUSY; i++) {
+        if (i > 0) share_sleep_ms(PATCH_TRY_MS);
+        status = share_client_object(&s->admin, "PATCH", kind, name, "", body, err);
+    }
+    return status;
 }
 
 inferd_status share_output_fitting(share *s, const char *model, uint32_t n_prompt, uint32_t n,

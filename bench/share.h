@@ -9,6 +9,12 @@
  *     urgent    room for all of them
  *     shares    room for all of them, no tenants
  *     guarantee room for all of them, two tenants: `key` with a fixed share, and `flood_key`
+ *     weights   room for the first, no models with shares, two tenants without limits: those of
+ *               `key` and of `flood_key`, with their names
+ *     beside    the same, and a third tenant that may ask for the class high: `urgent_key`
+ *     inversion room for the first three without the keys and values of the first, no host memory
+ *     roundrobin room for the first three and nothing else, no host memory; the fourth is of the
+ *               class high
  *     burst     room for all of them
  *     kv        any that has computed something
  *
@@ -28,14 +34,16 @@
 enum { SHARE_MODELS_MAX = 8 };
 
 typedef struct share_options {
-    const char *url, *admin_key, *key, *flood_key; // keys NULL: none
-    const char *rows;                              // "warm,gap"
-    const char *models;                            // "a,b,c,d"
-    const char *json_path;                         // NULL: none
-    uint32_t threads;                              // the device's compute threads
-    uint32_t kv_bytes;     // keys and values of one token of the first model
-    uint32_t id_lo, id_hi; // token ids of prompts
-    uint32_t window_s;     // of shares; phases of guarantee are nearly as long
+    const char *url, *admin_key;              // keys NULL: none
+    const char *key, *flood_key, *urgent_key; // of three tenants
+    const char *tenants;                      // "a,b": the tenants of key and flood_key
+    const char *rows;                         // "warm,gap"
+    const char *models;                       // "a,b,c,d"
+    const char *json_path;                    // NULL: none
+    uint32_t threads;                         // the device's compute threads
+    uint32_t kv_bytes;                        // keys and values of one token of the first model
+    uint32_t id_lo, id_hi;                    // token ids of prompts
+    uint32_t window_s;                        // of shares; phases of guarantee are nearly as long
     uint64_t seed;
     bool is_quick;
 } share_options;
@@ -61,7 +69,8 @@ typedef struct share {
 /* A row: measures and adds to the table, or fails with the reason. */
 typedef inferd_status share_measure(share *s, inferd_err *err);
 share_measure share_measure_switch, share_measure_warm, share_measure_cold, share_measure_gap,
-    share_measure_urgent, share_measure_shares, share_measure_guarantee, share_measure_burst,
+    share_measure_urgent, share_measure_shares, share_measure_guarantee, share_measure_weights,
+    share_measure_beside, share_measure_inversion, share_measure_roundrobin, share_measure_burst,
     share_measure_kv;
 
 /* The state of the daemon; the caller owns it. */
@@ -71,6 +80,15 @@ json_t *share_state_device(json_t *state);                   // the first
 /* A number at "a.b.c" of an object. */
 inferd_status share_number(json_t *object, const char *path, double *out, inferd_err *err);
 
+/* The sum of a number of all entries of account.principals whose `member` ("model", "tenant") is
+ * `name`: device_s, output_tokens, ... */
+inferd_status share_charged(json_t *account, const char *member, const char *name,
+                            const char *number, double *out, inferd_err *err);
+/* Changes a model or tenant (`kind` "models", "tenants"); waits while another change is in
+ * progress. */
+inferd_status share_patch(share *s, const char *kind, const char *name, const char *body,
+                          inferd_err *err);
+
 /* `n` output tokens, or as many as fit in the model's context after a prompt of n_prompt. */
 inferd_status share_output_fitting(share *s, const char *model, uint32_t n_prompt, uint32_t n,
                                    uint32_t *out, inferd_err *err);
@@ -78,7 +96,8 @@ inferd_status share_output_fitting(share *s, const char *model, uint32_t n_promp
 /* Requests one token after a prompt of n_prompt: milliseconds from sending to that token. */
 inferd_status share_first_token(share *s, const char *model, const char *tier, uint32_t n_prompt,
                                 share_answer *answer, double *out_ms, inferd_err *err);
-uint64_t share_seed(share *s); // a different one each time
+uint64_t share_seed(share *s);           // a different one each time
+uint32_t share_window_s(const share *s); // window_s of the options, a shorter one with is_quick
 void share_sleep_ms(double ms);
 
 /* Bytes read and written by memcpy per second, median of rounds, with `threads` threads in parallel

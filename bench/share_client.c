@@ -103,15 +103,16 @@ inferd_status share_client_json(share_client *c, const char *method, const char 
                         : inferd_fail(err, INFERD_EFORMAT, "%s %s answered no JSON", method, path);
 }
 
-inferd_status share_client_model(share_client *c, const char *method, const char *model,
-                                 const char *command, const char *body, json_t **out,
-                                 inferd_err *err) {
+inferd_status share_client_object(share_client *c, const char *method, const char *kind,
+                                  const char *name, const char *command, const char *body,
+                                  inferd_err *err) {
     char path[600];
-    char *name = curl_easy_escape(c->easy, model, 0);
-    if (name == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a name");
-    snprintf(path, sizeof path, "/admin/models/%s%s%s", name, *command == 0 ? "" : "/", command);
-    curl_free(name);
-    return share_client_json(c, method, path, body, out, err);
+    char *escaped = curl_easy_escape(c->easy, name, 0);
+    if (escaped == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a name");
+    snprintf(path, sizeof path, "/admin/%s/%s%s%s", kind, escaped, *command == 0 ? "" : "/",
+             command);
+    curl_free(escaped);
+    return share_client_json(c, method, path, body, NULL, err);
 }
 
 /* ---- a stream ---- */

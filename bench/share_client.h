@@ -60,9 +60,10 @@ inferd_status share_client_ask(share_client *c, const share_ask *ask, share_answ
  * `out` may be NULL to ignore the answer. */
 inferd_status share_client_json(share_client *c, const char *method, const char *path,
                                 const char *body, json_t **out, inferd_err *err);
-/* The same for "/admin/models/NAME" and "/admin/models/NAME/COMMAND" (`command` ""). */
-inferd_status share_client_model(share_client *c, const char *method, const char *model,
-                                 const char *command, const char *body, json_t **out,
-                                 inferd_err *err);
+/* The same for "/admin/KIND/NAME" and "/admin/KIND/NAME/COMMAND" (`command` ""); KIND is "models"
+ * or "tenants". */
+inferd_status share_client_object(share_client *c, const char *method, const char *kind,
+                                  const char *name, const char *command, const char *body,
+                                  inferd_err *err);
 
 #endif

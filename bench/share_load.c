@@ -106,3 +106,12 @@ void share_load_free(share_load *l) {
     free(l->streams);
     *l = (share_load){0};
 }
+
+void share_load_gaps(const share_load *l, samples *out) {
+    for (uint32_t i = 0; i < l->n_streams; i++)
+        for (uint32_t k = 1; k < l->streams[i].n_tokens; k++) {
+            const share_token *a = &l->streams[i].tokens[k - 1], *b = a + 1;
+            if (a->answer_idx == b->answer_idx)
+                samples_add(out, (double)(b->at_ns - a->at_ns) / 1e6);
+        }
+}

@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 
 #include "share_client.h"
+#include "share_table.h"
 
 enum { SHARE_STREAMS_MAX = 64, SHARE_TOKENS_MAX = 1 << 17, SHARE_ANSWERS_MAX = 1 << 14 };
 
@@ -58,5 +59,8 @@ inferd_status share_load_start(share_load *l, share_server to, const share_strea
  * failure of a stream.  May be called again. */
 inferd_status share_load_stop(share_load *l, inferd_err *err);
 void share_load_free(share_load *l); // stops; accepts a zeroed load
+
+/* Adds the milliseconds between the tokens of each answer.  After share_load_stop. */
+void share_load_gaps(const share_load *l, samples *out);
 
 #endif

@@ -10,7 +10,8 @@
 #include "dues.h"
 #include "hist.h"
 #include "plan.h"
-#include "share_table.h"
+#include "share.h"
+#include "share_load.h"
 #include "spec.h"
 #include "spec_value.h"
 #include "sse.h"
@@ -565,6 +566,37 @@ static void a_row_that_failed_or_missed_is_not_met(void) {
     share_table_deinit(&t);
 }
 
+static void charges_are_summed_by_name(void) {
+    json_t *account =
+        json_pack("{s:[{s:s,s:s,s:f},{s:s,s:s,s:f},{s:s,s:s,s:f}]}", "principals", "tenant", "gold",
+                  "model", "a", "device_s", 1.5, "tenant", "gold", "model", "b", "device_s", 2.0,
+                  "tenant", "flood", "model", "a", "device_s", 4.0);
+    inferd_err err = {0};
+    double s = 0;
+    EXPECT_EQ(share_charged(account, "tenant", "gold", "device_s", &s, &err), INFERD_OK);
+    EXPECT_NEAR(s, 3.5, 0);
+    EXPECT_EQ(share_charged(account, "model", "a", "device_s", &s, &err), INFERD_OK);
+    EXPECT_NEAR(s, 5.5, 0);
+    EXPECT_EQ(share_charged(account, "tenant", "none", "device_s", &s, &err), INFERD_OK);
+    EXPECT_NEAR(s, 0, 0);
+    EXPECT_EQ(share_charged(account, "tenant", "gold", "tokens", &s, &err), INFERD_EFORMAT);
+    EXPECT_EQ(share_charged(NULL, "tenant", "gold", "device_s", &s, &err), INFERD_EFORMAT);
+    json_decref(account);
+}
+
+static void gaps_are_between_tokens_of_one_answer(void) {
+    share_token first[] = {{1000000, 0}, {3000000, 0}, {90000000, 1}, {94000000, 1}};
+    share_token second[] = {{5000000, 0}};
+    share_stream streams[] = {{.tokens = first, .n_tokens = 4}, {.tokens = second, .n_tokens = 1}};
+    share_load l = {.streams = streams, .n_streams = 2};
+    samples found = {0};
+    share_load_gaps(&l, &found);
+    EXPECT_EQ(found.n, 2);
+    EXPECT_NEAR(samples_at(&found, 0), 2, 1e-9);
+    EXPECT_NEAR(samples_at(&found, 1), 4, 1e-9);
+    samples_free(&found);
+}
+
 /* ---- chunk ---- */
 
 static chunk parse(const char *text) {
@@ -688,6 +720,8 @@ static const test_case CASES[] = {
     TEST(trace_lengths_are_taken_row_by_row),
     TEST(samples_are_told_by_rank),
     TEST(a_row_that_failed_or_missed_is_not_met),
+    TEST(charges_are_summed_by_name),
+    TEST(gaps_are_between_tokens_of_one_answer),
     TEST(chunks_of_servers_are_understood),
     TEST(errors_have_many_shapes),
     TEST(figures_count_from_the_schedule),

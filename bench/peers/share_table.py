@@ -6,8 +6,9 @@ writes it."""
 import re
 import statistics
 
-ORDER = ("warm", "cold", "prepare", "gap", "urgent", "pool", "kv", "decision", "shares", "guarantee", "alone-s1", "alone-s8",
-         "alone-s32", "alone-ttft", "burst")
+ORDER = ("warm", "cold", "prepare", "gap", "urgent", "pool", "kv", "decision", "shares", "guarantee", "weights",
+         "weights-rate", "beside", "inversion", "inversion-loads", "roundrobin", "alone-s1", "alone-s8", "alone-s32",
+         "alone-ttft", "burst")
 SLOWER_GOAL = 0.02  # one model alone, against the binary before sharing
 POOL_GOAL_NS = 100
 DECISION_GOAL_US = 200
