@@ -1,4 +1,6 @@
 /* check_invariants.c - see check_yard.h: the output, and the invariants after every event. */
+#include <math.h>
+
 #include "check_yard.h"
 
 /* ---- the output ---- */
@@ -311,22 +313,52 @@ static bool was_pinned(const slot *s) {
     return s->before.policy.pin == PIN_HOT && s->before.served;
 }
 
-/* The mean pause of a is not above that of b, whatever the pauses under way add. */
-static bool pauses_less(const worth_pauses *a, const worth_pauses *b) {
-    return b->n <= a->n && a->sum_ms * (b->n + 1) <= b->sum_ms * (a->n + 1);
+/* What worth.h says an idle model is worth, in doubles. */
+static double value_of(const yard *y, uint32_t i, uint64_t at_us) {
+    enum { HALVED_MS = 5000 };
+    const resident *m = &y->core.models.slots[i];
+    const slot *s = &y->slots[i];
+    gen_class lowest = GEN_SYSTEM;
+    for (uint32_t k = 0; k < y->n_models; k++) {
+        const resident *other = &y->core.models.slots[k];
+        if (other->state != MODEL_NONE && other->served && !other->no_guarantee &&
+            other->policy.prio > lowest)
+            lowest = other->policy.prio;
+    }
+    double idle_ms = at_us > s->before.active_us ? (double)(at_us - s->before.active_us) / 1000 : 0;
+    double sum_ms = (double)m->pauses.sum_ms, n = m->pauses.n;
+    double half_ms = n > 0 && sum_ms / n > HALVED_MS ? sum_ms / n : HALVED_MS;
+    double factor = pow(8, (double)lowest - s->policy.prio) * pow(0.5, idle_ms / half_ms);
+    double next_ms = idle_ms + (sum_ms + idle_ms) / (n + 1) + 1;
+    double reload_us = m->bring_us > 0 ? (double)m->bring_us : 1000.0 * (s->weight_pages + 1);
+    return (s->policy.weight + 1) * reload_us * fmax(factor, 1) / (s->weight_pages * next_ms);
 }
 
-/* Was v evicted, though w, which is as idle, was worth less by every measure? */
+/* Was v evicted, though w, which is as idle, was worth less? */
 static bool is_worth_less(const yard *y, uint32_t w, uint32_t v) {
+    enum { MARGIN_US = 2000 }; // ages are rounded, and halvings are straight lines
     const slot *a = &y->slots[w], *b = &y->slots[v];
-    const resident *x = &y->core.models.slots[w], *z = &y->core.models.slots[v];
+    uint64_t at_us = y->iteration_began_us;
     /* w might not have been enough, or useless: its guarantee keeps its pages free for it. */
     if (a->weight_pages < b->weight_pages || a->policy.min_bytes != 0) return false;
-    if (a->policy.prio != b->policy.prio) return a->policy.prio > b->policy.prio;
-    enum { MARGIN_US = 2000 }; // ages are rounded
-    return a->before.active_us + MARGIN_US < b->before.active_us &&
-           a->policy.weight <= b->policy.weight && x->bring_us <= z->bring_us && x->bring_us > 0 &&
-           pauses_less(&z->pauses, &x->pauses);
+    return value_of(y, w, at_us - u64_min(at_us, MARGIN_US)) * 1.25 <
+           value_of(y, v, at_us + MARGIN_US);
+}
+
+/* The class of its work; GEN_CLASSES: it has none. */
+static gen_class class_of_work(const yard *y, uint32_t i) {
+    const sched_demand *d = &y->core.models.demands[i];
+    return d->running_class < d->waiting_class ? d->running_class : d->waiting_class;
+}
+
+/* Was v evicted for its class, though w, which would have given as much, has work of a lower one?
+ */
+static bool is_of_lower_class(const yard *y, uint32_t w, uint32_t v) {
+    const slot *a = &y->slots[w], *b = &y->slots[v];
+    if (b->before.state != MODEL_HOT || a->weight_pages < b->held || a->policy.min_bytes != 0 ||
+        class_of_work(y, v) == GEN_CLASSES || class_of_work(y, w) == GEN_CLASSES)
+        return false;
+    return class_of_work(y, w) > class_of_work(y, v);
 }
 
 /* Since when v has waiting work that is more urgent than all other work, even if that has aged; 0:
@@ -344,7 +376,7 @@ static uint64_t most_urgent_since_us(const yard *y, uint32_t v) {
 static void check_eviction(yard *y, uint32_t v) {
     const resident *m = &y->core.models.slots[v];
     const slot *s = &y->slots[v];
-    bool pushed = false;
+    bool pushed = false, lower = false;
     for (int c = 0; c < ENGINE_EVICT_CAUSES; c++) {
         if (m->n_evictions[c] == s->before.n_evictions[c]) continue;
         y->out->n_evicted++;
@@ -358,6 +390,7 @@ static void check_eviction(yard *y, uint32_t v) {
             (ull)(now(y) - s->before.active_us));
         if (c > ENGINE_EVICT_SLICE) continue;
         pushed = c == ENGINE_EVICT_PRESSURE;
+        lower = c == ENGINE_EVICT_CLASS;
         uint64_t urgent_us = most_urgent_since_us(y, v), slice_us = y->core.models.limits.slice_us;
         yard_fail_if(y, c == ENGINE_EVICT_SLICE && urgent_us != 0 && now(y) < urgent_us + slice_us,
                      CHECK_EVICTION,
@@ -367,11 +400,11 @@ static void check_eviction(yard *y, uint32_t v) {
         yard_fail_if(y, was_pinned(s), CHECK_EVICTION, "model %u was evicted while it was pinned",
                      v);
     }
-    if (!pushed || yard_is_shared(y, v)) return;
+    if ((!pushed && !lower) || yard_is_shared(y, v)) return;
     /* Host memory apart: the host copy may have been needed; tenants' guarantees may be larger. */
     const pool_owner *o = &y->core.pool.owners[v];
     yard_fail_if(y,
-                 s->before.state == MODEL_HOT && !y->fake.apart &&
+                 pushed && s->before.state == MODEL_HOT && !y->fake.apart &&
                      sched_tenants_min_pages(y->core.sched) == 0 && s->held <= o->min &&
                      yard_n_alive_of(y, v) == 0,
                  CHECK_EVICTION, "model %u was evicted with %u pages, its guarantee is %u", v,
@@ -382,8 +415,13 @@ static void check_eviction(yard *y, uint32_t v) {
         uint64_t stay_us = 2 * x->bring_us;
         if (w == v || !t->used || yard_is_shared(y, w) || t->before.state != MODEL_HOT ||
             x->state != MODEL_HOT || was_pinned(t) || t->before.wanted || t->had_steps ||
-            x->wanted || !is_idle(y, w) || t->before.active_us == y->iteration_began_us ||
-            y->iteration_began_us < t->before.hot_since_us + stay_us || yard_n_alive_of(y, w) > 0 ||
+            x->wanted || y->iteration_began_us < t->before.hot_since_us + stay_us)
+            continue;
+        yard_fail_if(y, lower && is_of_lower_class(y, w, v), CHECK_EVICTION,
+                     "model %u was evicted for its class, and model %u has work of a lower one", v,
+                     w);
+        if (lower || t->had_steps || !is_idle(y, w) ||
+            t->before.active_us == y->iteration_began_us || yard_n_alive_of(y, w) > 0 ||
             sched_model_n_steps(y->core.sched, w) > 0)
             continue;
         yard_fail_if(y, is_worth_less(y, w, v), CHECK_EVICTION,

@@ -137,6 +137,38 @@ static void running_work_of_a_lower_class_makes_room_and_goes_on_later(void) {
     core_rig_deinit(&r);
 }
 
+/* Three normal models in turn, with room for three: one request to an urgent model cost a load per
+ * request from then on, because an idle urgent model never left for them. */
+static void an_idle_urgent_model_leaves_for_models_in_use(void) {
+    for (int pinned = 0; pinned < 2; pinned++) {
+        static core_rig r;
+        model_policy p = plain_policy();
+        core_rig_init(&r, 60, 0, 15);
+        core_rig_open(&r, false);
+        attach_all(&r, 3);
+        p.prio = GEN_HIGH;
+        p.pin = pinned ? PIN_HOT : PIN_NONE;
+        core_rig_attach(&r, 3, &p);
+        gen_request *high = request(1, 20, 4);
+        high->prio = GEN_HIGH;
+        core_rig_submit(&r, 3, high);
+        core_rig_finish(&r);
+        uint64_t n_loads[2] = {0}; // of the first and the last twenty requests
+        for (uint64_t id = 2; id < 62; id++) {
+            uint64_t before = core_rig_model(&r, id % 3)->n_loads;
+            core_rig_submit(&r, id % 3, request(id, 20, 4));
+            core_rig_finish(&r);
+            core_rig_run(&r, 1000000);
+            if (id < 22 || id >= 42)
+                n_loads[id >= 42] += core_rig_model(&r, id % 3)->n_loads - before;
+        }
+        EXPECT(n_loads[0] > 5);
+        EXPECT(pinned ? n_loads[1] > 5 : n_loads[1] == 0);
+        EXPECT_EQ(state_of(&r, 3), pinned ? MODEL_HOT : MODEL_COLD);
+        core_rig_deinit(&r);
+    }
+}
+
 static void work_of_the_same_class_gets_time_slices(void) {
     static core_rig r;
     core_rig_init(&r, 20, 12, 12);
@@ -1039,6 +1071,7 @@ static const test_case cases[] = {
     TEST(an_idle_model_makes_room_and_waits_in_host_memory),
     TEST(without_host_memory_it_is_read_again),
     TEST(running_work_of_a_lower_class_makes_room_and_goes_on_later),
+    TEST(an_idle_urgent_model_leaves_for_models_in_use),
     TEST(work_of_the_same_class_gets_time_slices),
     TEST(a_higher_class_is_never_pushed_out_and_the_lower_waits),
     TEST(a_pinned_model_stays_and_others_report_no_room),

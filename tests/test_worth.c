@@ -52,6 +52,35 @@ static void each_part_of_the_worth_counts(void) {
     EXPECT_NEAR((double)worth_of(&m), 0.5 * (double)plain, 1);
 }
 
+/* Eight times per class, halved every five seconds or every mean pause, and never below 1. */
+static void class_is_a_factor_that_ages(void) {
+    worth_idle m = idle_for(0), plain = m;
+    m.n_above = 2;
+    EXPECT_NEAR((double)worth_of(&m), 64.0 * (double)worth_of(&plain), 64);
+    m.idle_us = plain.idle_us = 5000000;
+    EXPECT_NEAR((double)worth_of(&m), 32.0 * (double)worth_of(&plain), 32);
+    m.idle_us = plain.idle_us = 7500000; // half way between two halvings
+    EXPECT_NEAR((double)worth_of(&m), 24.0 * (double)worth_of(&plain), 24);
+    m.idle_us = plain.idle_us = 25000000;
+    EXPECT_NEAR((double)worth_of(&m), 2.0 * (double)worth_of(&plain), 2);
+    m.idle_us = plain.idle_us = 30000000;
+    EXPECT_EQ(worth_of(&m), worth_of(&plain));
+    m.idle_us = plain.idle_us = (uint64_t)40 * 86400 * 1000000;
+    EXPECT_EQ(worth_of(&m), worth_of(&plain));
+    m.idle_us = plain.idle_us = 30000000;
+    m.pauses = plain.pauses = (worth_pauses){10 * 30000, 10}; // it usually is away for so long
+    EXPECT_NEAR((double)worth_of(&m), 32.0 * (double)worth_of(&plain), 32);
+}
+
+static void idle_models_go_first_then_the_lowest_class(void) {
+    worth_candidate idle = {0, GEN_CLASSES, 100}, batch = {1, GEN_BATCH, 1},
+                    high = {2, GEN_HIGH, 1};
+    EXPECT(worth_goes_before(&idle, &batch) && worth_goes_before(&batch, &high));
+    EXPECT(!worth_goes_before(&high, &idle));
+    worth_candidate less = {3, GEN_CLASSES, 99}, same = {4, GEN_CLASSES, 100};
+    EXPECT(worth_goes_before(&less, &idle) && worth_goes_before(&idle, &same));
+}
+
 /* Forty days, ten thousand pages, a millisecond to reload: still more than nothing, and ordered. */
 static void nothing_overflows_and_little_is_not_zero(void) {
     worth_idle least = {.weight = 0,
@@ -108,9 +137,14 @@ static void asked_again_the_answer_is_the_rest(void) {
 }
 
 static const test_case cases[] = {
-    TEST(a_stranger_is_judged_by_its_idle_time),    TEST(a_pause_says_more_the_more_there_were),
-    TEST(short_pauses_are_none_and_old_ones_fade),  TEST(each_part_of_the_worth_counts),
-    TEST(nothing_overflows_and_little_is_not_zero), TEST(an_unneeded_victim_is_spared),
+    TEST(a_stranger_is_judged_by_its_idle_time),
+    TEST(a_pause_says_more_the_more_there_were),
+    TEST(short_pauses_are_none_and_old_ones_fade),
+    TEST(each_part_of_the_worth_counts),
+    TEST(class_is_a_factor_that_ages),
+    TEST(idle_models_go_first_then_the_lowest_class),
+    TEST(nothing_overflows_and_little_is_not_zero),
+    TEST(an_unneeded_victim_is_spared),
     TEST(asked_again_the_answer_is_the_rest),
 };
 TEST_MAIN(cases)

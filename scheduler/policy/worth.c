@@ -5,7 +5,8 @@ typedef unsigned __int128 wide;
 
 enum {
     SCALE_SHIFT = 40, // so that a small model that has been idle for weeks is worth more than 0
-    WORTH_BITS = 64
+    WORTH_BITS = 64,
+    FACTOR_ONE = 1024
 };
 
 static uint64_t to_ms(uint64_t us) {
@@ -30,12 +31,29 @@ uint64_t worth_next_ms(const worth_idle *m) {
     return idle_ms + mean_ms + 1;
 }
 
+/* In parts of FACTOR_ONE; between two halvings it falls evenly. */
+static uint64_t class_factor(const worth_idle *m) {
+    uint64_t mean_ms = m->pauses.n > 0 ? m->pauses.sum_ms / m->pauses.n : 0;
+    uint64_t half_ms = mean_ms > WORTH_HALVED_MS ? mean_ms : WORTH_HALVED_MS;
+    uint64_t n = to_ms(m->idle_us) / half_ms, rest_ms = to_ms(m->idle_us) % half_ms;
+    uint64_t factor = FACTOR_ONE;
+    for (uint32_t i = 0; i < m->n_above; i++) factor *= WORTH_CLASS;
+    for (; n > 0 && factor > FACTOR_ONE; n--) factor /= 2;
+    factor -= factor / 2 * rest_ms / half_ms;
+    return factor > FACTOR_ONE ? factor : FACTOR_ONE;
+}
+
 uint64_t worth_of(const worth_idle *m) {
-    wide saved = (wide)(m->weight + 1) * m->reload_us;
+    wide saved = (wide)(m->weight + 1) * m->reload_us * class_factor(m) / FACTOR_ONE;
     wide rent = (wide)u32_max(m->n_pages, 1) * worth_next_ms(m);
     if (saved >> (2 * WORTH_BITS - SCALE_SHIFT - 1) != 0) return UINT64_MAX;
     wide worth = (saved << SCALE_SHIFT) / rent;
     return worth >> WORTH_BITS != 0 ? UINT64_MAX : (uint64_t)worth;
+}
+
+bool worth_goes_before(const worth_candidate *a, const worth_candidate *b) {
+    if (a->prio != b->prio) return a->prio > b->prio;
+    return a->value != b->value ? a->value < b->value : a->idx < b->idx;
 }
 
 uint32_t worth_first(const uint32_t *pages, uint32_t n, uint64_t missing) {

@@ -18,10 +18,10 @@
  *
  * Eviction happens only when pages are short, in this order:
  * - Cached keys and values.
- * - Idle models, the lowest class first; within a class the lowest value first: weight * time to
- *   bring it back / (pages * expected time until it is wanted again, from its past pauses:
- *   worth.h).  A model is spared when the others free enough without it.
- * - Models with work of a lower class than the waiting work.
+ * - Idle models, the lowest value first: weight * time to bring it back / (pages * expected time
+ *   until it is wanted again, from its past pauses), times a factor of its class that halves while
+ *   it is idle (worth.h).  A model is spared when the others free enough without it.
+ * - Models with work of a lower class than the waiting work, the lowest class first.
  * A pinned model stays, and so does one with work of an equal or higher class, except for time
  * slices and guarantees (below).  No model is evicted when all evictions together would not free
  * enough pages, or when its own guarantee would keep all of its pages free.  An evicted model stays
@@ -116,13 +116,6 @@ typedef struct resident {
     engine_bring_ups from_file, from_host;
 } resident;
 
-/* One eviction candidate. */
-typedef struct residency_candidate {
-    uint32_t idx;
-    gen_class prio;
-    uint64_t value;
-} residency_candidate;
-
 typedef struct residency_limits {
     device_limits device;
     uint64_t slice_us; // shortest time slice, when models take time slices
@@ -148,9 +141,9 @@ typedef struct residency {
     bool dead; // the device is gone: every attached model fails with `why`
     inferd_err why;
     inferd_err gone; // INFERD_ELOST: bringing a model up found the device gone; core makes it dead
-    uint32_t *departures;            // [n] how often each slot became empty; owned
-    residency_candidate *candidates; // [n] scratch: eviction candidates in order; owned
-    uint32_t *candidate_pages;       // [n] of these; owned
+    uint32_t *departures;        // [n] how often each slot became empty; owned
+    worth_candidate *candidates; // [n] scratch: eviction candidates in order; owned
+    uint32_t *candidate_pages;   // [n] of these; owned
     /* For experiments: replaces worth_of as the value of an idle model.  With it, worth_first
      * spares no model unless `spares`.  NULL: worth_of. */
     uint64_t (*worth)(void *ctx, const struct residency *r, uint32_t idx, uint64_t now_us);

@@ -30,16 +30,31 @@ uint64_t resident_reload_us(const resident *m) {
     return m->bring_us > 0 ? m->bring_us : 1000 + (uint64_t)m->about.weight_pages * 1000;
 }
 
-/* Among idle models the lowest value goes first. */
+/* The lowest class of the device's models. */
+static gen_class lowest_class(const residency *r) {
+    gen_class lowest = GEN_SYSTEM;
+    for (uint32_t i = 0; i < r->n_used; i++)
+        if (r->slots[i].state != MODEL_NONE && residency_counts(r, i) &&
+            r->slots[i].policy.prio > lowest)
+            lowest = r->slots[i].policy.prio;
+    return lowest;
+}
+
 static uint64_t value_of(const residency *r, uint32_t root, uint64_t now_us) {
     const resident *m = &r->slots[root];
     if (r->worth != NULL) return r->worth(r->worth_ctx, r, root, now_us);
     worth_idle idle = {.weight = weight_of(r, root),
+                       .n_above = u32_less(lowest_class(r), class_of(r, root)),
                        .reload_us = resident_reload_us(m),
                        .idle_us = now_us > m->active_us ? now_us - m->active_us : 0,
                        .n_pages = m->about.weight_pages,
                        .pauses = m->pauses};
     return worth_of(&idle);
+}
+
+/* The class of its most urgent work; GEN_CLASSES: it has none. */
+static gen_class class_of_work(const sched_demand *d) {
+    return d->running_class < d->waiting_class ? d->running_class : d->waiting_class;
 }
 
 typedef enum victim_kind {
@@ -65,7 +80,7 @@ static victim_kind victim(const residency *r, uint32_t v, uint32_t root, gen_cla
     sched_demand d = wgroup_demand(r, v);
     if (d.n_waiting + d.n_running == 0)
         return wgroup_n_steps(r, v) == 0 && !m->wanted ? VICTIM_IDLE : VICTIM_NONE;
-    gen_class theirs = d.running_class < d.waiting_class ? d.running_class : d.waiting_class;
+    gen_class theirs = class_of_work(&d);
     if (theirs > prio) return VICTIM_LOWER;
     uint64_t slice_us = residency_slice_us(r, v);
     /* A model that is HOT and could begin nothing for a whole time slice waits for memory itself:
@@ -75,16 +90,14 @@ static victim_kind victim(const residency *r, uint32_t v, uint32_t root, gen_cla
     return (theirs == prio || stuck) && served_us >= slice_us ? VICTIM_SLICE : VICTIM_NONE;
 }
 
-static bool is_evicted_before(const residency_candidate *a, const residency_candidate *b) {
-    if (a->prio != b->prio) return a->prio > b->prio;
-    return a->value != b->value ? a->value < b->value : a->idx < b->idx;
+static worth_candidate candidate(const residency *r, uint32_t v, uint64_t now_us) {
+    sched_demand d = wgroup_demand(r, v);
+    return (worth_candidate){v, class_of_work(&d), value_of(r, v, now_us)};
 }
 
-/* Is a evicted before b? */
 static bool goes_before(const residency *r, uint32_t a, uint32_t b, uint64_t now_us) {
-    residency_candidate x = {a, class_of(r, a), value_of(r, a, now_us)};
-    residency_candidate y = {b, class_of(r, b), value_of(r, b, now_us)};
-    return is_evicted_before(&x, &y);
+    worth_candidate x = candidate(r, a, now_us), y = candidate(r, b, now_us);
+    return worth_goes_before(&x, &y);
 }
 
 /* Pages that come free when it is evicted, besides cached blocks. */
@@ -116,9 +129,9 @@ static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_c
     uint32_t n = 0;
     for (uint32_t v = 0; v < r->n_used; v++) {
         if (victim(r, v, root, prio, now_us) != kind || gain_of(r, v, root) == 0) continue;
-        residency_candidate l = {v, class_of(r, v), value_of(r, v, now_us)};
+        worth_candidate l = candidate(r, v, now_us);
         uint32_t i = n++;
-        for (; i > 0 && is_evicted_before(&l, &r->candidates[i - 1]); i--)
+        for (; i > 0 && worth_goes_before(&l, &r->candidates[i - 1]); i--)
             r->candidates[i] = r->candidates[i - 1];
         r->candidates[i] = l;
     }

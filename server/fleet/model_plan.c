@@ -15,18 +15,22 @@ uint64_t plan_prepared_bytes(uint64_t file_bytes) {
 
 /* ---- victims ---- */
 
-static uint64_t value_of(const plan_model *m) {
+static gen_class lowest_class(const plan_device *d) {
+    gen_class lowest = GEN_SYSTEM;
+    for (uint32_t i = 0; i < d->n_models; i++)
+        if (d->models[i].prio > lowest) lowest = d->models[i].prio;
+    return lowest;
+}
+
+worth_candidate plan_candidate(const plan_device *d, uint32_t i) {
+    const plan_model *m = &d->models[i];
     worth_idle idle = {.weight = m->weight,
                        .reload_us = m->reload_us,
                        .idle_us = m->idle_us,
                        .n_pages = m->weight_pages,
+                       .n_above = u32_less(lowest_class(d), m->prio),
                        .pauses = m->pauses};
-    return worth_of(&idle);
-}
-
-bool plan_goes_before(const plan_model *a, const plan_model *b) {
-    if (a->prio != b->prio) return a->prio > b->prio;
-    return value_of(a) < value_of(b);
+    return (worth_candidate){i, m->n_work > 0 ? m->prio : GEN_CLASSES, worth_of(&idle)};
 }
 
 static bool may_go(const plan_device *d, uint32_t i, const plan_wanted *w) {
@@ -118,9 +122,13 @@ static uint32_t collect(const plan_device *d, const plan_wanted *w, kind k, uint
     uint32_t n = 0;
     for (uint32_t i = 0; i < d->n_models; i++) {
         if (!is_of(d, i, w, k)) continue;
+        worth_candidate c = plan_candidate(d, i), other;
         uint32_t at = n++;
-        for (; at > 0 && plan_goes_before(&d->models[i], &d->models[out[at - 1]]); at--)
+        for (; at > 0; at--) {
+            other = plan_candidate(d, out[at - 1]);
+            if (!worth_goes_before(&c, &other)) break;
             out[at] = out[at - 1];
+        }
         out[at] = i;
     }
     return n;

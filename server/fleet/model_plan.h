@@ -3,9 +3,9 @@
  *
  * The victims are chosen by the scheduler's residency.h, as far as its input is seen from outside:
  *
- *   1  idle models, then models with work of a lower class than that of the incoming model
- *   2  of these the lowest class first
- *   3  in a class the least worth first (scheduler/worth.h), except models that the others spare
+ *   1  idle models, the least worth first (scheduler/worth.h), except models that the others spare
+ *   2  models with work of a lower class than that of the incoming model, the lowest class first,
+ *      in a class the least worth first
  *
  * A guarantee (min) that covers the load is given in any case: after the idle models, any model
  * goes that gives it pages, whatever its class and work.  Beyond the load its keys and values fill
@@ -111,7 +111,7 @@ void plan_answer_deinit(plan_answer *p);
 uint32_t plan_pages(uint64_t n_bytes, uint64_t page_bytes);
 /* Bytes of a file's weights once they are prepared. */
 uint64_t plan_prepared_bytes(uint64_t file_bytes);
-/* Is a evicted before b? */
-bool plan_goes_before(const plan_model *a, const plan_model *b);
+/* Model i in the order of eviction (worth_goes_before). */
+worth_candidate plan_candidate(const plan_device *d, uint32_t i);
 
 #endif

@@ -247,6 +247,33 @@ def test_an_urgent_model_wakes_beside_a_batch_that_fills_the_device(launch, alon
     assert d.stop() == 0
 
 
+@pytest.mark.parametrize("pinned", [False, True])
+def test_an_urgent_model_that_is_not_used_leaves_for_models_in_use(launch, pinned):
+    """Three models in turn with room for three: after one request to an urgent model nearly every request cost a load,
+    for as long as one looked.  Its class counts for less the longer it is idle; a pin counts for ever."""
+    names = ["a", "b", "c", "urgent"]
+    d = launch(config_of(names, device="80MiB", host="0", urgent={"class": "high", **({"pin": "hot"} if pinned else {})}),
+               args=["--allow-dummy"])
+
+    def n_loads():
+        return sum(metric_of(d, "inferd_model_loads_total", model=n) for n in names[:3])
+
+    said(ask(d, "urgent", prompt_of(1), 4))
+    begun = time.monotonic()
+    quiet = longest = 0  # rounds without a load
+    while time.monotonic() < begun + (8 if pinned else 60 * SLOW) and quiet < 10:
+        before = n_loads()
+        for i, name in enumerate(names[:3]):
+            said(ask(d, name, prompt_of(i), 4))
+            time.sleep(0.05)
+        quiet = quiet + 1 if n_loads() == before else 0
+        longest = max(longest, quiet)
+    assert (longest < 10) if pinned else (quiet == 10), (longest, n_loads())
+    assert metric_of(d, "inferd_model_state", model="urgent", state="hot") == (1 if pinned else 0)
+    d.settled()
+    assert d.stop() == 0
+
+
 def rewrite(d, config):
     d.config_path.write_text(json.dumps({"listen": f"127.0.0.1:{d.port}", **config}))
     before = d.metric("inferd_config_reloads_total")

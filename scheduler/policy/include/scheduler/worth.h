@@ -1,4 +1,8 @@
-/* worth.h - the value of keeping the weights of an idle model: which one is evicted first.
+/* worth.h - the order of eviction: which model is evicted first.
+ *
+ * Idle models go before models with work, the lowest value first; models with work go by class, the
+ * lowest first (worth_goes_before).  The engine, the answer of `ctl plan` and the simulator ask
+ * these functions.
  *
  * A request will want the model again and wait until it is back.  A page of it that stays saves
  *
@@ -19,15 +23,23 @@
  * others make unnecessary, the highest value first (worth_first): one large model that has to go
  * anyway may make enough room without small ones of lower value per page.
  *
+ * The class of an idle model is a factor of its value: WORTH_CLASS for each class above the lowest
+ * one of the device's models, halved every WORTH_HALVED_MS of idle time, or every mean pause if
+ * that is longer, down to 1.  So an urgent model that is used stays, and one that is not used any
+ * more is worth as much as any other.
+ *
  * Integers; the caller keeps all state.  Thread: any. */
 #ifndef INFERD_WORTH_H
 #define INFERD_WORTH_H
 
 #include "inferd/base.h"
+#include "scheduler/gen.h"
 
 enum {
     WORTH_PAUSES_MAX = 64,
     WORTH_PRIOR = 1,
+    WORTH_CLASS = 8,
+    WORTH_HALVED_MS = 5000,
     WORTH_PAUSE_MAX_MS = 1000 * 1000 * 1000 // 11 days; longer ones count as that
 };
 
@@ -45,11 +57,22 @@ typedef struct worth_idle {
     uint64_t reload_us; // > 0
     uint64_t idle_us;   // so far
     uint32_t n_pages;
+    uint32_t n_above; // classes between its own and the lowest one of the device's models
     worth_pauses pauses;
 } worth_idle;
 
 uint64_t worth_next_ms(const worth_idle *m); // expected time until it is wanted again
 uint64_t worth_of(const worth_idle *m);      // larger is worth more; the unit has no meaning
+
+/* One that may be evicted. */
+typedef struct worth_candidate {
+    uint32_t idx;
+    gen_class prio; // of a model with work; GEN_CLASSES: it is idle
+    uint64_t value; // worth_of
+} worth_candidate;
+
+/* Is a evicted before b? */
+bool worth_goes_before(const worth_candidate *a, const worth_candidate *b);
 
 /* pages[n > 0] of the candidates, in eviction order; `missing` pages are wanted.  Returns the first
  * candidate that has to go after sparing those not needed; 0 when all together are not enough.  A
