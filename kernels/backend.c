@@ -239,6 +239,13 @@ void be_window_upload(backend *be, be_window *w, size_t begin, size_t end) {
     if (be->ops->window_upload != NULL && be->failure.status == INFERD_OK)
         be->ops->window_upload(be, w, begin, end);
 }
+void be_window_download(backend *be, be_window *w, size_t begin, size_t end) {
+    if (be->ops->window_download != NULL && be->failure.status == INFERD_OK)
+        be->ops->window_download(be, w, begin, end);
+}
+void be_window_host_pass(backend *be, be_window *w, size_t end) {
+    if (be->ops->window_host_pass != NULL) be->ops->window_host_pass(be, w, end);
+}
 size_t be_window_n_pending(backend *be, const be_window *w) {
     return be->ops->window_n_pending != NULL ? be->ops->window_n_pending(be, w) : 0;
 }

@@ -42,6 +42,8 @@ typedef struct backend_ops {
     void (*window_host_give)(backend *be, be_window *w);
     void *(*window_host)(const be_window *w);
     void (*window_upload)(backend *be, be_window *w, size_t begin, size_t end);
+    void (*window_download)(backend *be, be_window *w, size_t begin, size_t end);
+    void (*window_host_pass)(backend *be, be_window *w, size_t end);
     size_t (*window_n_pending)(backend *be, const be_window *w);
     kv_type (*kv_preferred)(const backend *be); // NULL: f16
     void (*kv_move)(backend *be, const kv_layout *kv, uint32_t n, const int32_t *from,

@@ -11,6 +11,10 @@
  * If host and device are one memory the pages of the stage are the window, and loading only changes
  * the state.
  *
+ * A stage into pages of a device with a memory of its own maps them at once: what is prepared goes
+ * on to the device (send), and its host memory is free again.  Then there is no host copy
+ * (`no_copy`) until bound_save_begin makes one.
+ *
  * Made-up weights of a device with a memory of its own are made there: staging then only changes
  * the state, and loading makes them each time. */
 #include <pthread.h>
@@ -40,7 +44,10 @@ struct bound_model {
     char note[INFERD_ERR_TEXT_BYTES]; // of the last stage
     uint32_t *pages;                  // of the stage, one memory: [weight_pages]; owned
     size_t next_entry;                // LOADING: the first entry of a unit that is not queued
-    size_t queued_bytes;              // LOADING: of the window
+    size_t queued_bytes;              // LOADING, or on the way without a copy: of the window
+    bool no_copy;                     // two memories: the host has no copy, or none to keep
+    bool prepared;                    // STAGING without a copy: all of it
+    size_t saved_bytes;               // of the window, queued for a new copy
 };
 
 /* ---- opening ---- */
@@ -217,11 +224,21 @@ const char *bound_stage_note(const bound_model *p) {
 inferd_status bound_stage_begin(bound_model *p, const uint32_t *pages, uint32_t n_pages,
                                 bound_wake *wake, void *ctx, inferd_err *err) {
     INFERD_CHECK(p->state == BOUND_COLD);
-    INFERD_CHECK(n_pages == (p->one_memory ? bound_weight_pages(p) : 0));
+    INFERD_CHECK(n_pages == bound_weight_pages(p) || (n_pages == 0 && !p->one_memory));
     p->state = BOUND_STAGING;
     p->note[0] = 0;
+    p->no_copy = !p->one_memory && !p->made_there && n_pages > 0;
+    p->prepared = false;
+    p->queued_bytes = 0;
     if (p->made_there) return INFERD_OK;
-    inferd_status st = be_window_host_take(p->be, p->window, err);
+    inferd_status st = INFERD_OK;
+    if (p->no_copy) {
+        st = be_window_map(p->be, p->window, pages, n_pages, err);
+        if (st == INFERD_OK) be_window_host_pass(p->be, p->window, 0);
+        n_pages = 0;
+    } else {
+        st = be_window_host_take(p->be, p->window, err);
+    }
     if (st == INFERD_OK) {
         if (n_pages > 0) memcpy(p->pages, pages, n_pages * sizeof *pages);
         weights_bind(p->be, &p->m->spec, &p->weights, &p->plan, be_window_host(p->window));
@@ -231,12 +248,45 @@ inferd_status bound_stage_begin(bound_model *p, const uint32_t *pages, uint32_t 
                                         .window = p->window,
                                         .pages = p->pages,
                                         .n_pages = n_pages,
-                                        .no_packed = p->no_packed,
+                                        .no_packed = p->no_packed || p->no_copy,
+                                        .in_order = p->no_copy,
                                         .wake = wake,
                                         .wake_ctx = ctx},
                         &p->stage, err);
     }
     if (st != INFERD_OK) bound_unstage(p);
+    return st;
+}
+
+/* Sends what is prepared on to the device, and frees the host memory of what has arrived. */
+static size_t send(bound_model *p) {
+    enum { SEND_BYTES = 16 << 20 };
+    size_t end = p->prepared ? p->plan.n_bytes : stage_prepared(p->stage);
+    if (end - p->queued_bytes >= SEND_BYTES || p->prepared) {
+        be_window_upload(p->be, p->window, p->queued_bytes, end);
+        p->queued_bytes = end;
+    }
+    size_t pending = be_window_n_pending(p->be, p->window);
+    be_window_host_pass(p->be, p->window, p->queued_bytes - size_min(pending, p->queued_bytes));
+    return pending;
+}
+
+/* The host prepares no more than PENDING_BYTES ahead of the bus. */
+static inferd_status stage_through(bound_model *p, uint64_t budget_us, bound_progress *out,
+                                   inferd_err *err) {
+    enum { PENDING_BYTES = 256 << 20 };
+    inferd_status st = INFERD_OK;
+    *out = (bound_progress){.total = p->plan.file_bytes, .done = p->plan.file_bytes};
+    if (!p->prepared && be_window_n_pending(p->be, p->window) < PENDING_BYTES) {
+        st = stage_step(p->stage, budget_us, out, err);
+        p->prepared = st == INFERD_OK && out->finished;
+    }
+    if (st != INFERD_OK) return st;
+    out->finished = send(p) == 0 && p->prepared;
+    st = be_check(p->be, err);
+    if (st != INFERD_OK || !out->finished) return st;
+    be_window_host_give(p->be, p->window);
+    weights_bind(p->be, &p->m->spec, &p->weights, &p->plan, be_window_base(p->window));
     return st;
 }
 
@@ -247,7 +297,8 @@ inferd_status bound_stage_step(bound_model *p, uint64_t budget_us, bound_progres
     if (p->made_there)
         *out = (bound_progress){.finished = true};
     else
-        st = stage_step(p->stage, budget_us, out, err);
+        st = p->no_copy ? stage_through(p, budget_us, out, err)
+                        : stage_step(p->stage, budget_us, out, err);
     if (st != INFERD_OK) {
         bound_unstage(p);
     } else if (out->finished) {
@@ -268,11 +319,11 @@ static void unmap(bound_model *p) {
 
 void bound_unstage(bound_model *p) {
     if (p->state == BOUND_COLD) return;
-    bound_unload(p);
     stage_close(p->stage);
     p->stage = NULL;
-    if (p->one_memory) unmap(p);
+    unmap(p); // after its copies
     be_window_host_give(p->be, p->window);
+    p->no_copy = false;
     p->state = BOUND_COLD;
 }
 
@@ -284,7 +335,9 @@ inferd_status bound_load_begin(bound_model *p, const uint32_t *pages, uint32_t n
     if (p->state != BOUND_WARM)
         return inferd_fail(err, INFERD_EMODEL, "%s: its weights are not in host memory",
                            p->m->path);
-    if (!p->one_memory) {
+    if (p->no_copy) {
+        p->next_entry = p->plan.n; // all of it is there
+    } else if (!p->one_memory) {
         inferd_status st = be_window_map(p->be, p->window, pages, n_pages, err);
         if (st != INFERD_OK) return st;
         weights_bind(p->be, &p->m->spec, &p->weights, &p->plan, be_window_base(p->window));
@@ -349,8 +402,40 @@ inferd_status bound_load_step(bound_model *p, uint64_t budget_us, bound_progress
 
 void bound_unload(bound_model *p) {
     if (p->state != BOUND_LOADING && p->state != BOUND_HOT) return;
+    INFERD_CHECK(!p->no_copy);
     if (!p->one_memory) unmap(p);
     p->state = BOUND_WARM;
+}
+
+/* ---- a host copy of what is on the device ---- */
+
+void bound_drop_copy(bound_model *p) {
+    INFERD_CHECK(p->state == BOUND_HOT && !p->one_memory && !p->no_copy);
+    be_window_host_give(p->be, p->window);
+    p->no_copy = true;
+}
+
+inferd_status bound_save_begin(bound_model *p, inferd_err *err) {
+    INFERD_CHECK(p->state == BOUND_HOT && p->no_copy);
+    p->saved_bytes = 0;
+    return be_window_host_take(p->be, p->window, err);
+}
+
+inferd_status bound_save_step(bound_model *p, uint64_t budget_us, bound_progress *out,
+                              inferd_err *err) {
+    enum { SAVE_BYTES = 64 << 20 };
+    uint64_t began_us = clock_now_us();
+    while (p->saved_bytes < p->plan.n_bytes && clock_now_us() - began_us <= budget_us) {
+        size_t end = size_min(p->saved_bytes + SAVE_BYTES, p->plan.n_bytes);
+        be_window_download(p->be, p->window, p->saved_bytes, end);
+        p->saved_bytes = end;
+    }
+    size_t pending = be_window_n_pending(p->be, p->window);
+    *out = (bound_progress){.done = p->saved_bytes - size_min(pending, p->saved_bytes),
+                            .total = p->plan.n_bytes};
+    out->finished = out->done == out->total;
+    p->no_copy = !out->finished;
+    return be_check(p->be, err);
 }
 
 void bound_launch(bound_model *p, const batch *b, const sample_row *draws, uint32_t n_vocab) {

@@ -123,6 +123,7 @@ struct stage {
     buffer *now;                 // BUFFERED: being prepared; NULL: none
     position segment;            // of `now`
     uint32_t n_moved;            // pages that are in the window
+    size_t prepared;             // of the window, by filled_piece: see stage_prepared
     uint64_t done, packed_share; // bytes of the model; of those from a packed file, which may fail
     uint64_t ns_per_kib[DTYPE_LIMIT]; // of the last pieces; 0: none yet
 };
@@ -326,7 +327,7 @@ static bool offer_cached(stage *s) {
     cached_share share = CACHED_LITTLE;
     int fd = -1;
     uint64_t from = 0, end = 0;
-    if (s->from.plan->n > 0) {
+    if (s->from.plan->n > 0 && !s->from.in_order) {
         const weight_entry *last = s->order[s->from.plan->n - 1];
         from = s->order[0]->tensor->file_offset;
         end = last->tensor->file_offset + last->rows * (uint64_t)weight_entry_row_bytes(last);
@@ -406,7 +407,8 @@ static inferd_status list_entries(stage *s, inferd_err *err) {
     if (s->order == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for a list of %zu tensors", plan->n);
     for (size_t i = 0; i < plan->n; i++) s->order[i] = &plan->entries[i];
-    if (s->source != MADE_UP) qsort(s->order, plan->n, sizeof(*s->order), by_position);
+    if (s->source != MADE_UP && !s->from.in_order)
+        qsort(s->order, plan->n, sizeof(*s->order), by_position);
     return INFERD_OK;
 }
 
@@ -744,6 +746,7 @@ static inferd_status filled_piece(stage *s, uint64_t us, inferd_err *err) {
     st = prepare(s, e, begin, n, s->now->p + g->at + row * weight_entry_row_bytes(e), err);
     if (st != INFERD_OK) return st;
     count(s, e, n, began_ns);
+    if (begin + n == e->rows) s->prepared = window_end(s, e, e->rows);
     walk(&s->segment, n, g->n_rows);
     if (s->segment.at == s->now->n_segments) give_back(s);
     return st;
@@ -780,6 +783,11 @@ static inferd_status last_piece(stage *s, bool *finished, inferd_err *err) {
     join_reader(s);
     s->done = s->from.plan->file_bytes;
     return st;
+}
+
+/* The formats of a device may spread a row over its matrix: only whole tensors are prepared. */
+size_t stage_prepared(const stage *s) {
+    return s->prepared;
 }
 
 const char *stage_note(const stage *s) {

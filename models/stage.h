@@ -19,6 +19,9 @@
  * window and checks them; the engine only moves pages.  When a packed file turns out to be damaged,
  * the model's own file is read instead, with a note.
  *
+ * On their way through host memory to a device (`in_order`), tensors are read and prepared in the
+ * order of the window, so that what lies before stage_prepared can be sent on and freed.
+ *
  * Weights that are made up need no reader: their rows are made in such pieces too.
  *
  * As in any load, the file is the opened one before the first and after the last read (the path
@@ -43,6 +46,7 @@ typedef struct stage_source {
     const uint32_t *pages; // [n_pages] to move into the window; one memory only
     uint32_t n_pages;
     bool no_packed; // read the model itself
+    bool in_order;  // of the window, and by the reader: stage_prepared grows from piece to piece
     bound_wake *wake;
     void *wake_ctx;
 } stage_source;
@@ -51,6 +55,8 @@ typedef struct stage_source {
 inferd_status stage_open(const stage_source *from, stage **out, inferd_err *err);
 /* finished: everything is prepared and the reader has ended.  After a failure only stage_close. */
 inferd_status stage_step(stage *s, uint64_t budget_us, bound_progress *out, inferd_err *err);
+/* in_order: bytes [0, this) of the window are prepared. */
+size_t stage_prepared(const stage *s);
 /* How the weights were read, or why a faster way failed; or "".  When it has finished. */
 const char *stage_note(const stage *s);
 void stage_close(stage *s); // complete or not; waits for the reader's last read; accepts NULL

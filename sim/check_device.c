@@ -83,7 +83,8 @@ static void yard_hand_over(void *self, uint32_t from, uint32_t to) {
     yard *y = self;
     slot *a = &y->slots[from], *b = &y->slots[to], weights = *a, other = *b;
     yard_say(y, "device: %u hands its weights over to %u", from, to);
-    if (a->loading || y->fake.models[from].staging) fault(y, "handed over during its load", from);
+    if (a->loading || y->fake.models[from].staging || y->fake.models[from].saving)
+        fault(y, "handed over during its load", from);
     fake_hand_over(&y->fake, from, to);
     *a = other;
     *b = weights;
@@ -132,8 +133,10 @@ static inferd_status yard_stage_begin(void *self, uint32_t idx, const uint32_t *
     s->wait_piece = is_trouble(y, 30) ? 1 + (uint32_t)rng_below(&y->trouble, s->n_pieces) : 0;
     s->has_waited = false;
     s->is_stamped = false;
+    inferd_status st = fake_stage_begin(&y->fake, idx, pages, wake, wake_ctx, err);
     s->pages = pages;
-    return fake_stage_begin(&y->fake, idx, pages, wake, wake_ctx, err);
+    if (y->fake.apart && pages != NULL) stamp_weights(y, s, pages); // pieces go on at once
+    return st;
 }
 
 static inferd_status yard_stage_step(void *self, uint32_t idx, uint64_t budget_us,
@@ -168,12 +171,12 @@ static inferd_status yard_load_begin(void *self, uint32_t idx, const uint32_t *p
     slot *s = &y->slots[idx];
     yard_say(y, "device: load %u", idx);
     inferd_status st = fake_load_begin(&y->fake, idx, pages, err);
-    if (!y->fake.apart) look_at_weights(y, idx, "is loaded");
+    if (!y->fake.models[idx].copy) look_at_weights(y, idx, "is loaded");
     if (is_trouble(y, y->trouble_percent / 3)) {
         s->failed_us = now(y);
         return inferd_fail(err, INFERD_EDEVICE, "the device maps nothing");
     }
-    if (y->fake.apart) stamp_weights(y, s, pages); // as early as a copy may happen
+    if (y->fake.models[idx].copy) stamp_weights(y, s, pages); // as early as a copy may happen
     s->loading = true;
     s->n_load_pieces = y->fake.apart ? (uint32_t)rng_below(&y->trouble, 6) : 0;
     if (is_trouble(y, y->trouble_percent)) s->n_load_pieces *= 10;
@@ -208,6 +211,39 @@ static void yard_unload(void *self, uint32_t idx) {
     fake_unload(&y->fake, idx);
     if (y->fake.apart) y->slots[idx].is_stamped = false;
     y->slots[idx].loading = false;
+}
+
+static inferd_status yard_save_begin(void *self, uint32_t idx, inferd_err *err) {
+    yard *y = self;
+    slot *s = &y->slots[idx];
+    yard_say(y, "device: save %u", idx);
+    look_at_weights(y, idx, "is saved");
+    if (is_trouble(y, y->trouble_percent / 3))
+        return inferd_fail(err, INFERD_ENOMEM, "host memory is used up");
+    s->n_load_pieces = (uint32_t)rng_below(&y->trouble, 6);
+    s->fail_load = is_trouble(y, y->trouble_percent / 2);
+    return fake_save_begin(&y->fake, idx, err);
+}
+
+static inferd_status yard_save_step(void *self, uint32_t idx, uint64_t budget_us,
+                                    device_progress *out, inferd_err *err) {
+    yard *y = self;
+    slot *s = &y->slots[idx];
+    look_at_weights(y, idx, "was saved");
+    if (s->n_load_pieces > 0) {
+        s->n_load_pieces--;
+        if (y->fake.n_launched == 0) y->fake.clock_us += 200;
+        *out = (device_progress){.done = 1, .total = 100};
+        return INFERD_OK;
+    }
+    if (s->fail_load) return inferd_fail(err, INFERD_EDEVICE, "the copy failed");
+    return fake_save_step(&y->fake, idx, budget_us, out, err);
+}
+
+static void yard_drop_copy(void *self, uint32_t idx) {
+    yard *y = self;
+    yard_say(y, "device: drop the host copy of %u", idx);
+    fake_drop_copy(&y->fake, idx);
 }
 
 /* Page k of the blocks of a sequence. */
@@ -372,6 +408,7 @@ static void yard_stats(void *self, backend_stats *out) {
 #define YARD_OPS                                                                                   \
     .open = yard_open, .close = yard_close, .attach = yard_attach, .detach = yard_detach,          \
     .hand_over = yard_hand_over, .stage_begin = yard_stage_begin, .stage_step = yard_stage_step,   \
+    .drop_copy = yard_drop_copy, .save_begin = yard_save_begin, .save_step = yard_save_step,       \
     .unstage = yard_unstage, .load_begin = yard_load_begin, .load_step = yard_load_step,           \
     .unload = yard_unload, .kv_slot = yard_kv_slot, .zero = yard_zero, .launch = yard_launch,      \
     .finish = yard_finish, .get_stats = yard_stats

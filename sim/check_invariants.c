@@ -158,8 +158,9 @@ static void check_pages(yard *y) {
         const fake_model *m = &y->fake.models[i];
         const slot *s = &y->slots[i];
         if (!s->used || m->weights_of != i || !m->attached) continue;
-        if (m->staging || m->warm) n_host += s->weight_pages;
-        bool on_device = y->fake.apart ? m->hot || s->loading : m->staging || m->warm;
+        bool there = m->staging || m->warm;
+        if (m->copy) n_host += s->weight_pages;
+        bool on_device = m->copy ? m->hot || s->loading : there;
         n_weights += on_device ? s->weight_pages : 0;
     }
     yard_fail_if(y, y->fake.apart && p->n_host_apart != n_host, CHECK_PAGES,

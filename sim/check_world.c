@@ -150,7 +150,6 @@ bool yard_make(yard *y) {
                             .load_us = below(y, 2) * 200};
     y->fake.n_host_pages = chance(y, 20) ? 0 : below(y, 2 * y->fake.n_pages);
     if (y->fake.apart) {
-        y->fake.n_host_pages += y->fake.n_pages / 2; // for the host copies of weights
         y->extent_pages = 1u << below(y, 3);
         y->fake.n_pages = y->fake.n_pages / y->extent_pages * y->extent_pages;
     }

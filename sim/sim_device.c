@@ -241,11 +241,12 @@ static inferd_status sim_stage_begin(void *self, uint32_t idx, const uint32_t *p
     sim_device *d = self;
     const sim_preset *p = &d->preset;
     sim_slot *s = &d->slots[idx];
-    (void)pages, (void)err;
+    (void)err;
     INFERD_CHECK(s->attached && !s->staging && !s->warm && !s->hot);
     double bytes_per_s = p->disk_bytes_per_s;
     if (p->one_memory && p->prepare_bytes_per_s < bytes_per_s) bytes_per_s = p->prepare_bytes_per_s;
     *s = (sim_slot){.attached = true, .staging = true, .begun_us = d->clock_us};
+    s->copy = !p->one_memory && pages == NULL; // else its pieces go on to the device
     s->total_us = transfer_us(d->models[idx].weight_bytes, bytes_per_s);
     d->wake = wake;
     d->wake_ctx = wake_ctx;
@@ -307,11 +308,21 @@ static inferd_status sim_load_begin(void *self, uint32_t idx, const uint32_t *pa
     INFERD_CHECK(s->warm && !s->hot);
     s->loading = true;
     s->begun_us = u64_max(d->clock_us, d->copy_us);
-    s->total_us = sim_load_us(&d->preset, d->models[idx].weight_bytes);
+    s->total_us = s->copy || d->preset.one_memory
+                      ? sim_load_us(&d->preset, d->models[idx].weight_bytes)
+                      : d->preset.load_fix_us;
     s->done_us = 0;
     d->copy_us = s->begun_us + s->total_us;
     d->copied_us += s->total_us;
     return INFERD_OK;
+}
+
+/* With nothing to compute, the thread polls. */
+static void wait_for_copy(sim_device *d, sim_slot *s, uint64_t budget_us) {
+    uint64_t end_us = s->begun_us + s->total_us;
+    if (d->n_launched == 0 && budget_us > 0 && d->clock_us < end_us)
+        d->clock_us = u64_min(end_us, d->clock_us + LOAD_POLL_US);
+    follow_clock(d, s);
 }
 
 static inferd_status sim_load_step(void *self, uint32_t idx, uint64_t budget_us,
@@ -320,11 +331,7 @@ static inferd_status sim_load_step(void *self, uint32_t idx, uint64_t budget_us,
     sim_slot *s = &d->slots[idx];
     (void)err;
     INFERD_CHECK(s->loading);
-    /* With nothing to compute, the thread polls. */
-    uint64_t end_us = s->begun_us + s->total_us;
-    if (d->n_launched == 0 && budget_us > 0 && d->clock_us < end_us)
-        d->clock_us = u64_min(end_us, d->clock_us + LOAD_POLL_US);
-    follow_clock(d, s);
+    wait_for_copy(d, s, budget_us);
     tell(d, idx, out);
     s->loading = !out->finished;
     s->hot = out->finished;
@@ -334,7 +341,39 @@ static inferd_status sim_load_step(void *self, uint32_t idx, uint64_t budget_us,
 static void sim_unload(void *self, uint32_t idx) {
     sim_device *d = self;
     INFERD_CHECK(d->slots[idx].hot || d->slots[idx].loading);
+    INFERD_CHECK(d->slots[idx].copy || d->preset.one_memory);
     d->slots[idx].hot = d->slots[idx].loading = false;
+}
+
+static void sim_drop_copy(void *self, uint32_t idx) {
+    sim_device *d = self;
+    INFERD_CHECK(d->slots[idx].hot && d->slots[idx].copy);
+    d->slots[idx].copy = false;
+}
+
+/* Device -> host, on the bus that loads use. */
+static inferd_status sim_save_begin(void *self, uint32_t idx, inferd_err *err) {
+    sim_device *d = self;
+    sim_slot *s = &d->slots[idx];
+    (void)err;
+    INFERD_CHECK(s->hot && !s->copy);
+    s->begun_us = u64_max(d->clock_us, d->copy_us);
+    s->total_us = transfer_us(d->models[idx].weight_bytes, d->preset.bus_bytes_per_s);
+    s->done_us = 0;
+    d->copy_us = s->begun_us + s->total_us;
+    d->copied_us += s->total_us;
+    return INFERD_OK;
+}
+
+static inferd_status sim_save_step(void *self, uint32_t idx, uint64_t budget_us,
+                                   device_progress *out, inferd_err *err) {
+    sim_device *d = self;
+    sim_slot *s = &d->slots[idx];
+    (void)err;
+    wait_for_copy(d, s, budget_us);
+    tell(d, idx, out);
+    s->copy = out->finished;
+    return INFERD_OK;
 }
 
 /* ---- keys and values to the host and back ---- */
@@ -405,6 +444,9 @@ device sim_as_device(sim_device *d) {
         .load_begin = sim_load_begin,
         .load_step = sim_load_step,
         .unload = sim_unload,
+        .drop_copy = sim_drop_copy,
+        .save_begin = sim_save_begin,
+        .save_step = sim_save_step,
         .move_kv = sim_move_kv,
         .launch = sim_launch,
         .finish = sim_finish,

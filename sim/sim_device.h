@@ -63,7 +63,8 @@ typedef struct sim_model {
 
 typedef struct sim_slot {
     bool attached, staging, warm, loading, hot;
-    uint64_t begun_us, total_us, done_us; // of the stage or load under way
+    bool copy;                            // memory apart: in host memory
+    uint64_t begun_us, total_us, done_us; // of the stage, load or save under way
 } sim_slot;
 
 typedef struct sim_device {

@@ -26,6 +26,8 @@ enum { FAKE_PAGE_BYTES = 2 << 20 };
 /* Where a slot is, as the device sees it. */
 typedef struct fake_model {
     bool attached, staging, warm, hot;
+    bool copy; // apart: it has host memory
+    bool saving;
     uint32_t weights_of;
     uint32_t piece;
     uint32_t weight_pages; // 0: the device's
@@ -216,7 +218,7 @@ static inline void fake_unstage(void *self, uint32_t idx) {
     fake_device *d = self;
     fake_model *m = &d->models[idx];
     if (!m->attached || m->weights_of != idx) d->n_faults++;
-    m->staging = m->warm = m->hot = false;
+    m->staging = m->warm = m->hot = m->copy = m->saving = false;
 }
 
 static inline void fake_detach(void *self, uint32_t idx) {
@@ -250,9 +252,10 @@ static inline inferd_status fake_stage_begin(void *self, uint32_t idx, const uin
     fake_model *m = &d->models[idx];
     (void)wake, (void)wake_ctx, (void)err;
     if (!m->attached || m->staging || m->warm || m->hot || m->weights_of != idx) d->n_faults++;
-    if ((pages != NULL) == d->apart) d->n_faults++;
+    if (pages == NULL && !d->apart) d->n_faults++;
     *m = (fake_model){.attached = true,
                       .staging = true,
+                      .copy = pages == NULL,
                       .weights_of = idx,
                       .weight_pages = m->weight_pages,
                       .pages = pages};
@@ -274,7 +277,7 @@ static inline inferd_status fake_stage_step(void *self, uint32_t idx, uint64_t b
                              .device_us = d->stage_us,
                              .finished = m->piece >= n};
     if (d->fail_load || d->n_pieces == d->fail_stage_at || (d->bad_files >> idx & 1) != 0) {
-        m->staging = false;
+        m->staging = m->copy = false;
         return inferd_fail(err, INFERD_EFORMAT, "the file is wrong");
     }
     if (out->finished) {
@@ -289,7 +292,7 @@ static inline inferd_status fake_load_begin(void *self, uint32_t idx, const uint
     fake_device *d = self;
     fake_model *m = &d->models[idx];
     (void)err;
-    if (!m->warm || m->hot || pages == NULL || (!d->apart && pages != m->pages)) d->n_faults++;
+    if (!m->warm || m->hot || pages == NULL || (!m->copy && pages != m->pages)) d->n_faults++;
     m->piece = 0;
     return INFERD_OK;
 }
@@ -311,10 +314,40 @@ static inline inferd_status fake_load_step(void *self, uint32_t idx, uint64_t bu
 static inline void fake_unload(void *self, uint32_t idx) {
     fake_device *d = self;
     fake_model *m = &d->models[idx];
-    if (!m->hot) d->n_faults++;
+    if (!m->hot || m->saving || (d->apart && !m->copy)) d->n_faults++;
     for (uint32_t i = 0; i < d->n_launched; i++)
         if (d->models[d->launched[i]->model_idx].weights_of == idx) d->n_faults++;
     m->hot = false;
+}
+
+static inline void fake_drop_copy(void *self, uint32_t idx) {
+    fake_device *d = self;
+    if (!d->models[idx].hot || !d->models[idx].copy) d->n_faults++;
+    d->models[idx].copy = false;
+}
+
+static inline inferd_status fake_save_begin(void *self, uint32_t idx, inferd_err *err) {
+    fake_device *d = self;
+    fake_model *m = &d->models[idx];
+    (void)err;
+    if (!d->apart || !m->hot || m->copy) d->n_faults++;
+    m->copy = m->saving = true;
+    m->piece = 0;
+    return INFERD_OK;
+}
+
+static inline inferd_status fake_save_step(void *self, uint32_t idx, uint64_t budget_us,
+                                           device_progress *out, inferd_err *err) {
+    fake_device *d = self;
+    (void)budget_us, (void)err;
+    uint32_t n = u32_max(d->load_pieces, 1), piece = ++d->models[idx].piece;
+    if (!d->models[idx].saving) d->n_faults++;
+    for (uint32_t i = 0; i < d->n_launched; i++)
+        if (d->models[d->launched[i]->model_idx].weights_of == idx) d->n_faults++;
+    d->clock_us += d->load_us;
+    *out = (device_progress){.done = piece, .total = n, .finished = piece >= n};
+    d->models[idx].saving = !out->finished;
+    return INFERD_OK;
 }
 
 /* Does this sequence of a step have the slot in its table? */
@@ -429,6 +462,9 @@ static inline device fake_as_device(fake_device *d) {
         .load_begin = fake_load_begin,
         .load_step = fake_load_step,
         .unload = fake_unload,
+        .drop_copy = fake_drop_copy,
+        .save_begin = fake_save_begin,
+        .save_step = fake_save_step,
         .move_kv = fake_move_kv,
         .swap_empty = fake_swap_empty,
         .kv_slot = fake_kv_slot,

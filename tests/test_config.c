@@ -1482,8 +1482,10 @@ static void warnings_have_a_line_and_know_the_files(void) {
         warnings_of("{\"models\":[" MODEL("a", "\"max\":\"5MiB\"") "]}", NULL, 1),
         ":2: warning: models[0].max: 5MiB is rounded down to 4MiB, to whole pages of 2MiB\n");
     EXPECT_STR(warnings_of(ARENA("cuda", "600MiB"), file_bytes, 1),
-               ":2: warning: host_arena: 600MiB are less than the weights of models[1] (b), about "
-               "700MiB: devices[0] is a GPU, and cannot load it\n");
+               ":2: warning: host_arena: 600MiB hold no copy of models[1] (b), about 700MiB, and "
+               "of 1 of 2 models: evicted from devices[0], a GPU, such a model is read from its "
+               "file when it comes back, at the file's speed (the largest: 1.5 s at 500 MB/s) "
+               "instead of the bus's\n");
     EXPECT_STR(warnings_of(ARENA("cuda", "700MiB"), file_bytes, 0), "");
     EXPECT_STR(warnings_of(ARENA("cuda", "600MiB"), NULL, 0), "");
     EXPECT_STR(warnings_of(ARENA("cpu", "0"), file_bytes, 0), "");

@@ -130,6 +130,42 @@ static void a_model_is_warm_without_pages_and_loads_unit_by_unit(void) {
     cuda_close_rig(&r);
 }
 
+/* From the file to pages of the device; a host copy is made of what is there, and dropped. */
+static void a_model_passes_through_host_memory(void) {
+    static told first, through, back;
+    rig r;
+    if (cuda_open_rig(&r, path)) {
+        inferd_err err = {0};
+        bound_progress at = {0};
+        inferd_status st;
+        bell b = {0};
+        sem_init(&b.woken, 0, 0);
+        stage_all(&r);
+        load_all(&r);
+        score(&r, &first);
+        bound_unstage(r.p);
+        fine(bound_stage_begin(r.p, r.pages, r.n_pages, bell_ring, &b, &err), &err);
+        rig_pieces(&r, &b, ALL, &at, &st, &err);
+        fine(st, &err);
+        load_all(&r);
+        score(&r, &through);
+        EXPECT(same(&first, &through));
+        fine(bound_save_begin(r.p, &err), &err);
+        for (at.finished = false; !at.finished;)
+            if (!fine(bound_save_step(r.p, 0, &at, &err), &err)) break;
+        bound_unload(r.p);
+        EXPECT_EQ(bound_state_of(r.p), BOUND_WARM);
+        load_all(&r);
+        score(&r, &back);
+        EXPECT(same(&first, &back));
+        bound_drop_copy(r.p);
+        bound_unstage(r.p);
+        EXPECT_EQ(bound_state_of(r.p), BOUND_COLD);
+        sem_destroy(&b.woken);
+    }
+    cuda_close_rig(&r);
+}
+
 /* Before anything was queued but the first unit: what the step reads is queued then. */
 static void a_step_may_be_launched_while_its_weights_are_on_their_way(void) {
     static told wanted, got;
@@ -431,6 +467,7 @@ static const test_case cases[] = {
     TEST(a_model_is_warm_without_pages_and_loads_unit_by_unit),
     TEST(a_step_may_be_launched_while_its_weights_are_on_their_way),
     TEST(unstaging_gives_the_hosts_memory_back),
+    TEST(a_model_passes_through_host_memory),
     TEST(host_bytes_bound_what_is_warm),
     TEST(activations_lie_over_each_other),
     TEST(a_load_that_fails_leaves_nothing),

@@ -106,8 +106,10 @@ static void without_host_memory_it_is_read_again(void) {
     EXPECT_EQ(n_stages, 10);
     alternate(11, false, &n_stages);
     EXPECT_EQ(n_stages, 10);
-    alternate(12, true, &n_stages); // the copy of the one that is HOT takes it all
+    alternate(11, true, &n_stages);
     EXPECT_EQ(n_stages, 10);
+    alternate(12, true, &n_stages); // of the first; the other one goes through to the device
+    EXPECT_EQ(n_stages, 6);
 }
 
 static void running_work_of_a_lower_class_makes_room_and_goes_on_later(void) {

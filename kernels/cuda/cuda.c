@@ -165,6 +165,12 @@ static void cuda_window_upload(backend *be, be_window *w, size_t begin, size_t e
         backend_fail(be, err.status, "%s", err.text);
 }
 
+static void cuda_window_download(backend *be, be_window *w, size_t begin, size_t end) {
+    inferd_err err = {0};
+    if (window_download_cuda(cuda_of(be)->memory, w->w, begin, end, &err) != INFERD_OK)
+        backend_fail(be, err.status, "%s", err.text);
+}
+
 static size_t cuda_window_n_pending(backend *be, const be_window *w) {
     inferd_err err = {0};
     size_t n;
@@ -182,6 +188,9 @@ static inferd_status cuda_window_host_take(backend *be, be_window *w, inferd_err
 }
 static void cuda_window_host_give(backend *be, be_window *w) {
     window_image_give(cuda_of(be)->memory, w->w);
+}
+static void cuda_window_host_pass(backend *be, be_window *w, size_t end) {
+    window_image_pass(cuda_of(be)->memory, w->w, end);
 }
 static void *cuda_window_host(const be_window *w) {
     return window_image_cuda(w->w);
@@ -280,6 +289,8 @@ static const backend_ops cuda_ops = {
     .window_unmap = cuda_window_unmap,
     .window_upload = cuda_window_upload,
     .window_n_pending = cuda_window_n_pending,
+    .window_download = cuda_window_download,
+    .window_host_pass = cuda_window_host_pass,
     .window_host_take = cuda_window_host_take,
     .window_host_give = cuda_window_host_give,
     .window_host = cuda_window_host,

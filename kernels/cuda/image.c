@@ -22,6 +22,7 @@
 #include "cuda/memory_private.h"
 
 #define PIN_PIECE_BYTES ((size_t)64 << 20)
+#define PASS_PIN_BYTES  ((size_t)512 << 20) // of an image that passes, ahead of what was let go
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
 enum { PINNED_PERCENT_MAX = 75 }; // of the machine's memory
@@ -64,18 +65,23 @@ inferd_status image_open(image *im, size_t n_bytes, inferd_err *err) {
     return INFERD_OK;
 }
 
-void image_use(cuda_memory *m, image *im) {
-    if (im->used) return;
-    images *all = &m->images;
-    im->used = true;
-    all->used_bytes += im->n_bytes;
-    pthread_mutex_lock(&all->lock);
+/* Under the lock. */
+static void pin_later(images *all, image *im) {
     if (all->last != NULL)
         all->last->next_to_pin = im;
     else
         all->first = im;
     all->last = im;
     pthread_cond_broadcast(&all->changed);
+}
+
+void image_use(cuda_memory *m, image *im) {
+    if (im->used) return;
+    images *all = &m->images;
+    im->used = true;
+    all->used_bytes += im->n_bytes;
+    pthread_mutex_lock(&all->lock);
+    pin_later(all, im);
     pthread_mutex_unlock(&all->lock);
 }
 
@@ -94,6 +100,31 @@ static void take_out(images *all, image *im) {
     }
 }
 
+static void unpin(cuda_memory *m, image *im, size_t begin, size_t end) {
+    for (size_t at = begin; at < end; at += PIN_PIECE_BYTES)
+        COUNTED(m->n_calls, m->api->host_unpin(im->p + at));
+}
+
+/* Pieces that have arrived are unpinned and freed, and the pinner goes on ahead of the others. */
+void image_pass(cuda_memory *m, image *im, size_t end) {
+    images *all = &m->images;
+    bool first = !im->used;
+    size_t begin = im->passed_bytes, whole = end / PIN_PIECE_BYTES * PIN_PIECE_BYTES;
+    if (!first && whole == begin) return;
+    im->used = im->passes = true;
+    pthread_mutex_lock(&all->lock);
+    take_out(all, im);
+    while (all->pinning == im) pthread_cond_wait(&all->changed, &all->lock);
+    size_t pinned = size_min(im->pinned_bytes, whole);
+    if (pinned > begin) all->pinned_bytes -= pinned - begin;
+    im->passed_bytes = whole;
+    im->pinned_bytes = size_max(im->pinned_bytes, whole);
+    if (im->pinned_bytes < im->n_bytes) pin_later(all, im);
+    pthread_mutex_unlock(&all->lock);
+    unpin(m, im, begin, pinned);
+    madvise(im->p + begin, whole - begin, MADV_DONTNEED);
+}
+
 /* End the pinning of it, and unpin its pieces. */
 static void unuse(cuda_memory *m, image *im) {
     images *all = &m->images;
@@ -101,13 +132,12 @@ static void unuse(cuda_memory *m, image *im) {
     pthread_mutex_lock(&all->lock);
     take_out(all, im);
     while (all->pinning == im) pthread_cond_wait(&all->changed, &all->lock);
-    all->pinned_bytes -= im->pinned_bytes;
+    all->pinned_bytes -= im->pinned_bytes - im->passed_bytes;
     pthread_mutex_unlock(&all->lock);
-    for (size_t at = 0; at < im->pinned_bytes; at += PIN_PIECE_BYTES)
-        COUNTED(m->n_calls, m->api->host_unpin(im->p + at));
-    all->used_bytes -= im->n_bytes;
-    im->pinned_bytes = 0;
-    im->used = false;
+    unpin(m, im, im->passed_bytes, im->pinned_bytes);
+    if (!im->passes) all->used_bytes -= im->n_bytes;
+    im->pinned_bytes = im->passed_bytes = 0;
+    im->used = im->passes = false;
 }
 
 void image_empty(cuda_memory *m, image *im) {
@@ -124,7 +154,8 @@ void image_close(cuda_memory *m, image *im) {
 
 /* ---- the pinner ---- */
 
-static bool may_pin(const images *all, size_t n) {
+static bool may_pin(const images *all, const image *im, size_t n) {
+    if (im->passes) return im->pinned_bytes < im->passed_bytes + PASS_PIN_BYTES;
     return all->host_bytes == 0 ||
            all->pinned_bytes + n <= all->host_bytes / 100 * PINNED_PERCENT_MAX;
 }
@@ -135,7 +166,7 @@ static void pin_next_piece(cuda_memory *m) {
     image *im = all->first;
     size_t begin = im->pinned_bytes, n = size_min(PIN_PIECE_BYTES, im->n_bytes - begin);
     cu_result r = CU_ENOMEM;
-    bool asked = may_pin(all, n);
+    bool asked = may_pin(all, im, n);
     if (asked) {
         all->pinning = im;
         pthread_mutex_unlock(&all->lock);

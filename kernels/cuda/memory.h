@@ -86,9 +86,15 @@ void *memory_image_of(cuda_memory *m, const void *p);
 inferd_status window_image_take(cuda_memory *m, cuda_window *w, inferd_err *err);
 void window_image_give(cuda_memory *m, cuda_window *w); // accepts one that was not taken
 void *window_image_cuda(const cuda_window *w);
+/* Instead of window_image_take: what is written there is on its way to the device.  Its bytes
+ * [0, end) have arrived, and whole pieces of them are free.  Counts for no host_bytes. */
+void window_image_pass(cuda_memory *m, cuda_window *w, size_t end);
 /* Queue bytes [begin, end) of the image, as one unit.  The window is mapped. */
 inferd_status window_upload_cuda(cuda_memory *m, cuda_window *w, size_t begin, size_t end,
                                  inferd_err *err);
+/* The same from the device to the image, which was taken. */
+inferd_status window_download_cuda(cuda_memory *m, cuda_window *w, size_t begin, size_t end,
+                                   inferd_err *err);
 /* Bytes of the window that are still in flight. */
 inferd_status window_pending_cuda(cuda_memory *m, const cuda_window *w, size_t *out,
                                   inferd_err *err);

@@ -58,6 +58,8 @@ typedef struct image {
     void *mapped;     // for munmap
     size_t mapped_bytes;
     bool used;                 // engine: its address was given out, so it holds host memory
+    bool passes;               // engine: image_pass
+    size_t passed_bytes;       // under images.lock: of those, [0, passed_bytes) were let go
     size_t pinned_bytes;       // under images.lock: [0, pinned_bytes) is pinned, in pieces
     struct image *next_to_pin; // under images.lock
 } image;
@@ -193,6 +195,8 @@ void image_empty(cuda_memory *m, image *im);
 inferd_status image_check_room(const cuda_memory *m, const image *im, inferd_err *err);
 /* Before it is filled: it counts as used, and the background thread pins it. */
 void image_use(cuda_memory *m, image *im);
+/* Use it, from now on, only for bytes on their way to the device; [0, end) have arrived. */
+void image_pass(cuda_memory *m, image *im, size_t end);
 
 uint64_t images_pinned_bytes(cuda_memory *m); // any thread
 /* A refusal to pin becomes the part's state. */

@@ -93,19 +93,22 @@ static cu_result finish(cuda_memory *m, const unit *until) {
 
 /* ---- queueing ---- */
 
-static cu_result copy_chunks(cuda_memory *m, cuda_window *w, size_t begin, size_t end) {
+static cu_result copy_chunks(cuda_memory *m, cuda_window *w, size_t begin, size_t end,
+                             bool to_host) {
     cu_result r = CU_OK;
     for (size_t at = begin; r == CU_OK && at < end;) {
         size_t chunk_end = size_min(end, (at / CHUNK_BYTES + 1) * CHUNK_BYTES);
-        r = m->api->copy_to_device(w->base + at, w->image.p + at, chunk_end - at, m->up.stream);
+        size_t n = chunk_end - at;
+        r = to_host ? m->api->copy_to_host(w->image.p + at, w->base + at, n, m->up.stream)
+                    : m->api->copy_to_device(w->base + at, w->image.p + at, n, m->up.stream);
         if (r == CU_OK) w->loose = true;
         at = chunk_end;
     }
     return r;
 }
 
-inferd_status window_upload_cuda(cuda_memory *m, cuda_window *w, size_t begin, size_t end,
-                                 inferd_err *err) {
+static inferd_status queue_copy(cuda_memory *m, cuda_window *w, size_t begin, size_t end,
+                                bool to_host, inferd_err *err) {
     uploads *up = &m->up;
     INFERD_CHECK(begin <= end && end <= w->n_bytes && end <= w->n_blocks * m->block_bytes);
     if (begin == end) return INFERD_OK;
@@ -118,11 +121,12 @@ inferd_status window_upload_cuda(cuda_memory *m, cuda_window *w, size_t begin, s
     if (s != INFERD_OK) return s;
 
     if (up->first == NULL) r = m->api->event_record(up->begin, up->stream);
-    if (r == CU_OK) r = copy_chunks(m, w, begin, end);
+    if (r == CU_OK) r = copy_chunks(m, w, begin, end, to_host);
     if (r == CU_OK) r = m->api->event_record(u->event, up->stream);
     if (r != CU_OK) {
         keep_unit(up, u);
-        return memory_fail(m, r, err, "uploading bytes %zu to %zu of a window", begin, end);
+        return memory_fail(m, r, err, "%s bytes %zu to %zu of a window",
+                           to_host ? "downloading" : "uploading", begin, end);
     }
     *u = (unit){NULL, u->event, w, w->base + begin, w->base + end, ++up->seq};
     if (up->last != NULL)
@@ -134,6 +138,16 @@ inferd_status window_upload_cuda(cuda_memory *m, cuda_window *w, size_t begin, s
     w->n_pending++;
     w->loose = false; // this event comes after all copies of the window so far
     return INFERD_OK;
+}
+
+inferd_status window_upload_cuda(cuda_memory *m, cuda_window *w, size_t begin, size_t end,
+                                 inferd_err *err) {
+    return queue_copy(m, w, begin, end, false, err);
+}
+
+inferd_status window_download_cuda(cuda_memory *m, cuda_window *w, size_t begin, size_t end,
+                                   inferd_err *err) {
+    return queue_copy(m, w, begin, end, true, err);
 }
 
 /* ---- waiting ---- */

@@ -172,6 +172,10 @@ void window_image_give(cuda_memory *m, cuda_window *w) {
     image_empty(m, &w->image);
 }
 
+void window_image_pass(cuda_memory *m, cuda_window *w, size_t end) {
+    image_pass(m, &w->image, end);
+}
+
 void *window_image_cuda(const cuda_window *w) {
     return w->image.p;
 }

@@ -9,9 +9,12 @@
  *
  *     attach      its shape and sizes are known                     COLD
  *     stage_*     file -> host memory, in the device's layout       COLD -> WARM
+ *                 file -> pages of the device, without a host copy  COLD -> WARM, nothing to load
  *     load_*      host memory -> pages of the device                WARM -> HOT
- *     unload      its pages on the device are free                  HOT -> WARM
- *     unstage     its host memory is free                           WARM -> COLD
+ *     drop_copy   its host memory is free                           HOT
+ *     save_*      pages of the device -> host memory                HOT
+ *     unload      its pages on the device are free                  HOT -> WARM, with a host copy
+ *     unstage     its host memory is free                           any -> COLD
  *
  * Where host and device are one memory (the CPU, `one_memory`), stage_begin gets pages of the pool
  * and load has nothing to copy.  Elsewhere the device manages the host memory itself, and
@@ -104,8 +107,9 @@ typedef struct device_ops {
     inferd_status (*weigh)(const void *self, const struct model *m, uint32_t *n_pages,
                            uint64_t *n_bytes, inferd_err *err);
 
-    /* Begin to read and prepare; returns at once.  `pages` ([host_pages]) where there is one
-     * memory, else NULL.  `wake` is called from another thread when a waiting stage can go on. */
+    /* Begin to read and prepare; returns at once.  `pages` ([weight_pages]): where it is wanted.
+     * Host memory apart: NULL: in a host copy; else no copy stays.  `wake` is called from another
+     * thread when a waiting stage can go on. */
     inferd_status (*stage_begin)(void *self, uint32_t idx, const uint32_t *pages,
                                  void (*wake)(void *), void *wake_ctx, inferd_err *err);
     /* Go on for about budget_us, and at most one small piece longer.  After a failure the slot is
@@ -115,14 +119,21 @@ typedef struct device_ops {
     /* Free the host's copy, complete or not; `one_memory`: the device stops using its pages. */
     void (*unstage)(void *self, uint32_t idx);
 
-    /* Bring a WARM model into these pages ([weight_pages]; one_memory: those of its stage). */
+    /* Bring a WARM model into these pages ([weight_pages]; those of its stage, if it had some). */
     inferd_status (*load_begin)(void *self, uint32_t idx, const uint32_t *pages, inferd_err *err);
     /* As stage_step.  Steps may be launched after load_begin: they wait on the device for what they
      * need, and so do all steps behind them. */
     inferd_status (*load_step)(void *self, uint32_t idx, uint64_t budget_us, device_progress *out,
                                inferd_err *err);
-    /* HOT or loading -> WARM.  No step that uses it is on its way. */
+    /* HOT or loading -> WARM; it has a host copy, or one_memory.  No step that uses it is on its
+     * way. */
     void (*unload)(void *self, uint32_t idx);
+    /* Host memory apart, and HOT.  drop_copy frees the host copy.  save_begin and save_step, as
+     * load_*, make one while no step uses the model; after a failure there is none. */
+    void (*drop_copy)(void *self, uint32_t idx);
+    inferd_status (*save_begin)(void *self, uint32_t idx, inferd_err *err);
+    inferd_status (*save_step)(void *self, uint32_t idx, uint64_t budget_us, device_progress *out,
+                               inferd_err *err);
 
     /* Copy n slots of keys and values of this model between pages of the device and of the host.
      * Slot numbers of the host count through the host's pages (one_memory: the pool's).  In order

@@ -262,8 +262,8 @@ static inferd_status backend_device_stage_begin(void *self, uint32_t idx, const 
                                                 void (*wake)(void *), void *wake_ctx,
                                                 inferd_err *err) {
     bound_model *p = own(self, idx);
-    bool one_memory = be_one_memory(((backend_device *)self)->be);
-    return bound_stage_begin(p, pages, one_memory ? bound_host_pages(p) : 0, wake, wake_ctx, err);
+    return bound_stage_begin(p, pages, pages != NULL ? bound_weight_pages(p) : 0, wake, wake_ctx,
+                             err);
 }
 
 static inferd_status backend_device_stage_step(void *self, uint32_t idx, uint64_t budget_us,
@@ -295,6 +295,22 @@ static inferd_status backend_device_load_step(void *self, uint32_t idx, uint64_t
 
 static void backend_device_unload(void *self, uint32_t idx) {
     bound_unload(own(self, idx));
+}
+
+static void backend_device_drop_copy(void *self, uint32_t idx) {
+    bound_drop_copy(own(self, idx));
+}
+
+static inferd_status backend_device_save_begin(void *self, uint32_t idx, inferd_err *err) {
+    return bound_save_begin(own(self, idx), err);
+}
+
+static inferd_status backend_device_save_step(void *self, uint32_t idx, uint64_t budget_us,
+                                              device_progress *out, inferd_err *err) {
+    bound_progress at = {0};
+    inferd_status status = bound_save_step(own(self, idx), budget_us, &at, err);
+    tell(&at, out);
+    return status;
 }
 
 static void backend_device_move_kv(void *self, uint32_t idx, uint32_t n, const int32_t *from,
@@ -397,6 +413,9 @@ inferd_status device_backend_create(const backend_options *options, uint32_t n_s
         .load_begin = backend_device_load_begin,
         .load_step = backend_device_load_step,
         .unload = backend_device_unload,
+        .drop_copy = backend_device_drop_copy,
+        .save_begin = backend_device_save_begin,
+        .save_step = backend_device_save_step,
         .move_kv = backend_device_move_kv,
         .swap_empty = backend_swap_empty,
         .kv_slot = backend_device_kv_slot,

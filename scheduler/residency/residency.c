@@ -18,7 +18,8 @@ inferd_status residency_init(residency *r, uint32_t n_slots, const residency_lim
                      .pool = p,
                      .sched = s,
                      .staging = RESIDENCY_NONE,
-                     .loading = RESIDENCY_NONE};
+                     .loading = RESIDENCY_NONE,
+                     .saving = RESIDENCY_NONE};
     r->slots = calloc(size_max(n_slots, 1), sizeof *r->slots);
     r->demands = calloc(size_max(n_slots, 1), sizeof *r->demands);
     r->departures = calloc(size_max(n_slots, 1), sizeof *r->departures);
@@ -157,6 +158,7 @@ static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
         residency_retry(r, root);
         return true;
     case MODEL_DRAINING:
+        if (r->saving == root) return false;
         if (!m->leaving && m->cause == ENGINE_EVICT_IDLE && wanted) {
             residency_resume(r, root, now_us);
             return true;
@@ -164,6 +166,7 @@ static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
         if (wgroup_n_steps(r, root) > 0) return false;
         /* Running work ends first; if it cannot advance, it is preempted to let others come. */
         if (d.n_running > 0 && !sched_is_blocked(r->sched, now_us)) return false;
+        if (m->leaving && r->saving != RESIDENCY_NONE && !m->host_copy) return false; // after it
         residency_release(r, root, RESIDENCY_NONE, now_us);
         return true;
     case MODEL_HOT: {
@@ -279,19 +282,33 @@ bool residency_decide(residency *r, uint64_t now_us) {
 }
 
 bool residency_has_work(const residency *r) {
-    if (r->loading != RESIDENCY_NONE) return true;
+    if (r->loading != RESIDENCY_NONE || r->saving != RESIDENCY_NONE) return true;
     return r->staging != RESIDENCY_NONE &&
            atomic_load_explicit(&r->stage_ready, memory_order_acquire);
+}
+
+/* A failed copy to the host is no loss: it goes COLD, as without room for it. */
+static void work_on_save(residency *r, uint64_t budget_us) {
+    device_progress p = {0};
+    inferd_err err = {0};
+    uint32_t root = r->saving;
+    inferd_status st = r->dev->ops->save_step(r->dev->self, root, budget_us, &p, &err);
+    if (st == INFERD_ELOST) r->gone = err;
+    if (st == INFERD_OK && !p.finished) return;
+    residency_saved(r, root, st == INFERD_OK);
 }
 
 uint64_t residency_work(residency *r, uint64_t budget_us, uint64_t (*clock)(void *), void *ctx) {
     device_progress p = {0};
     inferd_err err = {0};
-    uint32_t root = r->loading != RESIDENCY_NONE ? r->loading : r->staging;
-    if (root == RESIDENCY_NONE) return 0;
-    resident *m = &r->slots[root];
     const device_ops *ops = r->dev->ops;
-    bool loading = m->state == MODEL_LOADING;
+    if (r->saving != RESIDENCY_NONE) work_on_save(r, budget_us);
+    bool loading = r->loading != RESIDENCY_NONE;
+    uint32_t root = loading ? r->loading : r->staging;
+    if (root == RESIDENCY_NONE ||
+        (!loading && !atomic_load_explicit(&r->stage_ready, memory_order_acquire)))
+        return 0;
+    resident *m = &r->slots[root];
     if (!loading) atomic_store_explicit(&r->stage_ready, false, memory_order_relaxed);
     inferd_status st = loading ? ops->load_step(r->dev->self, root, budget_us, &p, &err)
                                : ops->stage_step(r->dev->self, root, budget_us, &p, &err);
@@ -504,7 +521,7 @@ void residency_fail_all(residency *r, const inferd_err *why, uint64_t now_us) {
         residency_give_memory(r, m); // unfinished steps still name its pages; none is lent again
         residency_enter(r, i, MODEL_FAILED);
     }
-    r->staging = r->loading = RESIDENCY_NONE;
+    r->staging = r->loading = r->saving = RESIDENCY_NONE;
 }
 
 void residency_close(residency *r) {
@@ -516,7 +533,7 @@ void residency_close(residency *r) {
         free(r->slots[i].pages);
         r->slots[i] = (resident){.state = MODEL_NONE};
     }
-    r->staging = r->loading = RESIDENCY_NONE;
+    r->staging = r->loading = r->saving = RESIDENCY_NONE;
 }
 
 /* ---- consistency check ---- */
@@ -529,7 +546,7 @@ inferd_status residency_verify(const residency *r, inferd_err *err) {
         bool has_pages = m->n_pages > 0;
         bool must = m->state == MODEL_HOT || m->state == MODEL_DRAINING ||
                     m->state == MODEL_LOADING ||
-                    (r->one_memory && (m->state == MODEL_WARM || m->state == MODEL_STAGING));
+                    ((m->state == MODEL_WARM || m->state == MODEL_STAGING) && !m->host_copy);
         if (m->weights_of != i || m->about.weight_pages == 0) must = has_pages;
         if (has_pages != must)
             return inferd_fail(err, INFERD_EINVAL,

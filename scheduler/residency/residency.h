@@ -12,6 +12,12 @@
  * budget. Where both are one memory, the same pages change their budget and nothing is copied; a
  * model that is wanted HOT is staged directly in the device budget.
  *
+ * Where host memory is apart, a HOT model may have a copy in it, which is the first thing that is
+ * given up when host memory is short; then WARM models, the least valuable first.  A model that is
+ * wanted HOT is staged in free host memory, and without any its pieces go on to the device.  A
+ * model without a host copy that is evicted stays DRAINING while it is copied to the host, if there
+ * is room.  No model leaves the device because host memory is short.
+ *
  * Bring-up order: models with waiting requests, the most urgent class first, then the longest wait;
  * then models that an operator asked for or pinned; then, from the start and only into free pages,
  * the other models in slot order (`eager`).  One model is staged at a time, and one loaded.
@@ -70,7 +76,7 @@ typedef struct resident {
     uint32_t n_min_tried; // pool.n_min at the newest attempt
     bool leaving;         // DRAINING to make room, even if requests still wait for it
     bool on_device;       // its pages count for the device budget
-    bool host_copy;       // its weights are in host memory that is apart from the device
+    bool host_copy;       // its weights take host memory that is apart from the device
     bool dropped;         // not brought up unasked: it did not fit, or an operator unloaded it
     bool drop_next;       // DRAINING, or evict_next: ends COLD, not WARM
     bool evict_next;   // unloaded by an operator during its bring-up: it leaves once it is unused
@@ -134,6 +140,7 @@ typedef struct residency {
     struct sched *sched; // borrowed
     bool one_memory;
     uint32_t staging, loading; // slots, or RESIDENCY_NONE
+    uint32_t saving;           // the same: DRAINING, and copied to the host
     atomic_bool stage_ready;   // the stage need not wait for its file; set from another thread
     uint64_t page_bytes;       // of the pool
     void (*wake)(void *ctx);   // from another thread: a waiting stage can go on

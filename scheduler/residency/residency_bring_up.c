@@ -59,22 +59,17 @@ static uint32_t most_wanted(const residency *r, model_state state, bool owed, wa
     return best;
 }
 
-uint64_t residency_kept_by_others(const residency *r, uint32_t idx, bool host) {
+uint64_t residency_kept_by_others(const residency *r, uint32_t idx) {
     uint64_t n = 0, guaranteed = 0, reserved = sched_tenants_min_pages(r->sched);
     for (uint32_t i = 0; i < r->n_used; i++) {
         const resident *m = &r->slots[i];
         if (m->state == MODEL_NONE || i == idx) continue;
         bool other = residency_is_root(r, i) && i != r->slots[idx].weights_of;
         bool hot = other && wgroup_is_pinned(r, i, PIN_HOT) && m->state != MODEL_FAILED;
-        bool warm = other && wgroup_is_pinned(r, i, PIN_WARM) && m->host_copy;
         uint32_t pinned = hot ? m->about.weight_pages : 0, min = r->pool->owners[i].min;
-        if (host)
-            n += warm ? m->about.host_pages : 0;
-        else
-            n += pinned;
+        n += pinned;
         if (min > pinned) guaranteed += min - pinned;
     }
-    if (host) return n;
     return n + (guaranteed > reserved ? guaranteed : reserved); // as the pool keeps them free
 }
 
@@ -82,7 +77,7 @@ uint64_t residency_kept_by_others(const residency *r, uint32_t idx, bool host) {
  * request.  With less it would be HOT and idle until its time slice was over. */
 static uint32_t pages_to_begin(const residency *r, uint32_t root) {
     uint32_t n = r->slots[root].about.weight_pages;
-    uint64_t kept = residency_kept_by_others(r, root, false);
+    uint64_t kept = residency_kept_by_others(r, root);
     uint32_t most = kept < r->pool->n_device ? r->pool->n_device - (uint32_t)kept : 0;
     if (r->pool->owners[root].max < most) most = r->pool->owners[root].max;
     uint32_t wanted = n + u32_max(wgroup_demand(r, root).first_pages, 1);
@@ -122,19 +117,15 @@ static void say_size(inferd_err *err, inferd_status status, const char *what, ui
 static bool check_size(residency *r, uint32_t root, uint64_t now_us) {
     const resident *m = &r->slots[root];
     const pool *p = r->pool;
-    const uint64_t page = r->page_bytes, n = m->about.weight_pages, n_host = m->about.host_pages;
+    const uint64_t page = r->page_bytes, n = m->about.weight_pages;
     inferd_err err = {0};
-    uint64_t kept = residency_kept_by_others(r, root, false),
-             host_kept = residency_kept_by_others(r, root, true);
+    uint64_t kept = residency_kept_by_others(r, root);
     if (n + 1 + kept > p->n_device)
         say_size(&err, INFERD_EMODEL, "the device's memory", p->n_device * page, n * page, page,
                  kept * page);
     else if (n >= p->owners[root].max)
         say_size(&err, INFERD_EQUOTA, "the model's max", p->owners[root].max * page, n * page, page,
                  0);
-    else if (!r->one_memory && n_host + host_kept > p->n_host)
-        say_size(&err, INFERD_EMODEL, "host_arena", p->n_host * page, n_host * page, 0,
-                 host_kept * page);
     else
         return true;
     if (m->state == MODEL_WARM) r->dev->ops->unstage(r->dev->self, root);
@@ -162,34 +153,23 @@ static bool take_pages(residency *r, uint32_t root, page_state state) {
     return true;
 }
 
-/* One memory: directly in the device budget when it is wanted HOT, else in the host budget. */
-static bool begin_stage_here(residency *r, uint32_t root, const residency_want *w,
-                             uint64_t now_us) {
+/* In the device budget where it is wanted HOT, else in the host budget.  Host memory apart: a model
+ * that is wanted HOT is staged in free host memory, so that models on the device are computed until
+ * it can be loaded; without free host memory its pieces go on to the device. */
+static bool begin_stage(residency *r, uint32_t root, const residency_want *w, uint64_t now_us) {
     resident *m = &r->slots[root];
-    uint32_t n = m->about.weight_pages;
-    bool hot = w->kind >= WANT_HOT || (w->kind == WANT_EAGER && fits_eagerly(r, root));
-    if (hot && w->kind != WANT_EAGER && !make_room_to_begin(r, root, w, now_us)) return false;
-    if (!hot && (w->kind == WANT_EAGER
-                     ? pool_n_host_free(r->pool) < n
-                     : !residency_make_host_room(r, root, n, RESIDENCY_NONE, false, now_us)))
+    uint32_t n = r->one_memory ? m->about.weight_pages : m->about.host_pages;
+    bool free = pool_n_host_free(r->pool) >= n, eager = w->kind == WANT_EAGER;
+    bool hot = w->kind >= WANT_HOT || (eager && fits_eagerly(r, root));
+    if (hot && (r->one_memory || !free)) {
+        if (!eager && !make_room_to_begin(r, root, w, now_us)) return false;
+        return take_pages(r, root, PAGE_WEIGHT);
+    }
+    if (!free && (eager || !residency_make_host_room(r, root, n, RESIDENCY_NONE, false, now_us)))
         return false;
-    return take_pages(r, root, hot ? PAGE_WEIGHT : PAGE_WARM);
-}
-
-/* Where host memory is apart. */
-static bool begin_stage_apart(residency *r, uint32_t root, const residency_want *w,
-                              uint64_t now_us) {
-    resident *m = &r->slots[root];
-    uint32_t n = m->about.host_pages;
-    bool room = pool_n_host_free(r->pool) >= n;
-    if (!room && w->kind == WANT_PREFETCH)
-        room = residency_make_host_room(r, root, n, RESIDENCY_NONE, false, now_us);
-    if (!room && w->kind >= WANT_HOT)
-        room =
-            residency_make_host_room_apart(r, root, w->prio, may_take_slice(r, w, now_us), now_us);
-    if (!room || !pool_host_take(r->pool, n)) return false;
-    m->host_copy = true;
-    return true;
+    if (r->one_memory) return take_pages(r, root, PAGE_WARM);
+    m->host_copy = pool_host_take(r->pool, n);
+    return m->host_copy;
 }
 
 bool residency_start_staging(residency *r, bool owed, uint64_t now_us) {
@@ -197,15 +177,14 @@ bool residency_start_staging(residency *r, bool owed, uint64_t now_us) {
     uint32_t root = most_wanted(r, MODEL_COLD, owed, WANT_WORK, &w, now_us);
     if (root == RESIDENCY_NONE || r->staging != RESIDENCY_NONE) return false;
     if (!check_size(r, root, now_us)) return true;
-    bool ready = r->one_memory ? begin_stage_here(r, root, &w, now_us)
-                               : begin_stage_apart(r, root, &w, now_us);
-    if (!ready && r->one_memory && w.kind == WANT_HOT) {
+    bool ready = begin_stage(r, root, &w, now_us);
+    if (!ready && w.kind == WANT_HOT) {
         /* A model that no request waits for and that finds no room on the device must not block
          * those that need only the host budget. */
         root = most_wanted(r, MODEL_COLD, owed, WANT_PREFETCH, &w, now_us);
         if (root == RESIDENCY_NONE) return false;
         if (!check_size(r, root, now_us)) return true;
-        ready = begin_stage_here(r, root, &w, now_us);
+        ready = begin_stage(r, root, &w, now_us);
     }
     if (ready) residency_stage(r, root, now_us);
     /* A model that does not fit now is tried again after a change.  A model that no request waits
@@ -231,7 +210,7 @@ bool residency_start_loading(residency *r, bool owed, uint64_t now_us) {
         if (!m->on_device && !pool_convert(r->pool, m->pages, m->n_pages, PAGE_WEIGHT))
             return false;
         m->on_device = true;
-    } else if (!take_pages(r, root, PAGE_WEIGHT)) {
+    } else if (!m->on_device && !take_pages(r, root, PAGE_WEIGHT)) {
         return false;
     }
     residency_load(r, root, now_us);
@@ -242,11 +221,14 @@ bool residency_settle_staged(residency *r, uint64_t now_us) {
     bool any = false;
     for (uint32_t i = 0; i < r->n_used; i++) {
         resident *m = &r->slots[i];
-        if (!residency_is_root(r, i) || m->state != MODEL_WARM || !m->on_device) continue;
+        if (!residency_is_root(r, i) || m->state != MODEL_WARM || !m->on_device ||
+            r->loading != RESIDENCY_NONE)
+            continue;
         residency_want w = residency_want_of(r, i, now_us);
         if (w.kind >= WANT_HOT || w.kind == WANT_EAGER) {
             residency_load(r, i, now_us);
-        } else if (residency_make_host_room(r, i, m->n_pages, RESIDENCY_NONE, false, now_us) &&
+        } else if (r->one_memory &&
+                   residency_make_host_room(r, i, m->n_pages, RESIDENCY_NONE, false, now_us) &&
                    pool_convert(r->pool, m->pages, m->n_pages, PAGE_WARM)) {
             m->on_device = false;
             r->n_changes++;

@@ -222,8 +222,7 @@ static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class prio, ui
     }
     residency_drain(r, v, causes[kind], true, now_us);
     if (wgroup_n_steps(r, v) > 0) return false;
-    residency_release(r, v, incoming, now_us);
-    return true;
+    return residency_release(r, v, incoming, now_us);
 }
 
 /* There are n pages for weights of `root` and its first KV, in pieces that weights can use. */
@@ -338,6 +337,25 @@ uint64_t residency_away_until_us(const residency *r, uint32_t root) {
     return until_us < m->away_until_us ? until_us : m->away_until_us;
 }
 
+/* May v give up its host memory for `root`, and as what? */
+static bool may_give_host(const residency *r, uint32_t v, uint32_t root, uint32_t incoming,
+                          bool needed, uint64_t now_us) {
+    const resident *m = &r->slots[v];
+    if (v == root || v == incoming || !residency_is_root(r, v) || wgroup_is_pinned(r, v, PIN_WARM))
+        return false;
+    if (m->state == MODEL_HOT) return m->host_copy && m->about.host_pages > 0;
+    return m->state == MODEL_WARM && !m->on_device && m->wanted_since_us == 0 &&
+           (needed || goes_before(r, v, root, now_us));
+}
+
+/* Copies of HOT models first, that of the most valuable one before others, because it is needed
+ * last; then WARM models, the least valuable first. */
+static bool gives_host_before(const residency *r, uint32_t a, uint32_t b, uint64_t now_us) {
+    bool copy_a = r->slots[a].state == MODEL_HOT, copy_b = r->slots[b].state == MODEL_HOT;
+    if (copy_a != copy_b) return copy_a;
+    return copy_a ? goes_before(r, b, a, now_us) : goes_before(r, a, b, now_us);
+}
+
 bool residency_make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t incoming,
                               bool needed, uint64_t now_us) {
     /* Models pinned WARM, or asked for by an operator, go before models that are only cached. */
@@ -347,34 +365,17 @@ bool residency_make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t 
         uint32_t best = RESIDENCY_NONE;
         uint64_t n_less = pool_n_host_free(r->pool);
         for (uint32_t v = 0; v < r->n_used; v++) {
-            const resident *m = &r->slots[v];
-            if (v == root || v == incoming || !residency_is_root(r, v) || m->state != MODEL_WARM ||
-                m->on_device || wgroup_is_pinned(r, v, PIN_WARM) || m->wanted_since_us != 0 ||
-                (!needed && !goes_before(r, v, root, now_us)))
-                continue;
-            n_less += m->about.host_pages;
-            if (best == RESIDENCY_NONE || goes_before(r, v, best, now_us)) best = v;
+            if (!may_give_host(r, v, root, incoming, needed, now_us)) continue;
+            n_less += r->slots[v].about.host_pages;
+            if (best == RESIDENCY_NONE || gives_host_before(r, v, best, now_us)) best = v;
         }
         if (best == RESIDENCY_NONE || n_less < n) return false;
-        residency_drop(r, best);
+        if (r->slots[best].state == MODEL_HOT)
+            residency_drop_copy(r, best);
+        else
+            residency_drop(r, best);
     }
     return true;
-}
-
-bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class prio, bool may_slice,
-                                    uint64_t now_us) {
-    uint32_t n = r->slots[root].about.host_pages;
-    if (residency_make_host_room(r, root, n, RESIDENCY_NONE, true, now_us)) return true;
-    victim_kind last = may_slice ? VICTIM_SLICE : VICTIM_LOWER;
-    for (victim_kind k = VICTIM_IDLE; k <= last; k++) {
-        uint32_t v;
-        while (pool_n_host_free(r->pool) < n &&
-               (v = pick_evicted(r, k, root, prio, true, now_us)) != RESIDENCY_NONE) {
-            r->slots[v].drop_next = true;
-            evict(r, v, k, prio, root, RESIDENCY_NONE, now_us);
-        }
-    }
-    return pool_n_host_free(r->pool) >= n;
 }
 
 /* A victim for work that has aged to `aged`: a model that is not more urgent, after its time slice.
@@ -396,6 +397,7 @@ bool residency_reclaim(residency *r, uint32_t idx, gen_class waiting, gen_class 
     victim_kind up_to = waiting == GEN_CLASSES ? VICTIM_IDLE
                         : may_slice            ? VICTIM_SLICE
                                                : VICTIM_LOWER;
+    if (r->saving != RESIDENCY_NONE) return false; // its pages come
     for (victim_kind k = VICTIM_IDLE; k <= up_to; k++) {
         if ((v = pick_evicted(r, k, root, waiting, false, now_us)) == RESIDENCY_NONE) continue;
         return evict(r, v, k, waiting, root, RESIDENCY_NONE, now_us);

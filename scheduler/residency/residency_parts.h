@@ -67,16 +67,19 @@ void residency_resume(residency *r, uint32_t root, uint64_t now_us);
 void residency_drain(residency *r, uint32_t root, engine_evict_cause cause, bool leaving,
                      uint64_t now_us);
 /* To WARM, or COLD where the host has no room for it.  No step of it is on its way.  `incoming`:
- * the incoming WARM model, which may exchange pages with it, or RESIDENCY_NONE. */
-void residency_release(residency *r, uint32_t root, uint32_t incoming, uint64_t now_us);
+ * the incoming WARM model, which may exchange pages with it, or RESIDENCY_NONE.  False: it stays
+ * DRAINING until it is copied to the host. */
+bool residency_release(residency *r, uint32_t root, uint32_t incoming, uint64_t now_us);
+void residency_saved(residency *r, uint32_t root, bool complete);
 void residency_drop(residency *r, uint32_t root);
+void residency_drop_copy(residency *r, uint32_t root); // HOT stays HOT
 /* It has no sequence, no other slot shares its weights, and no step is on its way. */
 void residency_detach(residency *r, uint32_t idx);
 
 /* -- residency_bring_up.c -- */
 /* Pages that stay with other models in any case: the guarantees of models, or of tenants where
- * those are more, and weights that are pinned HOT.  `host`: the host copies of pinned models. */
-uint64_t residency_kept_by_others(const residency *r, uint32_t idx, bool host);
+ * those are more, and weights that are pinned HOT. */
+uint64_t residency_kept_by_others(const residency *r, uint32_t idx);
 
 typedef enum want_kind {
     WANT_NOTHING,
@@ -106,14 +109,11 @@ bool residency_start_loading(residency *r, bool owed, uint64_t now_us);
  * only idle models are evicted).  False: not now.  No model is evicted in vain. */
 bool residency_make_room(residency *r, uint32_t root, uint32_t n, gen_class prio, bool may_slice,
                          uint64_t now_us);
-/* The same for n pages of host memory, by dropping WARM models: those worth less than `root`, or,
- * if `needed`, all that have no waiting work; never `incoming`, for which `root` leaves. */
+/* The same for n pages of host memory: copies of HOT models go first, then WARM models that are
+ * worth less than `root`, or, if `needed`, that have no waiting work; never `incoming`, for which
+ * `root` leaves. */
 bool residency_make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t incoming,
                               bool needed, uint64_t now_us);
-/* Where host memory is apart: all that `root` needs.  If nothing else helps, HOT models are evicted
- * together with their host copies. */
-bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class prio, bool may_slice,
-                                    uint64_t now_us);
 
 /* Until then it stays away because of the work that evicted it; in the past: it may come. */
 uint64_t residency_away_until_us(const residency *r, uint32_t root);

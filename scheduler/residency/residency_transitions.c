@@ -179,7 +179,7 @@ bool residency_pass_on(residency *r, uint32_t root) {
 
 /* Do the weights fit the device and this slot's ceiling, beside its KV and the pages of others? */
 static bool may_have_them(const residency *r, uint32_t idx, uint32_t root) {
-    uint64_t n = r->slots[root].about.weight_pages, kept = residency_kept_by_others(r, idx, false);
+    uint64_t n = r->slots[root].about.weight_pages, kept = residency_kept_by_others(r, idx);
     uint64_t own = idx != root ? pool_held(&r->pool->owners[idx]) : 0;
     own -= own > 0 ? sched_model_n_cached(r->sched, idx) : 0; // these go
     return n + own < r->pool->owners[idx].max && n + kept < r->pool->n_device;
@@ -255,8 +255,8 @@ void residency_stage(residency *r, uint32_t root, uint64_t now_us) {
     r->staging = root;
     residency_enter(r, root, MODEL_STAGING);
     if (wgroup_is_pinned(r, root, PIN_HOT)) residency_tell_pins(r); // its pages are taken
-    if (r->dev->ops->stage_begin(r->dev->self, root, r->one_memory ? m->pages : NULL, wake_stage, r,
-                                 &err) == INFERD_OK)
+    if (r->dev->ops->stage_begin(r->dev->self, root, m->n_pages > 0 ? m->pages : NULL, wake_stage,
+                                 r, &err) == INFERD_OK)
         return;
     r->staging = RESIDENCY_NONE;
     residency_fail_stage(r, root, &err, now_us);
@@ -368,8 +368,47 @@ void residency_resume(residency *r, uint32_t root, uint64_t now_us) {
     residency_enter(r, root, MODEL_HOT);
 }
 
+/* The copy to the host is complete, or failed: DRAINING -> WARM, COLD. */
+void residency_saved(residency *r, uint32_t root, bool complete) {
+    resident *m = &r->slots[root];
+    bool drop = m->drop_next || !complete;
+    r->saving = RESIDENCY_NONE;
+    m->leaving = m->drop_next = false;
+    m->n_left++;
+    if (drop) {
+        residency_drop(r, root);
+        return;
+    }
+    r->dev->ops->unload(r->dev->self, root);
+    residency_enter(r, root, MODEL_WARM);
+    give_pages(r, m);
+}
+
+void residency_drop_copy(residency *r, uint32_t root) {
+    resident *m = &r->slots[root];
+    r->dev->ops->drop_copy(r->dev->self, root);
+    pool_host_give(r->pool, m->about.host_pages);
+    m->host_copy = false;
+    r->n_changes++;
+}
+
+/* Host memory apart, and there is no copy: one is made if there is room.  False: it need not or
+ * cannot be made. */
+static bool begin_save(residency *r, uint32_t root, uint32_t incoming, uint64_t now_us) {
+    resident *m = &r->slots[root];
+    inferd_err err = {0};
+    if (r->one_memory || m->host_copy || m->drop_next || r->saving != RESIDENCY_NONE ||
+        !residency_make_host_room(r, root, m->about.host_pages, incoming, false, now_us) ||
+        r->dev->ops->save_begin(r->dev->self, root, &err) != INFERD_OK)
+        return false;
+    INFERD_CHECK(pool_host_take(r->pool, m->about.host_pages));
+    m->host_copy = true;
+    r->saving = root;
+    return true;
+}
+
 /* DRAINING -> WARM, COLD. */
-void residency_release(residency *r, uint32_t root, uint32_t incoming, uint64_t now_us) {
+bool residency_release(residency *r, uint32_t root, uint32_t incoming, uint64_t now_us) {
     resident *m = &r->slots[root];
     /* Paused sequences stop running, too: they wait, and bring the model back when they go on. */
     EACH_MEMBER(r, root, i)
@@ -377,8 +416,13 @@ void residency_release(residency *r, uint32_t root, uint32_t incoming, uint64_t 
     set_hot(r, root, false);
     EACH_MEMBER(r, root, i)
         if (r->slots[i].state != MODEL_FAILED) sched_model_close_window(r->sched, i, false);
+    if (begin_save(r, root, incoming, now_us)) return false;
     m->leaving = false;
     m->n_left++;
+    if (!r->one_memory && !m->host_copy) {
+        residency_drop(r, root);
+        return true;
+    }
     r->dev->ops->unload(r->dev->self, root);
     residency_enter(r, root, MODEL_WARM);
     if (!r->one_memory) {
@@ -397,6 +441,7 @@ void residency_release(residency *r, uint32_t root, uint32_t incoming, uint64_t 
     }
     if (m->drop_next && m->state == MODEL_WARM) residency_drop(r, root);
     m->drop_next = false;
+    return true;
 }
 
 /* any -> NONE. */
@@ -404,6 +449,7 @@ void residency_detach(residency *r, uint32_t idx) {
     resident *m = &r->slots[idx];
     if (r->staging == idx) r->staging = RESIDENCY_NONE;
     if (r->loading == idx) r->loading = RESIDENCY_NONE;
+    if (r->saving == idx) r->saving = RESIDENCY_NONE;
     sched_model_close(r->sched, idx);
     r->dev->ops->detach(r->dev->self, idx); // on a dead device, too: it names the model
     residency_give_memory(r, m);

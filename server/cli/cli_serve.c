@@ -595,6 +595,7 @@ static uint64_t host_arena_of(const server_life *s, uint32_t device_idx) {
     enum { MACHINE_PARTS = 4, ROUNDED_BYTES = 4 << 20 }; // to whole pages
     const inferd_config *c = s->config;
     bool cpu = strcmp(s->found.devices[device_idx].backend.kind, "cpu") == 0;
+    if (c->host_arena_bytes == 0 && !cpu) return BE_NO_HOST_BYTES;
     if (c->host_arena_bytes != CONFIG_HOST_ARENA_AUTO) return c->host_arena_bytes / s->found.n;
     if (c->n_models == 1 && cpu) return 0; // its weights never leave the device
     uint64_t n_bytes = 0, machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)getpagesize();

@@ -8,6 +8,7 @@
 
 #include "config_options.h"
 #include "fleet.h"
+#include "model_plan.h"
 
 typedef unsigned long long ull;
 
@@ -251,24 +252,30 @@ static void note_replicas(const inferd_config *c, uint32_t i, config_report *r) 
                        c->n_devices, c->n_devices == 1 ? "" : "s");
 }
 
-/* On a device with memory of its own, weights are prepared in host memory, in its device's part of
- * the host arena.  They have about the size of the file. */
+/* A device with memory of its own keeps evicted weights in its part of the host arena, and reads
+ * their file again without room there.  They have about the size of the file. */
 static void note_host_arena(const inferd_config *c, const uint64_t *file_bytes, config_report *r) {
     config_location at = {.name = "host_arena"};
-    uint32_t largest = 0, gpu = UINT32_MAX;
+    uint32_t largest = 0, n_large = 0, gpu = UINT32_MAX;
     if (file_bytes == NULL || c->host_arena_bytes == CONFIG_HOST_ARENA_AUTO) return;
     for (uint32_t d = c->n_devices; d-- > 0;)
         if (c->devices[d].kind != NULL && strcmp(c->devices[d].kind, "cuda") == 0) gpu = d;
     if (gpu == UINT32_MAX || c->n_models == 0) return;
-    for (uint32_t i = 1; i < c->n_models; i++)
-        if (file_bytes[i] > file_bytes[largest]) largest = i;
     uint64_t part = c->host_arena_bytes / c->n_devices;
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        if (file_bytes[i] > file_bytes[largest]) largest = i;
+        n_large += file_bytes[i] > part;
+    }
     if (part >= file_bytes[largest]) return;
+    double seconds = (double)file_bytes[largest] / (double)PLAN_BYTES_PER_S;
     config_problem(r, &at,
-                   "%lluMiB%s are less than the weights of models[%u] (%.40s), about %lluMiB: "
-                   "devices[%u] is a GPU, and cannot load it",
+                   "%lluMiB%s hold no copy of models[%u] (%.40s), about %lluMiB, and of %u of %u "
+                   "models: evicted from devices[%u], a GPU, such a model is read from its file "
+                   "when it comes back, at the file's speed (the largest: %.1f s at %llu MB/s) "
+                   "instead of the bus's",
                    (ull)(part >> 20), c->n_devices > 1 ? " for each device" : "", largest,
-                   c->models[largest].name, (ull)(file_bytes[largest] >> 20), gpu);
+                   c->models[largest].name, (ull)(file_bytes[largest] >> 20), n_large, c->n_models,
+                   gpu, seconds, (ull)(PLAN_BYTES_PER_S / 1000000));
 }
 
 /* -- all -- */

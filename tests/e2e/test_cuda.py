@@ -129,6 +129,24 @@ def test_a_full_batch_finds_its_workspace(launch):
     d.stop()
 
 
+@pytest.mark.parametrize("arena", ["0", "64MiB"])
+def test_models_need_no_copy_in_host_memory(launch, tiny_model, gpu, arena):
+    """Without host memory a model is read through to the device, again after each eviction, and says the same."""
+    d = launch({"limits": {"running_max": 8, "step_tokens_max": 64}, "host_arena": arena,
+                "models": [{"name": "tiny", "path": str(tiny_model), "keep_alive": "50ms"}],
+                "devices": [{"kind": "cuda", "memory": "128MiB"}]}, env=environment())
+    want = complete(gpu, max_tokens=6)["choices"][0]["text"]
+    for _ in range(3):
+        assert complete(d, max_tokens=6)["choices"][0]["text"] == want
+        end = time.monotonic() + 30 * SLOW
+        while {m["state"] for m in d.audit()["models"]} - {"cold", "warm"}:
+            assert time.monotonic() < end, d.audit()
+            time.sleep(0.02)
+        assert {m["state"] for m in d.audit()["models"]} == {"cold" if arena == "0" else "warm"}
+    d.settled()
+    assert d.stop() == 0
+
+
 def test_a_stream_is_the_answer_in_pieces(gpu):
     whole = complete(gpu, max_tokens=6)
     with gpu.http.stream("POST", "/v1/completions", json={

@@ -67,12 +67,15 @@ typedef struct attn_spec {
     uint32_t window; // attend to the last `window` positions; 0 = all
 } attn_spec;
 
+#define BE_NO_HOST_BYTES UINT64_C(1)
+
 typedef struct backend_options {
     const char *kind;      // "cpu", "cuda"
     uint32_t n_threads;    // 0 = CPUs allowed (affinity mask and cgroup quota)
     uint64_t memory_bytes; // of the arena; cuda: 0 = the free memory, less reserve_bytes
     uint64_t host_bytes;   // for weights that are warm.  cpu: the arena is larger by this;
-                           // cuda: host copies of windows take at most this, 0 = all there is
+                           // cuda: host copies of windows take at most this, 0 = all there
+                           // is, BE_NO_HOST_BYTES = none
     const char *cores;     // cpu: "0-3,8": its threads run only there; n_threads 0 means one for
                            // each of them.  NULL or "": on all CPUs of the process
     bool exact_math;       // cpu: matrices take float activations; else 16-bit integers where
@@ -227,11 +230,16 @@ inferd_status be_window_unmap(backend *be, be_window *w, inferd_err *err);
 inferd_status be_window_host_take(backend *be, be_window *w, inferd_err *err);
 void be_window_host_give(backend *be, be_window *w); // accepts one that was not taken
 void *be_window_host(const be_window *w);
+/* Two memories: without be_window_host_take, bytes that are prepared there in order are only on
+ * their way to the device and count for no budget.  [0, end) have arrived: their memory is free. */
+void be_window_host_pass(backend *be, be_window *w, size_t end);
 /* Bytes [begin, end) of the window are prepared and go to the device; they are one unit (the ends,
  * or one layer): operations that use a weight of it wait for it, and for nothing else.  Returns
  * before they have arrived.  CPU: nothing to do. */
 void be_window_upload(backend *be, be_window *w, size_t begin, size_t end);
-/* Of the bytes that were given to be_window_upload since the window was mapped, how many are still
+/* The way back: bytes of the window that no step changes, into the host copy. */
+void be_window_download(backend *be, be_window *w, size_t begin, size_t end);
+/* Of the bytes that were given to either of them since the window was mapped, how many are still
  * in flight; be_check reports a failure. */
 size_t be_window_n_pending(backend *be, const be_window *w);
 

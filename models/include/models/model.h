@@ -144,8 +144,9 @@ typedef struct bound_progress {
 /* Called once after each step that was waiting, from another thread: do little. */
 typedef void bound_wake(void *ctx);
 
-/* COLD -> STAGING.  A thread begins to read.  `pages` ([bound_weight_pages], copied) if there is
- * one memory, else NULL; the stage uses them from now on. */
+/* COLD -> STAGING.  A thread begins to read.  `pages` ([bound_weight_pages], copied): the stage
+ * uses them from now on.  One memory: always.  Else they are pages of the device: pieces pass
+ * through host memory, and no copy stays there; NULL (0 pages): a copy in host memory. */
 inferd_status bound_stage_begin(bound_model *p, const uint32_t *pages, uint32_t n_pages,
                                 bound_wake *wake, void *ctx, inferd_err *err);
 /* Prepare rows that were read, for about budget_us and at most one piece longer; never waits for
@@ -158,14 +159,22 @@ void bound_unstage(bound_model *p);
  * the next stage_begin. */
 const char *bound_stage_note(const bound_model *p);
 
-/* WARM -> LOADING.  `pages` as many as bound_weight_pages; one memory: those of the stage. */
+/* WARM -> LOADING.  `pages` as many as bound_weight_pages; those of the stage, if it had some. */
 inferd_status bound_load_begin(bound_model *p, const uint32_t *pages, uint32_t n_pages,
                                inferd_err *err);
 /* LOADING -> HOT when everything has arrived, -> COLD after a failure. */
 inferd_status bound_load_step(bound_model *p, uint64_t budget_us, bound_progress *out,
                               inferd_err *err);
-/* LOADING or HOT -> WARM; waits for uploads.  Its pages (except with one memory) are free then. */
+/* LOADING or HOT -> WARM; waits for uploads.  Its pages (except with one memory) are free then.
+ * Not without a host copy: then only bound_unstage. */
 void bound_unload(bound_model *p);
+
+/* Two memories, HOT.  Frees the host copy. / Makes one from the device's weights, beside steps of
+ * other models; INFERD_ENOMEM: host memory is used up.  / finished: it is complete. */
+void bound_drop_copy(bound_model *p);
+inferd_status bound_save_begin(bound_model *p, inferd_err *err);
+inferd_status bound_save_step(bound_model *p, uint64_t budget_us, bound_progress *out,
+                              inferd_err *err);
 
 /* For tools: write the prepared weights into a file that later stages read instead (packed.h).
  * The backend is fresh: its first pages are taken.  path NULL: the path that stages read;
