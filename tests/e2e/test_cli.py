@@ -208,7 +208,11 @@ def test_check_warns_of_settings_with_less_effect_than_they_seem_to_have(tmp_pat
     r = inferd("check", "--config", f)
     assert r.returncode == 0 and r.stderr == "", r.stderr
     first, *warnings = r.stdout.splitlines()
-    assert first == f"{f}: 1 model, 3 tenants: fine, 4 warnings" and len(warnings) == 4
+    warnings, shares = warnings[:4], warnings[4:]
+    assert first == f"{f}: 1 model, 3 tenants: fine, 4 warnings"
+    assert shares == ["shares of tenants, percent of a device (policy.urgent_percent is 5):",
+                      "  a: at least 60 %, beside urgent requests 57.00 %", "  b: at least 40 %, beside urgent requests 38.00 %",
+                      "  left for tenants without a share: at least 0 %, beside urgent requests 0.00 %"]
     lines = f.read_text().splitlines()
     for warning, setting, line in zip(warnings, ("models[0].class", "models[0].max", "models[0].weight", "tenants[2].share"),
                                       ('"class"', '"max"', '"weight"', "{")):
