@@ -357,7 +357,8 @@ static gen_class class_of_work(const yard *y, uint32_t i) {
 static bool is_of_lower_class(const yard *y, uint32_t w, uint32_t v) {
     const slot *a = &y->slots[w], *b = &y->slots[v];
     if (b->before.state != MODEL_HOT || a->weight_pages < b->held || a->policy.min_bytes != 0 ||
-        class_of_work(y, v) == GEN_CLASSES || class_of_work(y, w) == GEN_CLASSES)
+        class_of_work(y, v) == GEN_CLASSES || class_of_work(y, w) == GEN_CLASSES ||
+        y->core.models.demands[w].n_waiting > 0) // v may have left for w
         return false;
     return class_of_work(y, w) > class_of_work(y, v);
 }

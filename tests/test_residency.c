@@ -171,6 +171,37 @@ static void an_idle_urgent_model_leaves_for_models_in_use(void) {
     }
 }
 
+/* Batch work fills the device: its sequences preempt each other, and two urgent models that were
+ * used just now stay. */
+static void growing_batch_work_evicts_no_urgent_model_in_use(void) {
+    static core_rig r;
+    model_policy p = plain_policy();
+    core_rig_init(&r, 60, 0, 12);
+    core_rig_open(&r, false);
+    for (uint32_t i = 0; i < 3; i++) {
+        p.prio = i == 0 ? GEN_BATCH : GEN_HIGH;
+        core_rig_attach(&r, i, &p);
+    }
+    uint64_t id = 1;
+    for (uint32_t i = 1; i <= 2; i++, id++) {
+        gen_request *q = request(id, 20, 4);
+        q->prio = GEN_HIGH;
+        core_rig_submit(&r, i, q);
+        core_rig_finish(&r);
+    }
+    for (int i = 0; i < 6; i++, id++) {
+        gen_request *q = request(id, 20, 200);
+        q->prio = GEN_BATCH;
+        core_rig_submit(&r, 0, q);
+    }
+    core_rig_run(&r, 100000);
+    EXPECT_EQ(n_free(&r), 0);
+    EXPECT(state_of(&r, 1) == MODEL_HOT && state_of(&r, 2) == MODEL_HOT);
+    core_rig_finish(&r);
+    for (uint64_t k = 1; k < id; k++) EXPECT(core_rig_gives(&r, k));
+    core_rig_deinit(&r);
+}
+
 static void work_of_the_same_class_gets_time_slices(void) {
     static core_rig r;
     core_rig_init(&r, 20, 12, 12);
@@ -1074,6 +1105,7 @@ static const test_case cases[] = {
     TEST(without_host_memory_it_is_read_again),
     TEST(running_work_of_a_lower_class_makes_room_and_goes_on_later),
     TEST(an_idle_urgent_model_leaves_for_models_in_use),
+    TEST(growing_batch_work_evicts_no_urgent_model_in_use),
     TEST(work_of_the_same_class_gets_time_slices),
     TEST(a_higher_class_is_never_pushed_out_and_the_lower_waits),
     TEST(a_pinned_model_stays_and_others_report_no_room),

@@ -7,15 +7,17 @@
 #include "scheduler/pulse.h"
 
 enum {
-    GROW_US = 2000,       // between two looks at pages that the device is still making
-    PIECE_PERCENT = 30,   // of a typical step: a piece of loading between two steps; even when both
-                          // take longer than usual, a sequence waits for at most two steps
-    BESIDE_PERCENT = 50,  // the same, beside a step that the device computes asynchronously
-    KV_SLICE_PARTS = 2,   // of a model's time slice: pages of keys and values go before weights do
-    PIECE_US_MIN = 200,   // less would be overhead only
-    PIECE_IDLE_US = 4000, // when no step runs; a new request waits no longer than this
-    BUSY_US = 20000,      // after a step, others are likely to follow within this time
-    SAVE_US = 1500000,    // at the end, for writing to the disk
+    GROW_US = 2000,      // between two looks at pages that the device is still making
+    PIECE_PERCENT = 30,  // of a typical step: a piece of loading between two steps; even when both
+                         // take longer than usual, a sequence waits for at most two steps
+    LEFT_PERCENT = 10,   // the same, for work of a lower class than what runs
+    BESIDE_PERCENT = 50, // the same, beside a step that the device computes asynchronously
+    KV_SLICE_PARTS = 2,  // of a model's time slice: pages of keys and values go before weights do
+    PIECE_US_MIN = 200,  // less would be overhead only
+    PIECE_URGENT_US = 40000, // for more urgent work than what runs: steps wait so long
+    PIECE_IDLE_US = 4000,    // when no step runs; a new request waits no longer than this
+    BUSY_US = 20000,         // after a step, others are likely to follow within this time
+    SAVE_US = 1500000,       // at the end, for writing to the disk
 };
 
 static uint64_t now(const core *c) {
@@ -261,18 +263,27 @@ static void finish_oldest(core *c) {
     while (failed && c->n_flight > 0) finish_step(c, true);
 }
 
+/* A piece between two steps.  Following the classes of the work that waits for the load and of the
+ * work that runs: a more urgent load has nearly all the time, an equal one its part of each step,
+ * and a less urgent one what is left. */
+static uint64_t piece_us(const core *c) {
+    gen_class waits = residency_waiting_class(&c->models);
+    gen_class runs = residency_running_class(&c->models);
+    if (waits < runs) return PIECE_URGENT_US;
+    uint64_t percent = waits > runs ? LEFT_PERCENT : PIECE_PERCENT;
+    if (c->depth > 1) percent = BESIDE_PERCENT;
+    uint64_t us = c->typical_us * percent / 100;
+    return us < PIECE_US_MIN ? PIECE_US_MIN : us > PIECE_IDLE_US ? PIECE_IDLE_US : us;
+}
+
 static bool bring_up(core *c, bool stepped) {
     if (!residency_has_work(&c->models)) return false;
-    uint64_t from_us = now(c), budget_us = PIECE_IDLE_US;
+    uint64_t from_us = now(c);
     bool busy = stepped || (c->finished_us != 0 && from_us < c->finished_us + BUSY_US);
-    if (busy) {
-        budget_us = c->typical_us * (c->depth > 1 ? BESIDE_PERCENT : PIECE_PERCENT) / 100;
-        if (budget_us < PIECE_US_MIN) budget_us = PIECE_US_MIN;
-        if (budget_us > PIECE_IDLE_US) budget_us = PIECE_IDLE_US;
-    }
     if (c->n_flight == 0) c->busy_since_us = from_us;
     pulse_at(PULSE_DEVICE, "residency_work");
-    residency_work(&c->models, budget_us, c->options.clock, c->options.ctx);
+    residency_work(&c->models, busy ? piece_us(c) : PIECE_IDLE_US, c->options.clock,
+                   c->options.ctx);
     uint64_t to_us = now(c);
     if (c->n_flight == 0) {
         c->busy_since_us = 0;

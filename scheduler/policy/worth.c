@@ -43,6 +43,10 @@ static uint64_t class_factor(const worth_idle *m) {
     return factor > FACTOR_ONE ? factor : FACTOR_ONE;
 }
 
+bool worth_is_urgent(const worth_idle *m) {
+    return class_factor(m) > FACTOR_ONE;
+}
+
 uint64_t worth_of(const worth_idle *m) {
     wide saved = (wide)(m->weight + 1) * m->reload_us * class_factor(m) / FACTOR_ONE;
     wide rent = (wide)u32_max(m->n_pages, 1) * worth_next_ms(m);

@@ -287,6 +287,19 @@ bool residency_has_work(const residency *r) {
            atomic_load_explicit(&r->stage_ready, memory_order_acquire);
 }
 
+gen_class residency_waiting_class(const residency *r) {
+    uint32_t root = r->loading != RESIDENCY_NONE ? r->loading : r->staging;
+    return root != RESIDENCY_NONE ? wgroup_demand(r, root).waiting_class : GEN_CLASSES;
+}
+
+gen_class residency_running_class(const residency *r) {
+    gen_class most = GEN_CLASSES;
+    for (uint32_t i = 0; i < r->n_used; i++)
+        if (residency_state(r, i) == MODEL_HOT && r->demands[i].running_class < most)
+            most = r->demands[i].running_class;
+    return most;
+}
+
 /* A failed copy to the host is no loss: it goes COLD, as without room for it. */
 static void work_on_save(residency *r, uint64_t budget_us) {
     device_progress p = {0};

@@ -197,6 +197,10 @@ bool residency_decide(residency *r, uint64_t now_us);
 bool residency_let_go(residency *r);
 /* There is staging or loading work that can advance now. */
 bool residency_has_work(const residency *r);
+/* The class of the work that waits for it; GEN_CLASSES: none waits.  / The most urgent class of
+ * running work.  At the newest residency_decide. */
+gen_class residency_waiting_class(const residency *r);
+gen_class residency_running_class(const residency *r);
 /* Work on it for about budget_us; returns the device time it took. */
 uint64_t residency_work(residency *r, uint64_t budget_us, uint64_t (*clock)(void *ctx), void *ctx);
 /* For sched_reclaim: evicts weights for keys and values of this model.  True: a model left. */

@@ -141,12 +141,35 @@ static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_c
     return r->candidates[worth_first(r->candidate_pages, n, missing)].idx;
 }
 
-/* The same without sparing any: for device pages, or host memory, which has no guarantees. */
+/* Running sequences of a lower class hold keys and values. */
+static bool lower_class_runs(const residency *r, uint32_t root) {
+    sched_demand d = wgroup_demand(r, root);
+    for (uint32_t i = 0; i < r->n_used; i++)
+        if (r->demands[i].n_running > 0 && r->demands[i].running_class > class_of_work(&d))
+            return true;
+    return false;
+}
+
+/* Running work of `root` preempts its own sequences before it evicts an idle model of a higher
+ * class, until that class has aged, and those of a lower class before any idle model. */
+static bool is_kept_from(const residency *r, uint32_t v, uint32_t root, uint64_t now_us) {
+    sched_demand d = wgroup_demand(r, root);
+    const resident *m = &r->slots[v];
+    worth_idle idle = {.idle_us = now_us > m->active_us ? now_us - m->active_us : 0,
+                       .n_above = u32_less(class_of_work(&d), class_of(r, v)),
+                       .pauses = m->pauses};
+    bool goes_on = d.n_running > 0 || now_us < d.oldest_us + residency_slice_us(r, root);
+    if (!goes_on || sched_is_blocked(r->sched, now_us)) return false;
+    return lower_class_runs(r, root) || worth_is_urgent(&idle);
+}
+
+/* The same without sparing any, for keys and values. */
 static uint32_t pick_evicted(const residency *r, victim_kind kind, uint32_t root, gen_class prio,
-                             bool host, uint64_t now_us) {
+                             uint64_t now_us) {
     uint32_t best = RESIDENCY_NONE;
     for (uint32_t v = 0; v < r->n_used; v++)
-        if (victim(r, v, root, prio, now_us) == kind && (host || gain_of(r, v, root) > 0) &&
+        if (victim(r, v, root, prio, now_us) == kind && gain_of(r, v, root) > 0 &&
+            (kind != VICTIM_IDLE || !is_kept_from(r, v, root, now_us)) &&
             (best == RESIDENCY_NONE || goes_before(r, v, best, now_us)))
             best = v;
     return best;
@@ -399,7 +422,7 @@ bool residency_reclaim(residency *r, uint32_t idx, gen_class waiting, gen_class 
                                                : VICTIM_LOWER;
     if (r->saving != RESIDENCY_NONE) return false; // its pages come
     for (victim_kind k = VICTIM_IDLE; k <= up_to; k++) {
-        if ((v = pick_evicted(r, k, root, waiting, false, now_us)) == RESIDENCY_NONE) continue;
+        if ((v = pick_evicted(r, k, root, waiting, now_us)) == RESIDENCY_NONE) continue;
         return evict(r, v, k, waiting, root, RESIDENCY_NONE, now_us);
     }
     if (aged >= waiting || (v = pick_for_aged(r, root, aged, now_us)) == RESIDENCY_NONE)

@@ -64,6 +64,9 @@ typedef struct worth_idle {
 uint64_t worth_next_ms(const worth_idle *m); // expected time until it is wanted again
 uint64_t worth_of(const worth_idle *m);      // larger is worth more; the unit has no meaning
 
+/* Its class still counts for more than that of models n_above classes lower. */
+bool worth_is_urgent(const worth_idle *m);
+
 /* One that may be evicted. */
 typedef struct worth_candidate {
     uint32_t idx;
