@@ -81,8 +81,8 @@ static void world_init(world *w, attn_case c, uint32_t n_seqs, const uint32_t *l
     w->used = calloc(w->n_slots, sizeof *w->used);
     w->arena = aligned_alloc(64, (size_t)n_pages * TEST_PAGE_BYTES);
     memset(w->arena, 0xff, (size_t)n_pages * TEST_PAGE_BYTES); // not numbers
-    /* The same numbers whatever levels the machine has, and quotients that are no fractions: an int8
-     * that lies between two whole numbers is rounded either way. */
+    /* The same numbers whatever levels the machine has, and quotients that are no fractions: an
+     * int8 that lies between two whole numbers is rounded either way. */
     random_state = 2 + (uint64_t)c.type * 8191 + c.n_heads * 131 + c.head_dim;
     w->q = random_floats((size_t)w->n_rows * c.n_heads * c.head_dim);
     w->k = random_floats((size_t)w->n_rows * c.n_kv_heads * c.head_dim);
