@@ -23,7 +23,7 @@ void show_state(buf *out, const json_t *state);
 void show_models(buf *out, const json_t *state);
 void show_tenants(buf *out, const json_t *state);
 void show_plan(buf *out, const json_t *plan);
-void show_drill(buf *out, const json_t *answer);
+void show_drill(buf *out, const json_t *v);
 /* The text of {"error": ...}: the message, or every problem. */
 void show_error(buf *out, const json_t *answer);
 
