@@ -356,10 +356,14 @@ static gen_class class_of_work(const yard *y, uint32_t i) {
  */
 static bool is_of_lower_class(const yard *y, uint32_t w, uint32_t v) {
     const slot *a = &y->slots[w], *b = &y->slots[v];
-    if (b->before.state != MODEL_HOT || a->weight_pages < b->held || a->policy.min_bytes != 0 ||
-        class_of_work(y, v) == GEN_CLASSES || class_of_work(y, w) == GEN_CLASSES ||
-        y->core.models.demands[w].n_waiting > 0) // v may have left for w
+    const sched_demand *d = &y->core.models.demands[w];
+    uint64_t aged_us = d->oldest_us + y->core.options.limits.starvation_us;
+    uint32_t held = u32_min(a->held, pool_held(&y->core.pool.owners[w]));
+    uint32_t gives = u32_less(held, sched_model_n_cached(y->core.sched, w));
+    if (b->before.state != MODEL_HOT || gives < b->held || a->policy.min_bytes != 0 ||
+        class_of_work(y, v) == GEN_CLASSES || class_of_work(y, w) == GEN_CLASSES)
         return false;
+    if (d->n_waiting > 0 && now(y) >= aged_us) return false; // v may have left for w
     return class_of_work(y, w) > class_of_work(y, v);
 }
 
