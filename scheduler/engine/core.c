@@ -269,6 +269,7 @@ static void finish_oldest(core *c) {
 static uint64_t piece_us(const core *c) {
     gen_class waits = residency_waiting_class(&c->models);
     gen_class runs = residency_running_class(&c->models);
+    if (runs == GEN_CLASSES) return PIECE_IDLE_US; // a new request would wait for the piece
     if (waits < runs) return PIECE_URGENT_US;
     uint64_t percent = waits > runs ? LEFT_PERCENT : PIECE_PERCENT;
     if (c->depth > 1) percent = BESIDE_PERCENT;

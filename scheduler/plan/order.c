@@ -4,7 +4,7 @@
  * function, for the model of the next step, for batch slots, for admission and for rows.  Each rule
  * decides among sequences that are equal by those before it:
  *
- *   1. Share.  Sequences whose tenant or model has a guaranteed share that is not used up are
+ *   1. Share.  Sequences of a tenant or model with a guaranteed share that is not used up are
  *      entitled; they go before the surplus.  Work of a fixed share that is used up does not run.
  *      Where there are shares, requests of the classes system and high that would wait for the
  *      surplus go before all of them, as long as the urgent allowance lasts: urgent_percent of the

@@ -74,7 +74,7 @@ seq *plan_window_next(const plan *p);
 bool plan_window_try(plan *p, seq *q); // true: q was admitted
 
 /* -- preempt.c -- */
-/* Preempts the sequence whose pages q may take; false: there is none, or pages come free soon.
+/* Preempts a sequence for its pages, where q may take them; false: none, or pages come free soon.
  * `own_tenant`: q's tenant is at its ceiling, so only its own sequences help. */
 bool plan_preempt_for_pages(plan *p, seq *q, bool own_tenant);
 /* Reclaims unused weights, or those of models with work that deserves less than `waiting` (NULL:
