@@ -8,10 +8,11 @@
 
 /* ---- policies ---- */
 
-void sched_count_shares(sched *s) {
-    s->n_shares = 0;
-    for (uint32_t i = 0; i < s->n_models; i++) s->n_shares += s->models[i].share.percent > 0;
-    for (uint32_t i = 0; i < s->n_tenants; i++) s->n_shares += s->tenants[i].share.percent > 0;
+void sched_set_share(sched *s, share_bucket *a, const share_spec *share, uint32_t weight,
+                     uint64_t now_us) {
+    s->n_shares -= a->percent > 0;
+    share_set(a, share->policy, share_percent_each(share), weight, sched_share_clock(s, now_us));
+    s->n_shares += a->percent > 0;
 }
 
 uint32_t sched_weight_of(const sched *s, const seq *q) {
@@ -22,9 +23,7 @@ uint32_t sched_weight_of(const sched *s, const seq *q) {
 void sched_set_model_policy(sched *s, uint32_t model_idx, const model_policy *policy,
                             uint64_t now_us) {
     sched_model *m = &s->models[model_idx];
-    share_set(&m->share, policy->share.policy, share_percent_each(&policy->share), policy->weight,
-              now_us);
-    sched_count_shares(s);
+    sched_set_share(s, &m->share, &policy->share, policy->weight, now_us);
     m->ttft_us = (uint64_t)policy->slo_ttft_ms * 1000;
     m->tpot_us = (uint64_t)policy->slo_tpot_ms * 1000;
 }
@@ -92,12 +91,6 @@ static void charge_item(sched *s, step_item *item, sched_tier tier, uint64_t us)
     share_charge(&s->floors[q->req->prio], us, true);
 }
 
-/* Shares divide what the urgent allowance leaves. */
-static void withhold(sched *s, uint64_t us) {
-    for (uint32_t i = 0; i < s->n_models; i++) share_withhold(&s->models[i].share, us);
-    for (uint32_t i = 0; i < s->n_tenants; i++) share_withhold(&s->tenants[i].share, us);
-}
-
 typedef void takes_part(sched *s, step_item *item, sched_tier tier, uint64_t us);
 
 /* Divides us over the sequences of the step, by what each cost. */
@@ -139,7 +132,7 @@ void sched_unexpect(sched *s, const step *st) {
 void sched_charge(sched *s, step *st, uint64_t us) {
     sched_unexpect(s, st);
     rate_note_typical(&s->typical_us, us);
-    if (st->tier == TIER_URGENT) withhold(s, us);
+    if (st->tier == TIER_URGENT) s->urgent_us += us;
     divide(s, st, us, charge_item);
 }
 

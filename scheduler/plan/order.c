@@ -60,8 +60,8 @@ static share_bucket *tenant_of(const sched *s, const seq *q) {
 /* `overdraw_us`: debt that a fixed share may have now. */
 static bool may_run(sched *s, const seq *q, uint64_t now_us, uint64_t overdraw_us) {
     share_bucket *t = tenant_of(s, q), *m = &seq_model(s, q)->share;
-    share_refill(m, now_us);
-    if (t != NULL) share_refill(t, now_us);
+    share_refill(m, sched_share_clock(s, now_us));
+    if (t != NULL) share_refill(t, sched_share_clock(s, now_us));
     share_want(m);
     if (t != NULL) share_want(t);
     if (share_may_run(m, overdraw_us) && (t == NULL || share_may_run(t, overdraw_us))) return true;

@@ -179,6 +179,7 @@ void sched_model_close(sched *s, uint32_t model_idx) {
         kv_deinit(&m->kv);
     }
     flow_usage_close_model(&s->flow_usage, model_idx);
+    s->n_shares -= m->share.percent > 0;
     empty_model(m);
 }
 

@@ -64,7 +64,7 @@ inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_polic
         if (grown == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for %u tenants", n);
         for (uint32_t i = s->n_tenants; i < n; i++) {
             grown[i] = (sched_tenant){.max_bytes = UINT64_MAX, .here_bytes = UINT64_MAX};
-            share_init(&grown[i].share, SHARE_BESTEFFORT, 0, 1, now_us);
+            share_init(&grown[i].share, SHARE_BESTEFFORT, 0, 1, sched_share_clock(s, now_us));
         }
         s->tenants = grown;
         uint32_t *changed = realloc(s->changed_tenants, n * sizeof *changed);
@@ -76,9 +76,7 @@ inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_polic
     t->stopped_plan = 0;
     s->n_paused_tenants -= t->share.weight == 0;
     s->n_paused_tenants += policy->weight == 0;
-    share_set(&t->share, policy->share.policy, share_percent_each(&policy->share), policy->weight,
-              now_us);
-    sched_count_shares(s);
+    sched_set_share(s, &t->share, &policy->share, policy->weight, now_us);
     s->unfilled_bytes -= unfilled(t);
     s->min_bytes += policy->min_bytes - t->min_bytes;
     uint64_t max = policy->max_bytes != 0 ? policy->max_bytes : UINT64_MAX;

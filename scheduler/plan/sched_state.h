@@ -187,6 +187,7 @@ struct sched {
     share_bucket floors[GEN_CLASSES];
     uint32_t below_floor; // of this plan: classes that rule 2 of order.c lets go first, as bits
     share_bucket urgent;  // the allowance of urgent requests beside shares
+    uint64_t urgent_us;   // spent of it, ever
     uint32_t n_shares;    // models and tenants with one
     uint32_t n_models_running;       // of this plan: models with running sequences
     uint64_t virtual_us[FLOW_PARTS]; // of the flow served last: new flows start here
@@ -203,6 +204,12 @@ struct sched {
 
 static inline rate_work step_work(const step *st) {
     return (rate_work){st->b.n_rows, st->b.n_logits, st->n_attended};
+}
+
+/* Shares divide the time that the urgent allowance leaves: their buckets run on a clock without it.
+ */
+static inline uint64_t sched_share_clock(const sched *s, uint64_t now_us) {
+    return now_us - u64_min(s->urgent_us, now_us);
 }
 
 static inline sched_model *seq_model(sched *s, const seq *q) {
@@ -230,7 +237,9 @@ void sched_expect(sched *s, step *st);
 void sched_unexpect(sched *s, const step *st);
 /* Adds `use` to the usage of its tenant for its model. */
 void sched_note_use(sched *s, const seq *q, const engine_flow *use);
-void sched_count_shares(sched *s);                      // one of them changed
+/* A changed share or weight of a model or tenant. */
+void sched_set_share(sched *s, share_bucket *a, const share_spec *share, uint32_t weight,
+                     uint64_t now_us);
 uint32_t sched_weight_of(const sched *s, const seq *q); // of its tenant, at least 1
 
 /* -- sched.c -- */

@@ -92,6 +92,15 @@ static inferd_status verify_lists(const sched *s, inferd_err *err) {
     return INFERD_OK;
 }
 
+static inferd_status verify_shares(const sched *s, inferd_err *err) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_slots; i++) n += s->models[i].share.percent > 0;
+    for (uint32_t i = 0; i < s->n_tenants; i++) n += s->tenants[i].share.percent > 0;
+    if (n == s->n_shares) return INFERD_OK;
+    return inferd_fail(err, INFERD_EINVAL, "sched: %u have a share, the counter says %u", n,
+                       s->n_shares);
+}
+
 /* The tenants' counts are those of the sequences that they count. */
 static inferd_status verify_tenants(const sched *s, inferd_err *err) {
     uint32_t n = 0, n_running = 0, counted = 0, counted_running = 0;
@@ -114,6 +123,7 @@ inferd_status sched_verify(const sched *s, inferd_err *err) {
     inferd_status status = s->pool->pages != NULL ? pool_verify(s->pool, err) : INFERD_OK;
     if (status == INFERD_OK) status = verify_lists(s, err);
     if (status == INFERD_OK) status = verify_tenants(s, err);
+    if (status == INFERD_OK) status = verify_shares(s, err);
     for (uint32_t i = 0; i < s->n_seqs && status == INFERD_OK; i++)
         if (s->seqs[i].state != SEQ_FREE && s->seqs[i].state != SEQ_ENDED)
             status = verify_seq(s, &s->seqs[i], err);

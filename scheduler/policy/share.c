@@ -43,10 +43,6 @@ void share_want(share_bucket *a) {
     a->wanted_us = a->refilled_us;
 }
 
-void share_withhold(share_bucket *a, uint64_t us) {
-    a->level -= (int64_t)(us * a->percent);
-}
-
 void share_expect(share_bucket *a, uint64_t us) {
     a->expected_us += us;
 }

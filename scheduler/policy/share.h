@@ -52,8 +52,6 @@ void share_set(share_bucket *a, share_policy policy, uint32_t percent, uint32_t 
 void share_refill(share_bucket *a, uint64_t now_us);
 /* There is work that waits or computes, at the time of the last refill. */
 void share_want(share_bucket *a);
-/* So much of the time since the last refill was not there to be divided. */
-void share_withhold(share_bucket *a, uint64_t us);
 /* A step under way will take so long, by what was predicted; before share_charge it is taken back.
  */
 void share_expect(share_bucket *a, uint64_t us);
