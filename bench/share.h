@@ -80,7 +80,7 @@ json_t *share_state_device(json_t *state);                   // the first
 /* A number at "a.b.c" of an object. */
 inferd_status share_number(json_t *object, const char *path, double *out, inferd_err *err);
 
-/* The sum of a number of all entries of account.principals whose `member` ("model", "tenant") is
+/* The sum of a number of all entries of account.principals with a `member` ("model", "tenant") of
  * `name`: device_s, output_tokens, ... */
 inferd_status share_charged(json_t *account, const char *member, const char *name,
                             const char *number, double *out, inferd_err *err);

@@ -1,6 +1,6 @@
 /* share_loads.c - rows of `share` that count how often models are loaded.
  *
- *     inversion  streams of the class batch on the first model, whose keys and values want all of
+ *     inversion  streams of the class batch on the first model; their keys and values want all of
  *                the device; requests of the class high to the second and the third alternately:
  *                their first token, against 2 x that of the idle daemon from cold and a step, and
  *                loads of the two models

@@ -313,7 +313,7 @@ inferd_status share_measure_beside(share *s, inferd_err *err) {
     inferd_status status = pair_read(s, &pair, err);
     if (status == INFERD_OK && s->o->urgent_key == NULL)
         status = inferd_fail(err, INFERD_EINVAL,
-                             "this row needs urgent-key, of a tenant whose max_class is high");
+                             "this row needs urgent-key, of a tenant with max_class high");
     if (status != INFERD_OK) return status;
     share_server to = s->to;
     to.key = s->o->urgent_key;

@@ -86,7 +86,7 @@ static void a_new_pace_is_followed(void) {
     EXPECT_EQ(queue_line_join(&line, 20, 20, now_us), 2); // 22 * 0.0625 = 1.375
 }
 
-/* A batch whose answers are equally long: 100 slots come free every 10 s, all at once. */
+/* A batch with answers of equal length: 100 slots come free every 10 s, all at once. */
 static void ends_that_come_all_at_once_are_one_measurement(void) {
     uint64_t now_us = SECOND_US;
     line = (queue_line){0};

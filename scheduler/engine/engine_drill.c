@@ -20,7 +20,7 @@ static uint32_t drill_of(engine *e) {
 }
 
 /* A hang ends only with its drill, as a real one does not end with the process's wish to stop.  The
- * front sees the wait as a step that goes on, also of a CPU, whose steps are over when the engine
+ * front sees the wait as a step that goes on, also of a CPU: its steps are over when the engine
  * publishes its figures. */
 static void wait_for_end(engine *e, uint32_t drill, uint64_t until_us) {
     atomic_store(&e->busy_since_us, clock_now_us());
