@@ -20,6 +20,7 @@
 #include "order.h"
 #include "rate.h"
 #include "scheduler/feasible.h"
+#include "scheduler/guarantee.h"
 #include "scheduler.h"
 #include "seq.h"
 #include "share.h"

@@ -36,35 +36,27 @@ uint32_t sched_pages_of(const sched *s, uint64_t n_bytes) {
 
 /* ---- fit ---- */
 
-/* Pages that other models keep in any case. */
-typedef struct kept_pages {
-    uint64_t pinned, guaranteed; // weights; guarantees beside them
-} kept_pages;
-
-static kept_pages kept_by_others(const sched *s, uint32_t model_idx) {
+static guarantee_sum kept_by_others(const sched *s, uint32_t model_idx) {
     const sched_model *m = &s->models[model_idx];
-    kept_pages k = {0, 0};
+    guarantee_sum k = {0, 0};
     for (uint32_t i = 0; i < s->n_models; i++) {
-        uint32_t n = i != m->weights_of ? s->models[i].pinned_pages : 0;
-        uint32_t min = s->pool->owners[i].min;
-        uint32_t filled = i == m->weights_of ? m->spec.weight_pages : n;
-        k.pinned += n;
-        if (i != model_idx && min > filled) k.guaranteed += min - filled;
+        uint32_t pinned = i != m->weights_of ? s->models[i].pinned_pages : 0;
+        guarantee_add(&k, pinned, i != model_idx ? s->pool->owners[i].min : 0,
+                      i == m->weights_of ? m->spec.weight_pages : pinned);
     }
     return k;
 }
 
-/* Pages for KV when all others hold no more than they keep in any case: pinned weights, and
- * guarantees of models or of tenants, whichever are more. */
-static uint32_t pages_beside(const sched *s, kept_pages kept, uint32_t model_idx,
+/* Pages for KV when all others hold no more than they keep in any case. */
+static uint32_t pages_beside(const sched *s, guarantee_sum kept, uint32_t model_idx,
                              uint32_t tenant_idx) {
     const sched_model *m = &s->models[model_idx];
     const pool *p = s->pool;
-    uint64_t pinned = kept.pinned, guaranteed = kept.guaranteed;
+    uint64_t pinned = kept.pinned;
     const sched_tenant *t = sched_tenant_at(s, tenant_idx);
     uint64_t others = s->min_bytes - (t != NULL ? t->min_bytes : 0);
     if (tenant_idx == UINT32_MAX) others = 0;
-    if (sched_pages_of(s, others) > guaranteed) guaranteed = sched_pages_of(s, others);
+    uint64_t guaranteed = guarantee_free(&kept, sched_pages_of(s, others));
     /* A model with weights that do not even fit fails as a whole, with an error about that, so pins
      * do not count here; unless its weights came before others were guaranteed so much. */
     if (p->owners[m->weights_of].held[PAGE_WEIGHT] == 0 &&
@@ -75,7 +67,7 @@ static uint32_t pages_beside(const sched *s, kept_pages kept, uint32_t model_idx
     return left > m->spec.weight_pages ? (uint32_t)left - m->spec.weight_pages : 0;
 }
 
-static uint32_t tokens_beside(const sched *s, kept_pages kept, uint32_t model_idx,
+static uint32_t tokens_beside(const sched *s, guarantee_sum kept, uint32_t model_idx,
                               uint32_t tenant_idx) {
     const kv_layout *l = &s->models[model_idx].spec.kv;
     uint64_t n_blocks = kv_blocks_in(l, pages_beside(s, kept, model_idx, tenant_idx));
@@ -164,7 +156,7 @@ static inferd_status admit_tenant(const sched *s, const seq *q, inferd_err *err)
 /* ---- changed limits ---- */
 
 /* False: it can not be finished any more. */
-static bool still_fits(const sched *s, kept_pages kept, seq *q, inferd_err *err) {
+static bool still_fits(const sched *s, guarantee_sum kept, seq *q, inferd_err *err) {
     uint32_t n_memory = tokens_beside(s, kept, q->model_idx, q->req->tenant_idx);
     uint32_t n_tenant = sched_tenant_tokens(s, q->model_idx, q->req->tenant_idx);
     uint32_t n_max = u32_min(n_memory, n_tenant);
@@ -195,7 +187,7 @@ static bool still_fits(const sched *s, kept_pages kept, seq *q, inferd_err *err)
 
 static void recheck_model(sched *s, uint32_t model_idx, uint64_t now_us) {
     sched_model *m = &s->models[model_idx];
-    kept_pages kept = kept_by_others(s, model_idx);
+    guarantee_sum kept = kept_by_others(s, model_idx);
     list_node *lists[2] = {&m->running, &m->waiting};
     for (int l = 0; l < 2; l++)
         LIST_EACH_SAFE(node, next, lists[l]) {

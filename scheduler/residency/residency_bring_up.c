@@ -1,6 +1,7 @@
 /* residency_bring_up.c - bring-up: in which order models come, and onto which pages. */
 #include "residency_parts.h"
 #include "scheduler/feasible.h"
+#include "scheduler/guarantee.h"
 
 enum { EAGER_LEAVES_QUARTERS = 1 }; // quarters of the device's pages that eager models leave free
 
@@ -60,17 +61,16 @@ static uint32_t most_wanted(const residency *r, model_state state, bool owed, wa
 }
 
 uint64_t residency_kept_by_others(const residency *r, uint32_t idx) {
-    uint64_t n = 0, guaranteed = 0, reserved = sched_tenants_min_pages(r->sched);
+    guarantee_sum kept = {0, 0};
     for (uint32_t i = 0; i < r->n_used; i++) {
         const resident *m = &r->slots[i];
         if (m->state == MODEL_NONE || i == idx) continue;
         bool other = residency_is_root(r, i) && i != r->slots[idx].weights_of;
         bool hot = other && wgroup_is_pinned(r, i, PIN_HOT) && m->state != MODEL_FAILED;
-        uint32_t pinned = hot ? m->about.weight_pages : 0, min = r->pool->owners[i].min;
-        n += pinned;
-        if (min > pinned) guaranteed += min - pinned;
+        uint32_t pinned = hot ? m->about.weight_pages : 0;
+        guarantee_add(&kept, pinned, r->pool->owners[i].min, pinned);
     }
-    return n + (guaranteed > reserved ? guaranteed : reserved); // as the pool keeps them free
+    return guarantee_kept(&kept, sched_tenants_min_pages(r->sched));
 }
 
 /* Pages that a model needs to do anything: its weights, and keys and values for its first waiting

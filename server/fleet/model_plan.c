@@ -1,6 +1,8 @@
 /* model_plan.c - see model_plan.h. */
 #include "model_plan.h"
 
+#include "scheduler/guarantee.h"
+
 #include <string.h>
 
 uint32_t plan_pages(uint64_t n_bytes, uint64_t page_bytes) {
@@ -148,19 +150,18 @@ static void say_mib(plan_check *c, const char *need, const char *have, uint64_t 
              feasible_mib(c->have_pages * page_bytes).text, have);
 }
 
-/* Pages that others always keep: pinned weights, and the guarantees of models or of tenants,
- * whichever are more.  Guarantees of the owner of the wanted weights count beyond these weights. */
+/* Pages that others always keep.  Guarantees of the owner of the wanted weights count beyond these
+ * weights. */
 static uint64_t kept_by_others(const plan_device *d, const plan_wanted *w) {
-    uint64_t pinned = 0, guaranteed = 0;
+    guarantee_sum kept = {0, 0};
     for (uint32_t i = 0; i < d->n_members; i++) {
         const plan_member *m = &d->members[i];
         bool same = m->weights_idx == w->idx;
         uint32_t own = m->owns && !same ? d->models[m->weights_idx].pinned_pages : 0;
         if (i == w->member_idx) continue;
-        pinned += own;
-        guaranteed += u32_less(m->min_pages, m->owns && same ? w->weight_pages : own);
+        guarantee_add(&kept, own, m->min_pages, m->owns && same ? w->weight_pages : own);
     }
-    return pinned + (guaranteed > d->tenants_min_pages ? guaranteed : d->tenants_min_pages);
+    return guarantee_kept(&kept, d->tenants_min_pages);
 }
 
 static void check_device(const plan_device *d, const plan_wanted *w, plan_answer *out) {
