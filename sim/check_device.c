@@ -335,6 +335,8 @@ static void yard_launch(void *self, const step *st) {
     fake_device *d = &y->fake;
     const sched_limits *l = &y->core.options.limits;
     uint32_t idx = st->model_idx;
+    yard_fail_if(y, st->tier == TIER_URGENT && y->core.sched->urgent.level <= 0, CHECK_USAGE,
+                 "an urgent step begins without an allowance");
     yard_say(y, "device: step %llu of model %u, %u rows, %u sequences", (ull)st->epoch, idx,
              st->b.n_rows, st->b.n_seqs);
     if (d->n_launched >= d->depth) fault(y, "too many steps at once", idx);
