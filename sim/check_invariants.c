@@ -330,7 +330,8 @@ static double value_of(const yard *y, uint32_t i, uint64_t at_us) {
     double sum_ms = (double)m->pauses.sum_ms, n = m->pauses.n;
     double half_ms = n > 0 && sum_ms / n > HALVED_MS ? sum_ms / n : HALVED_MS;
     double factor = pow(8, (double)lowest - s->policy.prio) * pow(0.5, idle_ms / half_ms);
-    double next_ms = idle_ms + (sum_ms + idle_ms) / (n + 1) + 1;
+    double sum_log = (double)m->pauses.sum_log / WORTH_LOG_ONE + log2(idle_ms + 1);
+    double next_ms = idle_ms + exp2(sum_log / (n + 1));
     double reload_us = m->bring_us > 0 ? (double)m->bring_us : 1000.0 * (s->weight_pages + 1);
     return (s->policy.weight + 1) * reload_us * fmax(factor, 1) / (s->weight_pages * next_ms);
 }

@@ -566,7 +566,8 @@ static void worth_is_weight_and_time_against_pages_and_age(void) {
     EXPECT(first_goes(&a, &b));
     b = a, b.idle_us = 500000;
     EXPECT(first_goes(&a, &b));
-    b = a, b.pauses = (worth_pauses){.sum_ms = 10 * 100, .n = 10}; // it is wanted soon
+    b = a;
+    for (int i = 0; i < 10; i++) worth_note_pause(&b.pauses, 100000, 1); // it is wanted soon
     EXPECT(first_goes(&a, &b));
     b = a, b.prio = GEN_HIGH;
     EXPECT(first_goes(&a, &b));

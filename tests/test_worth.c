@@ -14,12 +14,28 @@ static void a_stranger_is_judged_by_its_idle_time(void) {
     EXPECT(worth_of(&a) > worth_of(&b));
 }
 
+static worth_pauses pauses_of(const uint64_t *ms, int n) {
+    worth_pauses p = {0};
+    for (int i = 0; i < n; i++) worth_note_pause(&p, ms[i] * 1000, 0);
+    return p;
+}
+
 static void a_pause_says_more_the_more_there_were(void) {
+    worth_idle m = idle_for(127);
+    m.pauses = pauses_of((const uint64_t[]){511}, 1); // the root of 128 x 512 is 256
+    EXPECT_EQ(worth_next_ms(&m), 127 + 255 + 1);
+    m.pauses = pauses_of((const uint64_t[]){1023, 1023}, 2); // the third root of 128 x 1024 x 1024
+    EXPECT_EQ(worth_next_ms(&m), 127 + 511 + 1);
+    m.pauses = pauses_of((const uint64_t[]){1023, 1023, 1023, 1023, 1023, 1023, 1023, 1023}, 8);
+    EXPECT_EQ(worth_next_ms(&m), 127 + 852 + 1); // 2^(87/9) - 1, linear between 512 and 1024
+}
+
+/* One pause of a million among nine of a hundred: the mean would be a hundred thousand. */
+static void a_long_pause_among_short_ones_changes_little(void) {
     worth_idle m = idle_for(100);
-    m.pauses = (worth_pauses){1000, 1}; // (1000 + 100) / 2
-    EXPECT_EQ(worth_next_ms(&m), 100 + 550 + 1);
-    m.pauses = (worth_pauses){9000, 9}; // (9000 + 100) / 10
-    EXPECT_EQ(worth_next_ms(&m), 100 + 910 + 1);
+    uint64_t ms[] = {100, 100, 100, 100, 100, 100, 100, 100, 100, 1000000};
+    m.pauses = pauses_of(ms, 10);
+    EXPECT_NEAR((double)worth_next_ms(&m), 100 + 232, 24);
 }
 
 static void short_pauses_are_none_and_old_ones_fade(void) {
@@ -68,7 +84,8 @@ static void class_is_a_factor_that_ages(void) {
     m.idle_us = plain.idle_us = (uint64_t)40 * 86400 * 1000000;
     EXPECT_EQ(worth_of(&m), worth_of(&plain));
     m.idle_us = plain.idle_us = 30000000;
-    m.pauses = plain.pauses = (worth_pauses){10 * 30000, 10}; // it usually is away for so long
+    m.pauses = plain.pauses =
+        (worth_pauses){10 * 30000, 10 * 14 * WORTH_LOG_ONE, 10}; // it usually is away for so long
     EXPECT_NEAR((double)worth_of(&m), 32.0 * (double)worth_of(&plain), 32);
 }
 
@@ -139,6 +156,7 @@ static void asked_again_the_answer_is_the_rest(void) {
 static const test_case cases[] = {
     TEST(a_stranger_is_judged_by_its_idle_time),
     TEST(a_pause_says_more_the_more_there_were),
+    TEST(a_long_pause_among_short_ones_changes_little),
     TEST(short_pauses_are_none_and_old_ones_fade),
     TEST(each_part_of_the_worth_counts),
     TEST(class_is_a_factor_that_ages),

@@ -14,21 +14,33 @@ static uint64_t to_ms(uint64_t us) {
     return ms < WORTH_PAUSE_MAX_MS ? ms : WORTH_PAUSE_MAX_MS;
 }
 
+/* The binary logarithm, linear between powers of two; exponential undoes it. */
+static uint64_t logarithm(uint64_t ms) {
+    uint64_t x = ms + 1, e = 63 - (uint64_t)__builtin_clzll(x);
+    return e * WORTH_LOG_ONE + (x - (1ull << e)) * WORTH_LOG_ONE / (1ull << e);
+}
+
+static uint64_t exponential(uint64_t log) {
+    uint64_t e = log / WORTH_LOG_ONE, rest = log % WORTH_LOG_ONE;
+    return (1ull << e) + (1ull << e) * rest / WORTH_LOG_ONE - 1;
+}
+
 void worth_note_pause(worth_pauses *p, uint64_t pause_us, uint64_t reload_us) {
     if (pause_us < reload_us) return;
     if (p->n == WORTH_PAUSES_MAX) {
         p->n /= 2;
         p->sum_ms /= 2;
+        p->sum_log /= 2;
     }
     p->sum_ms += to_ms(pause_us);
+    p->sum_log += logarithm(to_ms(pause_us));
     p->n++;
 }
 
 uint64_t worth_next_ms(const worth_idle *m) {
     uint64_t idle_ms = to_ms(m->idle_us);
-    uint64_t mean_ms =
-        (m->pauses.sum_ms + WORTH_PRIOR * idle_ms) / (m->pauses.n + (uint64_t)WORTH_PRIOR);
-    return idle_ms + mean_ms + 1;
+    uint64_t sum_log = m->pauses.sum_log + WORTH_PRIOR * logarithm(idle_ms);
+    return idle_ms + exponential(sum_log / (m->pauses.n + (uint64_t)WORTH_PRIOR)) + 1;
 }
 
 /* In parts of FACTOR_ONE; between two halvings it falls evenly. */

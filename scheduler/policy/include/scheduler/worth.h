@@ -11,11 +11,12 @@
  * The last of these is unknown.  Two things are known: how long the model has been idle, and how
  * long its past pauses were.  If pauses were exponential, their mean would be the best estimate;
  * real ones are a few long among many short, and one that has lasted for t is likely to last for t
- * more.  The estimate is the sum of both: idle time + mean pause.  The pause under way counts in
- * the mean as WORTH_PRIOR pauses: a model without a history is judged by its idle time alone, as by
- * LRU, and the longer its history, the more that counts.
+ * more.  The estimate is the sum of both: idle time + geometric mean of the pauses, which a few
+ * long ones among many short ones change little (the arithmetic mean of bursts is little more than
+ * chance).  The pause under way counts in the mean as WORTH_PRIOR pauses: a model without a history
+ * is judged by its idle time alone, as by LRU, and the longer its history, the more that counts.
  *
- * The mean is of about the newest WORTH_PAUSES_MAX pauses: then both sums are halved.  A pause
+ * The mean is of about the newest WORTH_PAUSES_MAX pauses: then all sums are halved.  A pause
  * shorter than bringing the model back is not counted: its pages could not have served another
  * model meanwhile.
  *
@@ -40,12 +41,14 @@ enum {
     WORTH_PRIOR = 1,
     WORTH_CLASS = 8,
     WORTH_HALVED_MS = 5000,
+    WORTH_LOG_ONE = 65536,
     WORTH_PAUSE_MAX_MS = 1000 * 1000 * 1000 // 11 days; longer ones count as that
 };
 
 /* Idle times of one model that ended with new work. */
 typedef struct worth_pauses {
     uint64_t sum_ms;
+    uint64_t sum_log; // of their binary logarithms, in 1/WORTH_LOG_ONE
     uint32_t n;
 } worth_pauses;
 
