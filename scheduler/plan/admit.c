@@ -30,7 +30,7 @@ static bool stays_away(const sched *s, const seq *q) {
 
 /* With n_steps > 0 an unfinished step of an earlier run still reads its block table. */
 bool sched_can_start(const sched *s, const seq *q) {
-    return !q->paused && !stays_away(s, q) && q->n_steps == 0 && q->refused_plan != s->plan_no &&
+    return !q->paused && !stays_away(s, q) && !sched_leaves_room(s, q) && q->n_steps == 0 && q->refused_plan != s->plan_no &&
            q->held_plan != s->plan_no && !s->models[q->model_idx].closed;
 }
 
@@ -105,8 +105,7 @@ static uint64_t slots_to_gain(const sched *s, const seq *r) {
     return (uint64_t)r->table.n_blocks * s->models[r->model_idx].kv.layout.n_groups;
 }
 
-/* Blocks that no other sequence uses. */
-static uint64_t own_blocks(const sched *s, const seq *r) {
+uint64_t sched_own_blocks(const sched *s, const seq *r) {
     const kv *k = &s->models[r->model_idx].kv;
     uint64_t n = 0;
     for (uint32_t i = 0; i < r->table.n_blocks; i++) n += k->blocks[r->table.blocks[i]].refs == 1;
@@ -120,7 +119,7 @@ static uint64_t pages_to_gain(const sched *s, const sched_model *m, const seq *q
     uint64_t whole = 0;
     LIST_EACH(node, &m->running) {
         const seq *r = LIST_ENTRY(node, seq, mine);
-        uint64_t slots = starved ? own_blocks(s, r) * m->kv.layout.n_groups : slots_to_gain(s, r);
+        uint64_t slots = starved ? sched_own_blocks(s, r) * m->kv.layout.n_groups : slots_to_gain(s, r);
         if (plan_may_take(s, q, claims, r))
             whole += slots / m->kv.layout.slots_per_page;
         else
@@ -138,7 +137,7 @@ static uint64_t tenant_bytes_to_gain(const sched *s, const seq *q) {
         const seq *r = LIST_ENTRY(node, seq, link);
         if (r->req->tenant_idx != q->req->tenant_idx || !plan_may_take(s, q, claims, r)) continue;
         const kv_layout *l = &s->models[r->model_idx].kv.layout;
-        n += own_blocks(s, r) * l->n_groups * l->slot_bytes;
+        n += sched_own_blocks(s, r) * l->n_groups * l->slot_bytes;
     }
     return n;
 }

@@ -36,13 +36,13 @@ static seq *pick_victim(const plan *p, const seq *q, bool own_tenant) {
     return victim;
 }
 
-/* Pages of a sequence preempted earlier come free when a step finishes: more would be too early. */
-static bool relief_is_coming(const sched *s) {
+/* Then preempting more would be too early. */
+bool sched_relief_is_coming(const sched *s) {
     return s->relief_epoch > s->pool->finished;
 }
 
 bool plan_preempt_for_pages(plan *p, seq *q, bool own_tenant) {
-    if (!own_tenant && relief_is_coming(p->s)) return false;
+    if (!own_tenant && sched_relief_is_coming(p->s)) return false;
     seq *victim = pick_victim(p, q, own_tenant);
     if (victim == NULL) return false;
     if (&p->s->models[victim->model_idx] == p->m && plan_may_join(p, victim))
@@ -51,7 +51,7 @@ bool plan_preempt_for_pages(plan *p, seq *q, bool own_tenant) {
     victim->gave_to = q;
     victim->gave_to_no = q->arrival_no;
     victim->gave_until_us = p->now_us + p->s->limits.starvation_us;
-    if (relief_is_coming(p->s)) p->s->relief_for = q;
+    if (sched_relief_is_coming(p->s)) p->s->relief_for = q;
     return true;
 }
 
@@ -114,6 +114,7 @@ static bool evict_for(const plan *p, sched_model *m) {
 /* Append a block to q's table; with `must`, preempt others if nothing else helps.  A cached block
  * is evicted to avoid a cold page: it is worth less than the time that a cold page costs. */
 bool plan_take_block(plan *p, seq *q, bool must) {
+    if (sched_leaves_room(p->s, q)) return false;
     sched_reserve_for(p->s, q);
     if (kv_next_is_cold(&p->m->kv, &q->table)) sched_evict_block(p->s, p->m);
     while (sched_tenant_is_full(p->s, q, 1) || !kv_append(&p->m->kv, &q->table)) {

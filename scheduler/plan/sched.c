@@ -37,6 +37,7 @@ inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_model
     s->emit = emit;
     s->emit_ctx = emit_ctx;
     s->n_slots = n_models;
+    s->room_class = GEN_CLASSES;
     s->next_deadline_us = s->disk_due_us = UINT64_MAX;
     list_node_init(&s->free);
     list_node_init(&s->waiting);

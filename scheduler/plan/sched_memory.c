@@ -16,6 +16,7 @@
 #include "sched_state.h"
 
 enum { STOPPED_PLANS = 8 }; // then its first waiting sequence is looked at again
+enum { ANY_CLASS = -1 };
 
 static uint64_t unfilled(const sched_tenant *t) {
     return t->min_bytes > t->used_bytes ? t->min_bytes - t->used_bytes : 0;
@@ -25,12 +26,13 @@ static uint64_t unfilled(const sched_tenant *t) {
 
 typedef bool gives(const sched *s, const seq *v, uint32_t idx);
 
-/* Of the running sequences with blocks that `may` accepts: the least deserving, or NULL. */
-static seq *least_deserving(const sched *s, gives *may, uint32_t idx) {
+/* Of the running sequences of a lower class than `prio` with blocks that `may` accepts: the least
+ * deserving, or NULL.  ANY_CLASS: of all. */
+static seq *least_deserving(const sched *s, gives *may, uint32_t idx, int prio) {
     seq *least = NULL;
     LIST_EACH(node, &s->running) {
         seq *v = LIST_ENTRY(node, seq, link);
-        if (v->table.n_blocks > 0 && may(s, v, idx) &&
+        if (v->table.n_blocks > 0 && (int)v->req->prio > prio && may(s, v, idx) &&
             (least == NULL || sched_deserves_less(v, least)))
             least = v;
     }
@@ -52,7 +54,7 @@ static void give_back(sched *s, uint32_t tenant_idx) {
     const sched_tenant *t = &s->tenants[tenant_idx];
     seq *v;
     while (t->used_bytes > t->here_bytes &&
-           (v = least_deserving(s, is_of_tenant, tenant_idx)) != NULL)
+           (v = least_deserving(s, is_of_tenant, tenant_idx, ANY_CLASS)) != NULL)
         sched_preempt_seq(s, v);
 }
 
@@ -210,8 +212,7 @@ static uint32_t n_lent(const sched_model *m) {
     return pool_held(o) > kept ? (uint32_t)(pool_held(o) - kept) : 0;
 }
 
-/* Could this model take n pages, now or when steps have ended and cached blocks are evicted? */
-static bool may_have(sched *s, uint32_t model_idx, uint32_t n) {
+bool sched_may_have(sched *s, uint32_t model_idx, uint32_t n) {
     const pool *p = s->pool;
     const pool_owner *o = &p->owners[model_idx];
     sched_reserve(s);
@@ -232,19 +233,57 @@ static bool is_lent_to(const sched *s, const seq *v, uint32_t model_idx) {
 }
 
 bool sched_take_back(sched *s, uint32_t model_idx, uint32_t n) {
-    while (!may_have(s, model_idx, n)) {
-        seq *v = least_deserving(s, is_lent_to, model_idx);
+    while (!sched_may_have(s, model_idx, n)) {
+        seq *v = least_deserving(s, is_lent_to, model_idx, ANY_CLASS);
         if (v == NULL) return false;
         sched_preempt_seq(s, v);
     }
     return true;
 }
 
+/* ---- pages of less urgent sequences ---- */
+
+/* Pages that are surely whole, of blocks that no other sequence uses. */
+static uint32_t own_pages(const sched *s, const seq *v) {
+    const kv_layout *l = &s->models[v->model_idx].kv.layout;
+    return (uint32_t)(sched_own_blocks(s, v) * l->n_groups / l->slots_per_page);
+}
+
+uint32_t sched_n_lower(const sched *s, uint32_t of_idx, uint32_t model_idx, gen_class prio) {
+    const sched_model *m = &s->models[of_idx];
+    uint32_t n = 0;
+    bool all = true;
+    if (!m->open || of_idx == model_idx) return 0;
+    LIST_EACH(node, &m->running) {
+        const seq *v = LIST_ENTRY(node, seq, mine);
+        if (v->req->prio > prio && is_lent_to(s, v, model_idx))
+            n += own_pages(s, v);
+        else
+            all = false;
+    }
+    if (all) n = s->pool->owners[m->kv.owner].held[PAGE_KV] - m->kv.n_idle_pages;
+    return u32_min(n, n_lent(m));
+}
+
+bool sched_preempt_lower(sched *s, uint32_t model_idx, gen_class prio) {
+    seq *v = least_deserving(s, is_lent_to, model_idx, (int)prio);
+    if (v != NULL) sched_preempt_seq(s, v);
+    return v != NULL;
+}
+
+void sched_make_room(sched *s, gen_class prio) {
+    s->room_class = prio;
+}
+
+bool sched_leaves_room(const sched *s, const seq *q) {
+    return q->req->prio > s->room_class && !(sched_has_guarantees(s) && sched_may_claim(s, q));
+}
+
 void sched_trim_to_max(sched *s, sched_model *m) {
     const pool_owner *o = &s->pool->owners[m->kv.owner];
     while (pool_held(o) > o->max) {
         if (sched_evict_block(s, m)) continue;
-        seq *v = least_deserving(s, is_of_model, (uint32_t)(m - s->models));
+        seq *v = least_deserving(s, is_of_model, (uint32_t)(m - s->models), ANY_CLASS);
         if (v == NULL || pool_held(o) - o->max <= m->kv.n_idle_pages) break; // steps free them
         sched_preempt_seq(s, v);
     }

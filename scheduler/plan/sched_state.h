@@ -172,6 +172,7 @@ struct sched {
     uint64_t next_deadline_us;            // not later than the earliest deadline of any sequence
     uint64_t relief_epoch;                // newest step that pages of a preempted sequence wait for
     seq *relief_for;                      // preempted for them, and not considered since; or NULL
+    uint32_t room_class;                  // sched_make_room; GEN_CLASSES: no room is being made
     sched_tenant *tenants;                // [n_tenants] by number; owned
     uint64_t unfilled_bytes;              // sum over tenants of max(0, min - used)
     uint64_t min_bytes;                   // sum over tenants of min
@@ -296,6 +297,9 @@ flow *sched_flow_of(sched *s, const seq *q);
 void sched_see_flow(sched *s, flow *p, sched_tier tier, uint64_t now_us);
 
 /* -- sched_memory.c -- */
+/* Pages are being freed for the weights of a model that more urgent work waits for: q takes none,
+ * unless they are kept free for its own guarantee. */
+bool sched_leaves_room(const sched *s, const seq *q);
 void sched_on_live(void *ctx, uint32_t tenant, bool live); // on_live of a model's kv
 /* From now on pages for unfilled guarantees of other tenants are not taken for this sequence. */
 void sched_reserve_for(sched *s, const seq *q); // NULL: no tenant
@@ -356,6 +360,7 @@ void sched_forget_reads(sched *s, uint32_t model_idx); // the model is about to 
 /* Blocks, and pages, for its known tokens and the look-ahead of an admission. */
 uint32_t sched_blocks_to_start(const sched *s, const seq *q);
 uint32_t sched_pages_to_start(const sched *s, const seq *q);
+uint64_t sched_own_blocks(const sched *s, const seq *r); // that no other sequence uses
 bool sched_can_start(const sched *s, const seq *q); // WAITING, and nothing keeps it from starting
 
 /* RUNNING -> WAITING: it keeps its tokens and its position in the order. */

@@ -237,7 +237,7 @@ static bool evict_any(sched *s, sched_model *m) {
 /* Takes a device block for a swap-in; cached ones are evicted for it. */
 static bool take_device_block(sched *s, sched_model *m, seq *q) {
     sched_reserve_for(s, q);
-    if (sched_tenant_is_full(s, q, 1)) return false;
+    if (sched_tenant_is_full(s, q, 1) || sched_leaves_room(s, q)) return false;
     while (!kv_append(&m->kv, &q->table))
         if (!evict_any(s, m)) return false;
     return true;

@@ -191,6 +191,18 @@ void sched_note_moves(sched *s, uint32_t model_idx, uint32_t n, uint64_t us);
  * guarantee, until this model could take n pages.  True: it can, or will when cached blocks are
  * evicted and the unfinished steps have ended; false: no sequence has more to give. */
 bool sched_take_back(sched *s, uint32_t model_idx, uint32_t n);
+/* Could this model take n pages, now or when steps have ended and cached blocks are evicted? */
+bool sched_may_have(sched *s, uint32_t model_idx, uint32_t n);
+/* Pages of another model that come free for this one when all running sequences of a lower class
+ * than `prio` are preempted, besides cached blocks; those within a guarantee are not. */
+uint32_t sched_n_lower(const sched *s, uint32_t of_idx, uint32_t model_idx, gen_class prio);
+/* Preempts the least deserving of these, of all models; false: there is none. */
+bool sched_preempt_lower(sched *s, uint32_t model_idx, gen_class prio);
+/* Pages of preempted sequences come free when an unfinished step ends. */
+bool sched_relief_is_coming(const sched *s);
+/* Room is being made for work of this class: until the next call sequences of a lower class neither
+ * begin nor take blocks.  GEN_CLASSES: none is. */
+void sched_make_room(sched *s, gen_class prio);
 /* Frees swapped-out blocks until n pages of the host are free, or none; returns how many are. */
 uint32_t sched_drop_swapped(sched *s, uint32_t n);
 /* Copies full blocks of running sequences of the batch class to host memory ahead of time: at most

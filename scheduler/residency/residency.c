@@ -255,6 +255,7 @@ static bool refuse_late(residency *r, uint32_t idx, uint64_t now_us) {
 bool residency_decide(residency *r, uint64_t now_us) {
     bool any = false;
     r->looked_us = now_us;
+    sched_make_room(r->sched, GEN_CLASSES);
     sched_demands(r->sched, now_us, r->demands);
     residency_watch_thrash(r, now_us);
     for (uint32_t i = 0; i < r->n_used; i++)

@@ -199,8 +199,16 @@ static uint32_t guaranteed_to_others(const residency *r, uint32_t root, uint32_t
     return n;
 }
 
+/* Pages of keys and values of member i of another model, that running sequences of a lower class
+ * than the work which waits for `root` would give. */
+static uint32_t n_lower(const residency *r, uint32_t i, uint32_t root, gen_class prio,
+                        uint64_t now_us) {
+    if (now_us < r->slots[root].kept_until_us || r->slots[r->slots[i].weights_of].leaving) return 0;
+    return sched_n_lower(r->sched, i, root, prio);
+}
+
 /* Pages that `root` would have if all victims up to this kind were evicted.  Cached pages count as
- * free, and so do keys and values of the victims. */
+ * free, and so do keys and values of the victims and of sequences of a lower class. */
 static uint64_t room_after(const residency *r, uint32_t root, uint32_t n_pages, gen_class prio,
                            victim_kind up_to, uint64_t now_us) {
     bool owed = residency_is_owed(r, root, n_pages);
@@ -216,10 +224,11 @@ static uint64_t room_after(const residency *r, uint32_t root, uint32_t n_pages, 
         EACH_MEMBER(r, v, i) {
             const pool_owner *o = &r->pool->owners[i];
             uint32_t cached = sched_model_n_cached(r->sched, i);
+            uint32_t lower = goes ? 0 : n_lower(r, i, root, prio, now_us);
             uint32_t held = goes ? 0 : pool_held(o) - cached; // guaranteed pages in use
             if (i != root && o->min > held) unfilled += o->min - held;
-            if (goes) n_freed += o->held[PAGE_KV];
-            n += goes ? o->held[PAGE_KV] : cached;
+            n_freed += goes ? o->held[PAGE_KV] : lower;
+            n += goes ? o->held[PAGE_KV] : cached + lower;
         }
     }
     /* Guarantees that keys and values of the victims filled are kept free instead. */
@@ -317,6 +326,66 @@ static bool take_back(residency *r, uint32_t root, uint32_t n, gen_class prio, u
     }
 }
 
+typedef enum room {
+    ROOM_NONE,
+    ROOM_COMING, // when steps have ended
+    ROOM_THERE
+} room;
+
+/* Pages of running sequences of a lower class, and of those preempted a moment ago. */
+static uint64_t n_from_lower(const residency *r, uint32_t root, gen_class prio, uint64_t now_us) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < r->n_used; i++) n += n_lower(r, i, root, prio, now_us);
+    if (n > 0 || sched_relief_is_coming(r->sched)) n += r->pool->n_in[PAGE_QUARANTINE];
+    return n;
+}
+
+/* Preempt running sequences of a lower class, the least deserving first, for n pages of `root`. */
+static room take_lower(residency *r, uint32_t root, uint32_t n, gen_class prio, uint64_t now_us) {
+    for (;;) {
+        if (drop_cached_for(r, root, n, prio, now_us)) return ROOM_THERE;
+        uint32_t wanted = n + guaranteed_to_others(r, root, n, prio, now_us);
+        uint32_t leaving = n_leaving(r, root), there = pool_n_takeable(r->pool, root) + leaving;
+        bool enough = sched_may_have(r->sched, root, u32_less(wanted, leaving));
+        /* If they are there, but not in whole extents, one more sequence is preempted. */
+        if (enough && (there < wanted || leaving > 0 || sched_relief_is_coming(r->sched)))
+            return ROOM_COMING;
+        if (!sched_preempt_lower(r->sched, root, prio)) return ROOM_NONE;
+    }
+}
+
+/* Evict models up to this kind.  Sequences of a lower class give their pages as soon as no more
+ * than those is missing: no model is evicted that they can replace, and none of them is preempted
+ * for pages that an evicted model gives. */
+static room make_room(residency *r, uint32_t root, uint32_t n, gen_class prio, victim_kind up_to,
+                      uint64_t now_us) {
+    bool tried = false;
+    for (victim_kind k = VICTIM_NONE; k <= up_to; k++) {
+        while (!has_room(r, root, n, prio, now_us)) {
+            uint64_t missing = n_missing(r, root, n, prio, now_us);
+            if (missing == 0 && n_leaving(r, root) > 0) return ROOM_COMING; // enough are leaving
+            uint64_t lower = tried ? 0 : n_from_lower(r, root, prio, now_us);
+            if (lower > 0 && missing <= lower) {
+                room got = take_lower(r, root, n, prio, now_us);
+                if (got != ROOM_NONE) return got;
+                tried = true;
+                continue;
+            }
+            uint32_t v = k == VICTIM_NONE
+                             ? RESIDENCY_NONE
+                             : pick_needed(r, k, root, prio, missing - lower, now_us);
+            if (v == RESIDENCY_NONE) break;
+            evict(r, v, k, prio, root, root, now_us);
+            if (r->slots[root].on_device) return ROOM_THERE; // their pages were exchanged
+            drop_cached_for(r, root, n, prio, now_us);
+        }
+    }
+    if (has_room(r, root, n, prio, now_us)) return ROOM_THERE;
+    /* The pages that were freed are of no use, in pieces or for want of others: not again soon. */
+    if (tried) r->slots[root].kept_until_us = now_us + residency_slice_us(r, root);
+    return ROOM_NONE;
+}
+
 bool residency_make_room(residency *r, uint32_t root, uint32_t n, gen_class prio, bool may_slice,
                          uint64_t now_us) {
     if (drop_cached_for(r, root, n, prio, now_us)) return true;
@@ -324,21 +393,13 @@ bool residency_make_room(residency *r, uint32_t root, uint32_t n, gen_class prio
     victim_kind last = owed        ? VICTIM_IDLE
                        : may_slice ? VICTIM_SLICE
                                    : VICTIM_LOWER,
-                up_to = VICTIM_IDLE;
+                up_to = VICTIM_NONE;
     while (up_to < last && room_after(r, root, n, prio, up_to, now_us) < n) up_to++;
     if (!owed && room_after(r, root, n, prio, up_to, now_us) < n) return false;
-    for (victim_kind k = VICTIM_IDLE; k <= up_to; k++) {
-        while (!has_room(r, root, n, prio, now_us)) {
-            uint64_t missing = n_missing(r, root, n, prio, now_us);
-            if (missing == 0 && n_leaving(r, root) > 0) return false; // enough models are leaving
-            uint32_t v = pick_needed(r, k, root, prio, missing, now_us);
-            if (v == RESIDENCY_NONE) break;
-            evict(r, v, k, prio, root, root, now_us);
-            if (r->slots[root].on_device) return true; // their pages were exchanged
-            drop_cached_for(r, root, n, prio, now_us);
-        }
-    }
-    return has_room(r, root, n, prio, now_us) || (owed && take_back(r, root, n, prio, now_us));
+    room got = make_room(r, root, n, prio, up_to, now_us);
+    if (got == ROOM_COMING && prio != GEN_CLASSES) sched_make_room(r->sched, prio);
+    return got == ROOM_THERE ||
+           (got == ROOM_NONE && owed && take_back(r, root, n, prio, now_us));
 }
 
 uint64_t residency_away_until_us(const residency *r, uint32_t root) {
