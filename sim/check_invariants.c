@@ -27,6 +27,17 @@ static uint32_t stored_max(const gen_request *r) {
     return r->n_prompt + (r->max_tokens > 0 ? r->max_tokens - 1 : 0);
 }
 
+/* The bring-up of a model pinned HOT failed in this iteration, after limits were checked with its
+ * weights: no event saw those limits. */
+static bool a_pinned_model_failed(const yard *y, uint32_t idx) {
+    for (uint32_t i = 0; i < y->n_models; i++)
+        if (i != y->slots[idx].same_as && y->slots[i].used && y->slots[i].policy.pin == PIN_HOT &&
+            y->slots[i].before.state != MODEL_FAILED &&
+            residency_state(&y->core.models, i) == MODEL_FAILED)
+            return true;
+    return false;
+}
+
 static void check_end(yard *y, request *q, const gen_event *e) {
     ull id = e->id;
     const gen_request *r = q->copy;
@@ -56,7 +67,8 @@ static void check_end(yard *y, request *q, const gen_event *e) {
         yard_note_limits(y, q);
         right = (st == INFERD_EDEVICE && q->has_failed_step) ||
                 (st == INFERD_ELOST && y->is_lost) ||
-                (st == INFERD_ETOOLONG && stored_max(r) > u32_min(q->fewest, CONTEXT - 1)) ||
+                (st == INFERD_ETOOLONG && (stored_max(r) > u32_min(q->fewest, CONTEXT - 1) ||
+                                           a_pinned_model_failed(y, r->model_idx))) ||
                 (st == INFERD_EQUOTA &&
                  (stored_max(r) > q->fewest_allowed ||
                   has_failed_since(y, r->model_idx, q->submitted_us))) || // weights above its max
