@@ -1070,6 +1070,54 @@ static void pages_freed_for_a_cancelled_request_are_free_to_all(void) {
     rig_deinit(&r);
 }
 
+/* The sequence that a request preempted was back as soon as its own blocks fitted, and was preempted
+ * again, as long as more pages had to come for that request. */
+static void a_preempted_sequence_stays_away_while_the_other_could_begin(void) {
+    enum { IT_BEGINS, IT_ENDS, IT_PAUSES, TIME_IS_OVER, WAYS };
+    for (int way = 0; way < WAYS; way++) {
+        rig r;
+        sched_limits l = default_limits();
+        l.depth = 2;
+        rig_init(&r, 8, &l);
+        gen_request *low = request(1, 20, 5), *urgent = request(2, 60, 30);
+        gen_request *copy = copy_request(low);
+        low->prio = GEN_BATCH;
+        urgent->prio = GEN_HIGH;
+        sched_submit(r.s, low, r.now_us);
+        EXPECT(rig_plan(&r) != NULL);
+        sched_submit(r.s, urgent, r.now_us);
+        EXPECT(rig_plan(&r) == NULL); // its pages come when the step ends
+        seq *q = sequence(&r, 1);
+        EXPECT(q->state == SEQ_WAITING && q->gave_to == sequence(&r, 2));
+        rig_finish(&r);
+        r.s->plan_no++; // no plan has refused it
+        EXPECT(q->n_steps == 0 && !sched_can_start(r.s, q));
+        switch (way) {
+        case IT_BEGINS:
+            EXPECT(rig_plan(&r) != NULL);
+            EXPECT_EQ(sequence(&r, 2)->state, SEQ_RUNNING);
+            r.s->plan_no++;
+            break;
+        case IT_ENDS:
+            sched_cancel(r.s, 2, r.now_us);
+            break;
+        case IT_PAUSES:
+            sched_pause(r.s, 2);
+            break;
+        default:
+            r.s->clock_us = q->gave_until_us - 1;
+            EXPECT(!sched_can_start(r.s, q));
+            r.s->clock_us++;
+        }
+        EXPECT(sched_can_start(r.s, q));
+        if (way == IT_PAUSES) sched_cancel(r.s, 2, r.now_us);
+        rig_run(&r);
+        EXPECT(gives(&r, copy));
+        gen_request_destroy(copy);
+        rig_deinit(&r);
+    }
+}
+
 static void an_urgent_request_displaces_the_newest_of_the_lowest_class(void) {
     rig r;
     sched_limits l = default_limits();
@@ -1431,6 +1479,7 @@ static const test_case cases[] = {
     TEST(a_paused_sequence_is_counted_until_it_goes_on),
     TEST(pages_freed_by_a_preemption_go_to_its_cause),
     TEST(pages_freed_for_a_cancelled_request_are_free_to_all),
+    TEST(a_preempted_sequence_stays_away_while_the_other_could_begin),
     TEST(an_urgent_request_displaces_the_newest_of_the_lowest_class),
     TEST(no_sequence_is_preempted_in_vain),
     TEST(without_pages_the_newest_of_the_lowest_class_goes_and_resumes_exactly),

@@ -259,6 +259,7 @@ static void count_demand(const sched *s, const sched_model *m, sched_demand *d) 
         n_blocks += q->table.n_blocks;
         rate_add_rows(&held, 0, q->n_computed);
         if (q->req->prio < d->running_class) d->running_class = q->req->prio;
+        if (q->req->prio > d->lowest_class) d->lowest_class = q->req->prio;
     }
     LIST_EACH(node, &m->waiting) {
         const seq *q = LIST_ENTRY(node, seq, mine);
@@ -282,6 +283,7 @@ void sched_demands(const sched *s, uint64_t now_us, sched_demand *out) {
         out[i] = (sched_demand){.n_steps = s->models[i].n_steps,
                                 .waiting_class = GEN_CLASSES,
                                 .running_class = GEN_CLASSES,
+                                .lowest_class = GEN_SYSTEM,
                                 .oldest_us = now_us};
     for (uint32_t i = 0; i < s->n_models; i++)
         if (s->models[i].n_seqs > 0) count_demand(s, &s->models[i], &out[i]);

@@ -78,6 +78,7 @@ typedef struct sched_model_spec {
 typedef struct sched_demand {
     uint32_t n_waiting, n_running, n_steps; // n_steps: unfinished ones
     gen_class waiting_class, running_class; // the most urgent of them; GEN_CLASSES: none
+    gen_class lowest_class;                 // of the running ones; GEN_SYSTEM: none
     uint64_t oldest_us;                     // start of the longest wait in waiting_class
     uint64_t unserved_us; // start of the longest wait without a token yet; 0: none waits
     uint32_t first_pages; // KV pages that the longest-waiting of waiting_class needs to begin

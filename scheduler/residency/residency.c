@@ -68,6 +68,7 @@ sched_demand wgroup_demand(const residency *r, uint32_t root) {
         all.n_steps += d->n_steps;
         all.again_us += d->again_us;
         if (d->running_class < all.running_class) all.running_class = d->running_class;
+        if (d->lowest_class > all.lowest_class) all.lowest_class = d->lowest_class;
         if (d->n_waiting == 0 || d->waiting_class > all.waiting_class ||
             (d->waiting_class == all.waiting_class && d->oldest_us >= all.oldest_us))
             continue;

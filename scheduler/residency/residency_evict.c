@@ -145,8 +145,7 @@ static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_c
 static bool lower_class_runs(const residency *r, uint32_t root) {
     sched_demand d = wgroup_demand(r, root);
     for (uint32_t i = 0; i < r->n_used; i++)
-        if (r->demands[i].n_running > 0 && r->demands[i].running_class > class_of_work(&d))
-            return true;
+        if (r->demands[i].lowest_class > class_of_work(&d)) return true;
     return false;
 }
 
