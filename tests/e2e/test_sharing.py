@@ -4,6 +4,7 @@ does not depend on it."""
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import threading
@@ -443,6 +444,72 @@ def test_an_urgent_request_goes_before_shares_of_all_of_the_device(launch):
             time.sleep(0.3)  # within the allowance
     print(f"alone {alone:.3f} s, beside shares {sorted(waits)[-3:]}")
     assert max(waits) <= max(5 * alone, 0.5) * SLOW, waits
+    assert d.stop() == 0
+
+
+def test_urgent_models_stay_beside_a_batch_that_wants_all_memory(launch):
+    """Two urgent models in turn, beside 14 streams of another one: each request evicted the other urgent model, used a
+    moment ago, and kept the keys and values of the streams: 42 loads for 86 requests."""
+    names, headers = ["bulk", "one", "two"], {"Authorization": "Bearer " + ADMIN}
+    d = launch({**config_of(names, device="100MiB", host="0"), "admin": {"keys": [ADMIN]}}, args=["--allow-dummy"])
+
+    def stream(i):
+        while not over.is_set():
+            answer = d.http.post("/v1/completions", timeout=120 * SLOW, json={
+                "model": "bulk", "prompt": prompt_of(i), "max_tokens": 700, "temperature": 0, "ignore_eos": True,
+                "priority": "batch"})
+            if answer.status_code != 200:
+                failed.append(answer.text)
+
+    def drop(name):
+        assert d.http.post(f"/admin/models/{name}/drop", headers=headers, json={"wait": True}).status_code == 200
+
+    def urgent(name, seed):
+        """Seconds of a request with one token."""
+        began = time.monotonic()
+        answer = ask(d, name, prompt_of(seed, 8), 1, priority="high")
+        assert answer.status_code == 200, answer.text
+        return time.monotonic() - began
+
+    def n_loads():
+        page = d.http.get("/metrics", headers=headers).text
+        return [int(float(re.search(rf'inferd_model_loads_total{{[^}}]*model="{n}"[^}}]*}} (\S+)', page)[1])) for n in names]
+
+    def n_free():
+        pages = d.audit()["pages"]
+        return pages["device"] - pages["weight"] - pages["kv"]
+
+    cold = []
+    for i in range(4):
+        drop(names[1 + i % 2])
+        cold.append(urgent(names[1 + i % 2], i))
+    drop("one")
+    drop("two")
+    before, over, failed = n_loads(), threading.Event(), []
+    threads = [threading.Thread(target=stream, args=(i,)) for i in range(14)]
+    for t in threads:
+        t.start()
+    try:
+        waits = [urgent("one", 100)]
+        end = time.monotonic() + 60 * SLOW
+        while n_free() >= 8:  # else the other one finds room beside the streams
+            assert time.monotonic() < end, d.audit()["pages"]
+            waits.append(urgent("one", 100))  # it is used until then
+            time.sleep(0.02)
+        print(len(waits), d.audit()["pages"])
+        for i in range(16):
+            waits.append(urgent(names[1 + (i + 1) % 2], i))
+            time.sleep(0.1)
+        loads = [n - b for n, b in zip(n_loads(), before)]
+    finally:
+        over.set()
+        for t in threads:
+            t.join()
+    assert not failed, failed[0]
+    print(f"cold {max(cold):.3f} s, beside the streams {sorted(waits)[-4:]}, loads {loads}")
+    assert loads[0] == 0 and max(loads[1:]) <= 1, loads
+    assert sorted(waits)[len(waits) * 9 // 10] <= max(4 * max(cold), 1) * SLOW, waits
+    d.settled()
     assert d.stop() == 0
 
 
