@@ -208,6 +208,7 @@ static void yard_unload(void *self, uint32_t idx) {
     yard *y = self;
     yard_say(y, "device: unload %u", idx);
     look_at_weights(y, idx, "is unloaded");
+    y->slots[idx].unload_plan = y->core.sched->plan_no;
     fake_unload(&y->fake, idx);
     if (y->fake.apart) y->slots[idx].is_stamped = false;
     y->slots[idx].loading = false;

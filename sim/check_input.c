@@ -215,6 +215,7 @@ void yard_next_event(yard *y) {
         y->next_urgent_us = now(y) + 50000 + below(y, 150000);
         return;
     case THEME_IDLE:
+        if (y->n_models % 2 == 0 && y->n_alive < 6) submit_plain(y, 0, GEN_BATCH, 30, 60);
         if (chance(y, 3)) submit_plain(y, below(y, y->n_models), GEN_NORMAL, 20, 8);
         if (chance(y, 40)) y->jumped_us += below(y, 2000);
         return;

@@ -320,6 +320,7 @@ void yard_note_models(yard *y) {
         s->before = *m;
         s->had_steps = s->used && sched_model_n_steps(y->core.sched, i) > 0;
     }
+    yard_note_room(y);
 }
 
 static bool was_pinned(const slot *s) {
@@ -420,6 +421,7 @@ static void check_eviction(yard *y, uint32_t v) {
                      v);
     }
     if ((!pushed && !lower) || yard_is_shared(y, v)) return;
+    if (pushed) yard_check_room(y, v);
     /* Host memory apart: the host copy may have been needed; tenants' guarantees may be larger. */
     const pool_owner *o = &y->core.pool.owners[v];
     yard_fail_if(y,
@@ -443,6 +445,7 @@ static void check_eviction(yard *y, uint32_t v) {
             t->before.active_us == y->iteration_began_us || yard_n_alive_of(y, w) > 0 ||
             sched_model_n_steps(y->core.sched, w) > 0)
             continue;
+        if (yard_is_spared(y, w, v)) continue;
         yard_fail_if(y, is_worth_less(y, w, v), CHECK_EVICTION,
                      "model %u was evicted, and model %u was worth less", v, w);
     }

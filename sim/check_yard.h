@@ -56,7 +56,8 @@ typedef enum theme {
     THEME_SLICES,     // endless work for models that do not fit together
     THEME_URGENT,     // one model is always busy; another wakes, of a higher class
     THEME_GUARANTEED, // the same, with a guarantee, and all of one class
-    THEME_IDLE,       // few requests for many models: which are evicted, which come back
+    THEME_IDLE, // few requests for many models: which are evicted, which come back; in half of the
+                // worlds beside batch work of one model
     THEMES
 } theme;
 
@@ -85,7 +86,9 @@ typedef struct slot {
     /* Before the newest iteration. */
     resident before;
     bool had_steps;
-    uint32_t held; // pages, at the last look
+    uint32_t held;                 // pages, at the last look
+    uint32_t n_lower[GEN_CLASSES]; // pages of sequences of a lower class, where all are
+    uint64_t unload_plan;          // number of the newest plan when it left the device
 } slot;
 
 /* A block on the disk, and one that was asked for. */
@@ -139,6 +142,7 @@ typedef struct yard {
     uint32_t extent_pages;
     slot slots[MODELS_MAX];
     uint32_t n_models;
+    uint64_t plan_before;                // number of the newest plan before the newest iteration
     uint64_t tenant_used_bytes[TENANTS]; // at the last look
     tok_id next_stamp;
     request requests[REQUESTS_MAX + 1]; // by id
@@ -214,6 +218,12 @@ void yard_on_step(void *ctx, const step *st, uint64_t device_us, uint64_t wall_u
 void yard_note_limits(yard *y, request *q);
 void yard_note_models(yard *y);  // before an iteration: the state that residency_decide will find
 void yard_check_models(yard *y); // after it
+/* -- check_room.c -- */
+void yard_note_room(yard *y);
+void yard_check_room(yard *y, uint32_t v);
+/* Was v evicted for keys and values of a lower class than that of w, which spare w? */
+bool yard_is_spared(const yard *y, uint32_t w, uint32_t v);
+
 /* After an event; `planned`: after an iteration. */
 void yard_look(yard *y, bool planned);
 

@@ -50,8 +50,8 @@ static uint64_t n_preemptions(const core_rig *r) {
     return c.n_preemptions;
 }
 
-/* Model USED has had its first use and is idle; n streams of model BATCH, of 40 tokens and 100 more,
- * have just begun.  12 tokens are a page: each stream has 4 pages, and 12 in the end. */
+/* Model USED has had its first use and is idle; n streams of model BATCH, of 40 tokens and 100
+ * more, have just begun.  12 tokens are a page: each stream has 4 pages, and 12 in the end. */
 static void begin(core_rig *r, uint32_t n) {
     submit(r, 1, USED, GEN_HIGH, 10, 5);
     run_until_done(r, 1);
@@ -117,7 +117,8 @@ static void the_newest_sequences_give_as_much_as_is_missing(void) {
     end(&r, 3);
 }
 
-/* All of the batch would not be enough: the idle model leaves, and none of the batch for nothing. */
+/* All of the batch would not be enough: the idle model leaves, and none of the batch for nothing.
+ */
 static void none_is_preempted_where_an_idle_model_is_enough_and_needed(void) {
     static core_rig r;
     open_rig(&r, 28, false, 1);

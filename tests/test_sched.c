@@ -1070,8 +1070,8 @@ static void pages_freed_for_a_cancelled_request_are_free_to_all(void) {
     rig_deinit(&r);
 }
 
-/* The sequence that a request preempted was back as soon as its own blocks fitted, and was preempted
- * again, as long as more pages had to come for that request. */
+/* The sequence that a request preempted was back as soon as its own blocks fitted, and was
+ * preempted again, as long as more pages had to come for that request. */
 static void a_preempted_sequence_stays_away_while_the_other_could_begin(void) {
     enum { IT_BEGINS, IT_ENDS, IT_PAUSES, TIME_IS_OVER, WAYS };
     for (int way = 0; way < WAYS; way++) {

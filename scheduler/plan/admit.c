@@ -30,8 +30,9 @@ static bool stays_away(const sched *s, const seq *q) {
 
 /* With n_steps > 0 an unfinished step of an earlier run still reads its block table. */
 bool sched_can_start(const sched *s, const seq *q) {
-    return !q->paused && !stays_away(s, q) && !sched_leaves_room(s, q) && q->n_steps == 0 && q->refused_plan != s->plan_no &&
-           q->held_plan != s->plan_no && !s->models[q->model_idx].closed;
+    return !q->paused && !stays_away(s, q) && !sched_leaves_room(s, q) && q->n_steps == 0 &&
+           q->refused_plan != s->plan_no && q->held_plan != s->plan_no &&
+           !s->models[q->model_idx].closed;
 }
 
 /* At least one token is computed, to get logits; so are rows with log-probabilities that are still
@@ -119,7 +120,8 @@ static uint64_t pages_to_gain(const sched *s, const sched_model *m, const seq *q
     uint64_t whole = 0;
     LIST_EACH(node, &m->running) {
         const seq *r = LIST_ENTRY(node, seq, mine);
-        uint64_t slots = starved ? sched_own_blocks(s, r) * m->kv.layout.n_groups : slots_to_gain(s, r);
+        uint64_t slots =
+            starved ? sched_own_blocks(s, r) * m->kv.layout.n_groups : slots_to_gain(s, r);
         if (plan_may_take(s, q, claims, r))
             whole += slots / m->kv.layout.slots_per_page;
         else

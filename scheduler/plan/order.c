@@ -40,6 +40,10 @@
  *   d. within its own guarantee, of any that is above its guarantee; never of one within its own,
  *      but for a, b and c;
  *   e. of an equal, when its model computes nothing for want of pages and the other's goes on.
+ *
+ * The weights of a model that waiting work needs take pages by rule b alone, and not of a sequence
+ * within a guarantee (sched_preempt_lower), before they take those of an idle model.  Until these
+ * pages are there, sequences of a lower class neither begin nor take blocks (sched_leaves_room).
  * Thread: engine. */
 #include "plan.h"
 

@@ -1,7 +1,7 @@
 /* preempt.c - which running sequence gives up its pages, and the kind of each preemption.
  *
- * Pages are taken in this order: cached blocks, unused weights, sequences (order.c), weights of
- * models with work that deserves less.
+ * Pages for keys and values are taken in this order: cached blocks, unused weights (not while a
+ * lower class runs), sequences (order.c), weights of models with work that deserves less.
  *
  *     RUNNING, a row was due     --a more urgent step-->  stands still  --rows-->  pause
  *     RUNNING, blocks given back --sched_preempt_seq-->   away          --rows-->  pause, swap,

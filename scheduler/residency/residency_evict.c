@@ -4,6 +4,7 @@
  *     victim           may this model be evicted, and on what ground
  *     gain             pages that another model could take then
  *     pick_...         which candidate is first
+ *     lower            keys and values of running sequences of a lower class, which go first
  *     room             pages that are free, that come when steps end, and that victims would give
  *     take_back        a model below its guarantee takes pages from models above theirs
  *
@@ -370,9 +371,8 @@ static room make_room(residency *r, uint32_t root, uint32_t n, gen_class prio, v
                 tried = true;
                 continue;
             }
-            uint32_t v = k == VICTIM_NONE
-                             ? RESIDENCY_NONE
-                             : pick_needed(r, k, root, prio, missing - lower, now_us);
+            uint32_t v = k == VICTIM_NONE ? RESIDENCY_NONE
+                                          : pick_needed(r, k, root, prio, missing - lower, now_us);
             if (v == RESIDENCY_NONE) break;
             evict(r, v, k, prio, root, root, now_us);
             if (r->slots[root].on_device) return ROOM_THERE; // their pages were exchanged
@@ -397,8 +397,7 @@ bool residency_make_room(residency *r, uint32_t root, uint32_t n, gen_class prio
     if (!owed && room_after(r, root, n, prio, up_to, now_us) < n) return false;
     room got = make_room(r, root, n, prio, up_to, now_us);
     if (got == ROOM_COMING && prio != GEN_CLASSES) sched_make_room(r->sched, prio);
-    return got == ROOM_THERE ||
-           (got == ROOM_NONE && owed && take_back(r, root, n, prio, now_us));
+    return got == ROOM_THERE || (got == ROOM_NONE && owed && take_back(r, root, n, prio, now_us));
 }
 
 uint64_t residency_away_until_us(const residency *r, uint32_t root) {
