@@ -13,38 +13,50 @@ static const char magic[8] = {'I', 'N', 'F', 'P', 'A', 'C', 'K', '\n'};
 
 /* ---- the checksum ---- */
 
-static uint64_t mix(uint64_t lane, uint64_t word) {
-    uint64_t x = (lane ^ word) * SUM_FACTOR;
+static uint64_t rotated_product(uint64_t x) {
+    x *= SUM_FACTOR;
     return x << 29 | x >> 35;
 }
 
+/* With the next two words. */
+static uint64_t mix(uint64_t lane, const unsigned char *at) {
+    uint64_t first, second;
+    memcpy(&first, at, sizeof first);
+    memcpy(&second, at + sizeof first, sizeof second);
+    return rotated_product(lane ^ first) + second;
+}
+
 void packed_sum_init(packed_sum *s) {
-    *s = (packed_sum){{1, 2, 3, 4}, 0};
+    *s = (packed_sum){{1, 2, 3, 4, 5, 6, 7, 8}, 0};
 }
 
 void packed_sum_add(packed_sum *s, const void *p, size_t n) {
     const unsigned char *at = p;
-    uint64_t a = s->lanes[0], b = s->lanes[1], c = s->lanes[2], d = s->lanes[3], word[4];
-    INFERD_CHECK(n % sizeof word == 0);
-    for (size_t i = 0; i < n; i += sizeof word) {
-        memcpy(word, at + i, sizeof word);
-        a = mix(a, word[0]);
-        b = mix(b, word[1]);
-        c = mix(c, word[2]);
-        d = mix(d, word[3]);
+    packed_sum x = *s;
+    INFERD_CHECK(n % PACKED_SUM_BYTES == 0);
+    for (size_t i = 0; i < n; i += PACKED_SUM_BYTES, at += PACKED_SUM_BYTES) {
+        x.lanes[0] = mix(x.lanes[0], at); // written out: then the lanes stay in registers
+        x.lanes[1] = mix(x.lanes[1], at + 16);
+        x.lanes[2] = mix(x.lanes[2], at + 32);
+        x.lanes[3] = mix(x.lanes[3], at + 48);
+        x.lanes[4] = mix(x.lanes[4], at + 64);
+        x.lanes[5] = mix(x.lanes[5], at + 80);
+        x.lanes[6] = mix(x.lanes[6], at + 96);
+        x.lanes[7] = mix(x.lanes[7], at + 112);
     }
-    *s = (packed_sum){{a, b, c, d}, s->n_bytes + n};
+    x.n_bytes += n;
+    *s = x;
 }
 
 uint64_t packed_sum_end(const packed_sum *s) {
-    uint64_t sum = mix(0, s->n_bytes);
-    for (int i = 0; i < 4; i++) sum = mix(sum, s->lanes[i]);
+    uint64_t sum = rotated_product(s->n_bytes);
+    for (int i = 0; i < PACKED_LANES; i++) sum = rotated_product(sum ^ s->lanes[i]);
     return sum;
 }
 
 uint64_t packed_sum_of(const void *p, size_t n) {
     packed_sum s;
-    unsigned char last[32] = {0};
+    unsigned char last[PACKED_SUM_BYTES] = {0};
     size_t whole = n / sizeof last * sizeof last;
     packed_sum_init(&s);
     packed_sum_add(&s, p, whole); // then zeros behind the rest
@@ -61,7 +73,7 @@ static uint64_t plan_sum(const weight_plan *plan) {
     packed_sum_init(&s);
     for (size_t i = 0; i < plan->n; i++) {
         const weight_entry *e = &plan->entries[i];
-        uint64_t words[8] = {e->offset,
+        uint64_t words[PACKED_SUM_BYTES / 8] = {e->offset,
                              e->unit,
                              e->rows,
                              e->cols,
@@ -74,10 +86,8 @@ static uint64_t plan_sum(const weight_plan *plan) {
     return packed_sum_end(&s);
 }
 
-static uint32_t count_units(const weight_plan *plan) {
-    uint32_t n = 0;
-    for (size_t i = 0; i < plan->n; n++) weights_unit_end(plan, &i);
-    return n;
+static uint32_t count_chunks(const weight_plan *plan) {
+    return (uint32_t)((plan->n_bytes + PACKED_CHUNK_BYTES - 1) / PACKED_CHUNK_BYTES);
 }
 
 /* All but the sum. */
@@ -87,7 +97,7 @@ static packed_header describe(const model *m, const backend *be, const weight_pl
     memset(&h, 0, sizeof h); // padding too
     memcpy(h.magic, magic, sizeof magic);
     h.version = PACKED_VERSION;
-    h.n_units = count_units(plan);
+    h.n_chunks = count_chunks(plan);
     snprintf(h.layout, sizeof h.layout, "%s", be_weight_layout(be));
     h.window_bytes = plan->n_bytes;
     h.plan_sum = plan_sum(plan);
@@ -97,14 +107,20 @@ static packed_header describe(const model *m, const backend *be, const weight_pl
     return h;
 }
 
-static uint64_t header_sum(const packed_header *h, const packed_unit *units) {
+static uint64_t header_sum(const packed_header *h, const uint64_t *sums) {
     packed_header plain = *h;
     plain.sum = 0;
-    return packed_sum_of(&plain, sizeof plain) ^ packed_sum_of(units, h->n_units * sizeof *units);
+    return packed_sum_of(&plain, sizeof plain) ^ packed_sum_of(sums, h->n_chunks * sizeof *sums);
 }
 
-static uint64_t data_bytes(const weight_plan *plan) {
-    return (plan->n_bytes + PACKED_ALIGN - 1) / PACKED_ALIGN * (uint64_t)PACKED_ALIGN;
+static uint64_t aligned(uint64_t n_bytes) {
+    return (n_bytes + PACKED_ALIGN - 1) / PACKED_ALIGN * PACKED_ALIGN;
+}
+static uint64_t data_at(const weight_plan *plan) {
+    return aligned(sizeof(packed_header) + count_chunks(plan) * sizeof(uint64_t));
+}
+static uint64_t file_bytes(const weight_plan *plan) {
+    return data_at(plan) + aligned(plan->n_bytes);
 }
 
 char *packed_path(const model *m, const backend *be) {
@@ -117,10 +133,11 @@ char *packed_path(const model *m, const backend *be) {
 /* ---- reading ---- */
 
 /* EINTR and short reads are completed. */
-static inferd_status read_all(const packed *p, uint64_t at, void *out, size_t n, inferd_err *err) {
+static inferd_status read_all(const packed *p, int fd, uint64_t at, void *out, size_t n,
+                              inferd_err *err) {
     unsigned char *to = out;
     while (n > 0) {
-        ssize_t got = pread(p->fd, to, n, (off_t)at);
+        ssize_t got = pread(fd, to, n, (off_t)at);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return inferd_fail(err, INFERD_EIO, "%s: %s", p->path, strerror(errno));
         if (got == 0)
@@ -141,7 +158,7 @@ static inferd_status compare(const packed *p, const packed_header *got, const pa
         uint64_t got, now;
     } all[] = {
         {"version", got->version, now->version},
-        {"number of units", got->n_units, now->n_units},
+        {"number of chunks", got->n_chunks, now->n_chunks},
         {"size of the window", got->window_bytes, now->window_bytes},
         {"size of the model", got->source_bytes, now->source_bytes},
         {"time of the model", got->source_mtime_ns, now->source_mtime_ns},
@@ -161,42 +178,34 @@ static inferd_status compare(const packed *p, const packed_header *got, const pa
     return INFERD_OK;
 }
 
-/* Units end where those of the plan do, so reads stay inside the window. */
-static bool same_units(const packed *p, const weight_plan *plan) {
-    uint32_t n = 0;
-    for (size_t i = 0; i < plan->n; n++)
-        if (p->units[n].end != weights_unit_end(plan, &i)) return false;
-    return true;
-}
-
 static inferd_status read_header(packed *p, const packed_header *now, const weight_plan *plan,
                                  inferd_err *err) {
     struct stat info;
     packed_header h;
     if (fstat(p->fd, &info) != 0)
         return inferd_fail(err, INFERD_EIO, "%s: %s", p->path, strerror(errno));
-    if (!S_ISREG(info.st_mode) || (uint64_t)info.st_size != PACKED_ALIGN + data_bytes(plan))
+    if (!S_ISREG(info.st_mode) || (uint64_t)info.st_size != file_bytes(plan))
         return inferd_fail(err, INFERD_EFORMAT, "%s has %lld bytes, expected %llu", p->path,
-                           (long long)info.st_size,
-                           (unsigned long long)(PACKED_ALIGN + data_bytes(plan)));
-    inferd_status st = read_all(p, 0, &h, sizeof h, err);
+                           (long long)info.st_size, (unsigned long long)file_bytes(plan));
+    inferd_status st = read_all(p, p->fd, 0, &h, sizeof h, err);
     if (st == INFERD_OK) st = compare(p, &h, now, err);
     if (st != INFERD_OK) return st;
-    p->n_units = h.n_units;
-    p->units = malloc(size_max(h.n_units, 1) * sizeof *p->units);
-    if (p->units == NULL)
-        return inferd_fail(err, INFERD_ENOMEM, "%s: no memory for %u units", p->path, h.n_units);
-    st = read_all(p, sizeof h, p->units, h.n_units * sizeof *p->units, err);
-    if (st == INFERD_OK && header_sum(&h, p->units) != h.sum)
+    p->n_chunks = h.n_chunks;
+    p->sums = malloc(size_max(h.n_chunks, 1) * sizeof *p->sums);
+    if (p->sums == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "%s: no memory for %u sums", p->path, h.n_chunks);
+    st = read_all(p, p->fd, sizeof h, p->sums, h.n_chunks * sizeof *p->sums, err);
+    if (st == INFERD_OK && header_sum(&h, p->sums) != h.sum)
         st = inferd_fail(err, INFERD_EFORMAT, "%s: the checksum of its header is wrong", p->path);
-    if (st == INFERD_OK && !same_units(p, plan))
-        st = inferd_fail(err, INFERD_EFORMAT, "%s: its units are not the model's", p->path);
     return st;
 }
 
 inferd_status packed_open(const model *m, const backend *be, const weight_plan *plan, packed *out,
                           inferd_err *err) {
-    *out = (packed){.fd = -1, .path = packed_path(m, be)};
+    *out = PACKED_NONE;
+    out->path = packed_path(m, be);
+    out->data_at = data_at(plan);
+    out->window_bytes = plan->n_bytes;
     if (out->path == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a path");
     out->fd = open(out->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (out->fd < 0) {
@@ -211,30 +220,38 @@ inferd_status packed_open(const model *m, const backend *be, const weight_plan *
         packed_close(out);
         return st;
     }
-    int direct = open(out->path, O_RDONLY | O_CLOEXEC | O_DIRECT); // not every file system has it
+    int direct = open(out->path, O_RDONLY | O_CLOEXEC | O_DIRECT);
     struct stat a, b;
     if (direct >= 0 && fstat(direct, &a) == 0 && fstat(out->fd, &b) == 0 && a.st_ino == b.st_ino &&
-        a.st_dev == b.st_dev) {
-        close(out->fd);
-        out->fd = direct;
-        out->direct = true;
-    } else if (direct >= 0) {
+        a.st_dev == b.st_dev)
+        out->direct_fd = direct;
+    else if (direct >= 0)
         close(direct);
-    }
     return INFERD_OK;
 }
 
 void packed_close(packed *p) {
     if (p->fd >= 0) close(p->fd);
+    if (p->direct_fd >= 0) close(p->direct_fd);
     free(p->path);
-    free(p->units);
-    *p = (packed){.fd = -1};
+    free(p->sums);
+    *p = PACKED_NONE;
 }
 
 inferd_status packed_read(packed *p, uint64_t at, void *out, size_t n, inferd_err *err) {
     INFERD_CHECK(at % PACKED_READ_ALIGN == 0 && n % PACKED_READ_ALIGN == 0 &&
                  (uintptr_t)out % PACKED_READ_ALIGN == 0);
-    return read_all(p, PACKED_ALIGN + at, out, n, err);
+    return read_all(p, p->direct_fd >= 0 ? p->direct_fd : p->fd, p->data_at + at, out, n, err);
+}
+
+size_t packed_chunk_end(const packed *p, uint32_t i) {
+    return size_min((size_t)(i + 1) * PACKED_CHUNK_BYTES, p->window_bytes);
+}
+
+inferd_status packed_check(const packed *p, uint32_t i, const packed_sum *sum, inferd_err *err) {
+    if (packed_sum_end(sum) == p->sums[i]) return INFERD_OK;
+    return inferd_fail(err, INFERD_EFORMAT, "%s: chunk %u of %u has a wrong checksum", p->path, i,
+                       p->n_chunks);
 }
 
 /* ---- writing ---- */
@@ -268,30 +285,27 @@ static inferd_status write_file(int fd, const char *path, const packed_header *a
                                 const weight_plan *plan, const unsigned char *window,
                                 inferd_err *err) {
     packed_header h = *about;
-    packed_unit *units = calloc(size_max(h.n_units, 1), sizeof *units);
-    if (units == NULL)
-        return inferd_fail(err, INFERD_ENOMEM, "%s: no memory for %u units", path, h.n_units);
-    uint64_t begin = 0;
-    uint32_t n = 0;
-    for (size_t i = 0; i < plan->n; n++) {
+    uint64_t *sums = calloc(size_max(h.n_chunks, 1), sizeof *sums);
+    if (sums == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "%s: no memory for %u sums", path, h.n_chunks);
+    for (uint32_t i = 0; i < h.n_chunks; i++) {
         packed_sum s;
-        units[n].end = weights_unit_end(plan, &i);
+        size_t at = (size_t)i * PACKED_CHUNK_BYTES;
         packed_sum_init(&s);
-        packed_sum_add(&s, window + begin, units[n].end - begin);
-        units[n].sum = packed_sum_end(&s);
-        begin = units[n].end;
+        packed_sum_add(&s, window + at, size_min(PACKED_CHUNK_BYTES, plan->n_bytes - at));
+        sums[i] = packed_sum_end(&s);
     }
-    h.sum = header_sum(&h, units);
+    h.sum = header_sum(&h, sums);
     inferd_status st;
-    if (ftruncate(fd, (off_t)(PACKED_ALIGN + data_bytes(plan))) != 0)
+    if (ftruncate(fd, (off_t)file_bytes(plan)) != 0)
         st = inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
     else
         st = write_all(fd, path, &h, sizeof h, 0, err);
-    if (st == INFERD_OK) st = write_all(fd, path, units, h.n_units * sizeof *units, sizeof h, err);
-    if (st == INFERD_OK) st = write_all(fd, path, window, plan->n_bytes, PACKED_ALIGN, err);
+    if (st == INFERD_OK) st = write_all(fd, path, sums, h.n_chunks * sizeof *sums, sizeof h, err);
+    if (st == INFERD_OK) st = write_all(fd, path, window, plan->n_bytes, data_at(plan), err);
     if (st == INFERD_OK && fsync(fd) != 0)
         st = inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
-    free(units);
+    free(sums);
     return st;
 }
 
@@ -319,9 +333,6 @@ static inferd_status write_partial(const packed_header *h, const weight_plan *pl
 inferd_status packed_write(const model *m, const backend *be, const weight_plan *plan,
                            unsigned char *window, const char *path, inferd_err *err) {
     packed_header h = describe(m, be, plan);
-    if (h.n_units > PACKED_UNITS_MAX)
-        return inferd_fail(err, INFERD_EUNSUPPORTED, "%s: %u units, at most %d can be packed",
-                           m->path, h.n_units, PACKED_UNITS_MAX);
     char *usual = path == NULL ? packed_path(m, be) : NULL;
     if (path == NULL) path = usual;
     if (path == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a path");

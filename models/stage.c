@@ -12,10 +12,13 @@
  *     MADE_UP     no file: never changes
  *     BUFFERED    the reader's buffers, perhaps empty        also while a packed file is read
  *     CACHED      the page cache, into the first buffer      while the reading is FROM_CACHE
+ *     CHUNKS      a packed file in the page cache            while the reading is FROM_PACKED
  *
  * The thread that reads:
  *
- *     UNDECIDED                                    also while a packed file is read
+ *     UNDECIDED                                    also while the reader reads a packed file
+ *     UNDECIDED -> FROM_PACKED   offer_packed      the engine reads a packed file in the page cache
+ *     FROM_PACKED -> UNDECIDED   end_chunks        complete, damaged, or too much was not cached
  *     UNDECIDED -> FROM_CACHE    offer_cached      the engine reads data that needs no disk
  *     UNDECIDED -> FROM_READER   offer_cached      the contents of the page cache are unknown
  *     FROM_CACHE -> FROM_READER  ask_reader        too much was not cached: the reader goes on
@@ -46,7 +49,7 @@ enum {
     AHEAD_PAGES = 32        // touched before they are read into
 };
 enum {
-    PIECE_US = 1000,            // length of a piece,
+    PIECE_US = 4000,            // length of a piece: the threads wait for each other at its end,
     PIECE_US_MIN = 100,         // less if the budget is less, but at least this
     PIECE_BYTES = 256000,       // of a piece before anything was measured
     CACHED_BYTES = 96 << 10,    // of a file at once by one thread: its nearest cache holds them
@@ -75,8 +78,8 @@ typedef struct position {
     uint32_t at, row;
 } position;
 
-typedef enum source { BUFFERED, CACHED, MADE_UP } source;
-typedef enum reading { UNDECIDED, FROM_CACHE, FROM_READER, ALL_READ } reading;
+typedef enum source { BUFFERED, CACHED, CHUNKS, MADE_UP } source;
+typedef enum reading { UNDECIDED, FROM_PACKED, FROM_CACHE, FROM_READER, ALL_READ } reading;
 
 /* The part of the file that one piece reads from the page cache. */
 typedef struct cached_piece {
@@ -105,18 +108,22 @@ struct stage {
     int cached_fd;                // under lock until FROM_CACHE: see cached_open; -1: none
     uint32_t n_to_move, n_ready;  // under lock: pages to move, and pages moved, for a packed file
     uint64_t packed_done;         // under lock: bytes of the window read from a packed file
+    packed packed;                // reader's; of the engine while FROM_PACKED
+    uint32_t chunk;               // the next one; as `packed`
+    inferd_err chunk_fail;        // of a chunk; as `packed`
     char note[INFERD_ERR_TEXT_BYTES]; // reader's until it has ended
     bool renamed;                     // reader's: the path named another file when it began
     inferd_err failure;               // under lock: of the reader
 
     buffer buffers[BUFFERS];
     size_t buffer_bytes;
-    uint32_t n_touched; // pages of `from`; of the engine while it is CACHED, else the reader's
+    uint32_t n_touched; // pages of `from`; the engine's while CACHED or CHUNKS, else the reader's
 
     source source;
     position entry;                      // CACHED, MADE_UP: in `order`
     uint64_t waited_us;                  // CACHED: by all threads, for data not in the page cache
     uint64_t cached_ns_per_kib;          // CACHED: of the last pieces; 0: none yet
+    uint64_t chunk_ns_per_kib;           // CHUNKS: the same
     cached_part parts[CACHED_PARTS_MAX]; // of one piece
     position begins[CACHED_PARTS_MAX];   // of these parts
     const weight_entry *vectors[CACHED_PARTS_MAX];
@@ -263,55 +270,68 @@ static bool wait_for_pages(stage *s, size_t end) {
     return !atomic_load(&s->cancelled);
 }
 
-/* Read one unit of the window, [begin, end); its first bytes up to *there were read before. */
-static inferd_status read_unit(stage *s, packed *p, uint32_t unit, size_t begin, size_t *there,
-                               inferd_err *err) {
+/* Read one chunk of the window; its first bytes up to *there were read before. */
+static inferd_status read_chunk(stage *s, uint32_t i, size_t *there, inferd_err *err) {
     unsigned char *window = be_window_host(s->from.window);
-    size_t end = p->units[unit].end, at = begin;
+    size_t end = packed_chunk_end(&s->packed, i), at = (size_t)i * PACKED_CHUNK_BYTES;
     packed_sum sum;
-    packed_sum_init(&sum);
-    while (at < end) {
-        if (at == *there) {
-            size_t n =
-                round_up(size_min(PACKED_BYTES, s->from.plan->n_bytes - at), PACKED_READ_ALIGN);
-            if (!wait_for_pages(s, at + n))
-                return inferd_fail(err, INFERD_ECANCELED,
-                                   "the load was cancelled: the model is no longer needed");
-            inferd_status st = packed_read(p, at, window + at, n, err);
-            if (st != INFERD_OK) return st;
-            *there = at + n;
-        }
-        size_t part = size_min(end, *there) - at;
-        packed_sum_add(&sum, window + at, part);
-        at += part;
+    if (at >= *there) {
+        size_t n = round_up(size_min(PACKED_BYTES, s->from.plan->n_bytes - at), PACKED_READ_ALIGN);
+        if (!wait_for_pages(s, at + n))
+            return inferd_fail(err, INFERD_ECANCELED,
+                               "the load was cancelled: the model is no longer needed");
+        inferd_status st = packed_read(&s->packed, at, window + at, n, err);
+        if (st != INFERD_OK) return st;
+        *there = at + n;
     }
-    if (packed_sum_end(&sum) != p->units[unit].sum)
-        return inferd_fail(err, INFERD_EFORMAT, "%s: unit %u of %u has a wrong checksum", p->path,
-                           unit, p->n_units);
+    packed_sum_init(&sum);
+    packed_sum_add(&sum, window + at, end - at);
+    inferd_status st = packed_check(&s->packed, i, &sum, err);
+    if (st != INFERD_OK) return st;
     pthread_mutex_lock(&s->lock);
     s->packed_done = end;
     pthread_mutex_unlock(&s->lock);
     return INFERD_OK;
 }
 
+/* Let the engine read from the page cache until it gives the packed file back. */
+static void offer_packed(stage *s) {
+    uint64_t from = s->packed.data_at, end = from + s->packed.window_bytes;
+    cached_share share = cached_look(s->packed.fd, from, end);
+    if (share == CACHED_LITTLE) return;
+    if (share == CACHED_MOST) cached_fill(s->packed.fd, from, end);
+    pthread_mutex_lock(&s->lock);
+    s->reading = FROM_PACKED;
+    bool wanted = s->wanted;
+    s->wanted = false;
+    pthread_mutex_unlock(&s->lock);
+    if (wanted) call_wake(s);
+    pthread_mutex_lock(&s->lock);
+    while (s->reading == FROM_PACKED && !atomic_load(&s->cancelled))
+        pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* Read everything from the packed file; false: that failed, and the note may have the reason. */
 static bool read_packed(stage *s) {
-    packed p;
     inferd_err err = {0};
-    inferd_status st = packed_open(s->from.m, s->from.be, s->from.plan, &p, &err);
+    inferd_status st = packed_open(s->from.m, s->from.be, s->from.plan, &s->packed, &err);
     if (st == INFERD_ENOTFOUND) return false;
-    size_t begin = 0, there = 0;
-    uint32_t n_units = st == INFERD_OK ? p.n_units : 0;
-    for (uint32_t i = 0; i < n_units && st == INFERD_OK; i++) {
-        st = read_unit(s, &p, i, begin, &there, &err);
-        begin = p.units[i].end;
+    size_t there = 0;
+    bool by_engine = false;
+    if (st == INFERD_OK) {
+        offer_packed(s);
+        err = s->chunk_fail;
+        st = err.status;
+        by_engine = s->chunk == s->packed.n_chunks;
     }
+    for (uint32_t i = s->chunk; i < s->packed.n_chunks && st == INFERD_OK; i++)
+        st = read_chunk(s, i, &there, &err);
     if (st == INFERD_OK)
-        snprintf(s->note, sizeof s->note, "read from %.400s%s", p.path,
-                 p.direct ? "" : ", through the page cache");
+        snprintf(s->note, sizeof s->note, "read from %.400s%s", s->packed.path,
+                 by_engine || s->packed.direct_fd < 0 ? ", through the page cache" : "");
     else
         snprintf(s->note, sizeof s->note, "the packed file is not used: %.420s", err.text);
-    packed_close(&p);
     return st == INFERD_OK;
 }
 
@@ -439,6 +459,7 @@ inferd_status stage_open(const stage_source *from, stage **out, inferd_err *err)
     if (s == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the stage of a model");
     s->from = *from;
     s->cached_fd = -1;
+    s->packed = PACKED_NONE;
     s->page_bytes = be_page_bytes(from->be);
     s->group_rows_min = be_n_threads(from->be) * BE_PREPARE_ROWS;
     s->source = from->m->dummy ? MADE_UP : BUFFERED;
@@ -470,6 +491,7 @@ void stage_close(stage *s) {
         pthread_mutex_destroy(&s->lock);
     }
     if (s->cached_fd >= 0) close(s->cached_fd);
+    packed_close(&s->packed);
     for (int i = 0; i < BUFFERS; i++) free(s->buffers[i].p);
     free(s->order);
     free(s);
@@ -694,10 +716,66 @@ static inferd_status take_cached(stage *s, uint64_t us, inferd_err *err) {
     return st;
 }
 
+/* ---- from a packed file in the page cache ---- */
+
+/* The reader goes on: with the chunks that are left, or, after a failure, with the model itself. */
+static void end_chunks(stage *s) {
+    pthread_mutex_lock(&s->lock);
+    s->reading = UNDECIDED;
+    s->n_to_move = s->n_touched;
+    pthread_cond_signal(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    s->waited_us = 0; // for the model's own file, if that is read
+    s->source = BUFFERED;
+}
+
+static inferd_status take_chunks(stage *s, uint64_t us, inferd_err *err) {
+    inferd_status st = INFERD_OK;
+    const packed *p = &s->packed;
+    uint64_t each = s->chunk_ns_per_kib, waited_us = 0;
+    uint64_t n_bytes = each == 0 ? PIECE_BYTES : us * 1000 * 1024 / each;
+    uint32_t n = u32_max((uint32_t)(n_bytes / PACKED_CHUNK_BYTES), be_n_threads(s->from.be));
+    uint32_t end = s->chunk + u32_min(n, p->n_chunks - s->chunk), n_done = 0;
+    bool there = true;
+    if (end > s->chunk) {
+        size_t n_before = (size_t)s->chunk * PACKED_CHUNK_BYTES;
+        uint32_t n_pages = pages_of(s, packed_chunk_end(p, end - 1));
+        if (!cached_touch(s->from.be, s->from.pages, n_pages, &s->n_touched,
+                          clock_now_us() + PIECE_US_MIN) ||
+            !move_pages(s, n_pages, &st, err))
+            return st;
+        uint64_t began_ns = now_ns();
+        cached_chunks(s->from.be, p, be_window_host(s->from.window), s->chunk, end,
+                      clock_now_us() + CACHED_LATE * us, &n_done, &there, &waited_us,
+                      &s->chunk_fail);
+        if (there && s->chunk_fail.status == INFERD_OK) {
+            s->chunk += n_done;
+            size_t n_now = packed_chunk_end(p, s->chunk - 1);
+            if (waited_us == 0) learn(&s->chunk_ns_per_kib, n_now - n_before, began_ns);
+            pthread_mutex_lock(&s->lock);
+            s->packed_done = n_now;
+            pthread_mutex_unlock(&s->lock);
+        }
+        s->waited_us += waited_us;
+    }
+    /* The reader finds and reports the reason for missing bytes. */
+    if (!there || s->chunk_fail.status != INFERD_OK || s->chunk == p->n_chunks ||
+        s->waited_us > CACHED_WAIT_US_MAX)
+        end_chunks(s);
+    return st;
+}
+
 /* ---- from the reader ---- */
 
 /* The next work of the engine. */
-typedef enum found { FOUND_ROWS, FOUND_PAGES, FOUND_CACHED, FOUND_NOTHING, FOUND_END } found;
+typedef enum found {
+    FOUND_ROWS,
+    FOUND_PAGES,
+    FOUND_CACHED,
+    FOUND_CHUNKS,
+    FOUND_NOTHING,
+    FOUND_END
+} found;
 
 /* FOUND_ROWS: the next buffer is s->now.  FOUND_PAGES: *n_pages must be in the window first. */
 static inferd_status look(stage *s, found *out, uint32_t *n_pages, inferd_err *err) {
@@ -718,6 +796,8 @@ static inferd_status look(stage *s, found *out, uint32_t *n_pages, inferd_err *e
         *out = FOUND_END;
     } else if (s->reading == FROM_CACHE) {
         *out = FOUND_CACHED;
+    } else if (s->reading == FROM_PACKED) {
+        *out = FOUND_CHUNKS;
     } else if (*n_pages > s->n_moved) {
         *out = FOUND_PAGES;
     }
@@ -759,6 +839,7 @@ static inferd_status buffered_piece(stage *s, uint64_t us, outcome *out, inferd_
     *out = what == FOUND_END ? ALL_DONE : what == FOUND_NOTHING ? WAITING : WORKED;
     if (st != INFERD_OK) return st;
     if (what == FOUND_CACHED) s->source = CACHED; // from the next piece on
+    if (what == FOUND_CHUNKS) s->source = CHUNKS;
     if (what == FOUND_PAGES) move_pages(s, n_pages, &st, err);
     return what == FOUND_ROWS ? filled_piece(s, us, err) : st;
 }
@@ -770,6 +851,8 @@ static inferd_status take_piece(stage *s, uint64_t us, outcome *out, inferd_err 
         return made_up_piece(s, us, out, err);
     case CACHED:
         return take_cached(s, us, err);
+    case CHUNKS:
+        return take_chunks(s, us, err);
     default:
         return buffered_piece(s, us, out, err);
     }

@@ -15,9 +15,10 @@
  * With one memory the engine also moves pages into the window just before weights are prepared
  * there; the reading thread touches pages that were not touched before.
  *
- * When prepared weights were packed into a file (packed.h), the reader reads their bytes into the
- * window and checks them; the engine only moves pages.  When a packed file turns out to be damaged,
- * the model's own file is read instead, with a note.
+ * When prepared weights were packed into a file (packed.h), its bytes are read into the window and
+ * checked: by the compute threads while they are in the page cache, else by the reader, and the
+ * engine only moves pages.  When a packed file turns out to be damaged, the model's own file is
+ * read instead, with a note.
  *
  * On their way through host memory to a device (`in_order`), tensors are read and prepared in the
  * order of the window, so that what lies before stage_prepared can be sent on and freed.

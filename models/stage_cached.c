@@ -12,7 +12,8 @@
 
 enum {
     SAMPLES = 64,
-    SAMPLES_MOST = 56 // with so many cached samples, most of the file is cached
+    SAMPLES_MOST = 56,          // with so many cached samples, most of the file is cached
+    CHUNK_PART_BYTES = 64 << 10 // of a chunk: summed while the nearest caches hold it
 };
 
 /* Read some bytes from `at` on, if that needs no disk; 0: it does, or they cannot be read. */
@@ -24,14 +25,18 @@ static size_t read_now(int fd, unsigned char *out, size_t n, uint64_t at) {
     return got > 0 ? (size_t)got : 0;
 }
 
-/* Not the model's own descriptor, which the reader uses with read-ahead. */
-int cached_open(const gguf *g, uint64_t from, uint64_t end, cached_share *share) {
+cached_share cached_look(int fd, uint64_t from, uint64_t end) {
     uint32_t n = 0;
     unsigned char byte;
-    int fd = gguf_reopen(g);
     for (uint32_t i = 0; i < SAMPLES && fd >= 0; i++)
         n += read_now(fd, &byte, 1, from + (end - from) / SAMPLES * i) == 1;
-    *share = n == SAMPLES ? CACHED_ALL : n >= SAMPLES_MOST ? CACHED_MOST : CACHED_LITTLE;
+    return n == SAMPLES ? CACHED_ALL : n >= SAMPLES_MOST ? CACHED_MOST : CACHED_LITTLE;
+}
+
+/* Not the model's own descriptor, which the reader uses with read-ahead. */
+int cached_open(const gguf *g, uint64_t from, uint64_t end, cached_share *share) {
+    int fd = gguf_reopen(g);
+    *share = cached_look(fd, from, end);
     return fd;
 }
 
@@ -60,24 +65,31 @@ bool cached_read(int fd, uint64_t from, unsigned char *out, size_t n, uint64_t *
     return true;
 }
 
-/* Shared by all threads. */
-typedef struct shared_rows {
+/* n parts of one kind, shared by all threads. */
+typedef struct shared shared;
+/* Reads and takes in part k; the thread is taker i.  False: some bytes cannot be read. */
+typedef bool take_fn(const shared *r, uint32_t i, uint32_t k, uint64_t *waited_us, inferd_err *err);
+struct shared {
+    take_fn *take;
     const backend *be;
-    int fd;
-    const cached_part *parts;
     uint32_t n;
+    uint64_t until_us;
+    int fd; // of rows
+    const cached_part *parts;
     unsigned char *buffer;
     size_t part_bytes;
-    uint64_t until_us;
+    const packed *packed; // of chunks
+    unsigned char *window;
+    uint32_t chunk_begin;
     atomic_uint next;
     atomic_bool stopped;
     pthread_mutex_t lock;
     bool there; // under lock, as the next two
     uint64_t waited_us;
     inferd_err failure;
-} shared_rows;
+};
 
-static void note_end(shared_rows *r, bool there, uint64_t waited_us, const inferd_err *err) {
+static void note_end(shared *r, bool there, uint64_t waited_us, const inferd_err *err) {
     pthread_mutex_lock(&r->lock);
     r->there = r->there && there;
     r->waited_us += waited_us;
@@ -86,49 +98,93 @@ static void note_end(shared_rows *r, bool there, uint64_t waited_us, const infer
     if (!there || err->status != INFERD_OK) atomic_store(&r->stopped, true);
 }
 
-/* The work of one thread, with the i-th part of the buffer. */
+/* The work of one thread. */
 static void take_parts(void *ctx, uint32_t i) {
-    shared_rows *r = ctx;
-    unsigned char *rows = r->buffer + i * r->part_bytes;
+    shared *r = ctx;
     bool there = true;
     uint64_t waited_us = 0;
     inferd_err err = {0};
     do {
         uint32_t k = atomic_fetch_add(&r->next, 1);
         if (k >= r->n) break;
-        const cached_part *p = &r->parts[k];
-        size_t row_bytes = weight_entry_row_bytes(p->entry);
-        there = cached_read(r->fd, p->entry->tensor->file_offset + p->row_begin * row_bytes, rows,
-                            p->n_rows * row_bytes, &waited_us);
-        if (there && be_weight_prepare_part(r->be, p->entry->matrix, rows, p->row_begin, p->n_rows,
-                                            &err) != INFERD_OK)
-            inferd_context(&err, "tensor %s", p->entry->tensor->name);
+        there = r->take(r, i, k, &waited_us, &err);
     } while (there && err.status == INFERD_OK && !atomic_load(&r->stopped) &&
              clock_now_us() < r->until_us);
     note_end(r, there, waited_us, &err);
+}
+
+static inferd_status take_all(shared *r, backend *be, uint32_t n_takers, uint32_t *n_done,
+                              bool *there, uint64_t *waited_us, inferd_err *err) {
+    r->be = be;
+    r->there = true;
+    pthread_mutex_init(&r->lock, NULL);
+    be_parallel(be, u32_min(n_takers, r->n), take_parts, r);
+    pthread_mutex_destroy(&r->lock);
+    *n_done = u32_min(atomic_load(&r->next), r->n); // every part that was taken is complete
+    *there = r->there;
+    *waited_us += r->waited_us;
+    return r->failure.status == INFERD_OK
+               ? INFERD_OK
+               : inferd_fail(err, r->failure.status, "%s", r->failure.text);
+}
+
+/* Into the i-th part of the buffer. */
+static bool take_rows(const shared *r, uint32_t i, uint32_t k, uint64_t *waited_us,
+                      inferd_err *err) {
+    const cached_part *p = &r->parts[k];
+    unsigned char *rows = r->buffer + i * r->part_bytes;
+    size_t row_bytes = weight_entry_row_bytes(p->entry);
+    uint64_t from = p->entry->tensor->file_offset + p->row_begin * row_bytes;
+    if (!cached_read(r->fd, from, rows, p->n_rows * row_bytes, waited_us)) return false;
+    if (be_weight_prepare_part(r->be, p->entry->matrix, rows, p->row_begin, p->n_rows, err) !=
+        INFERD_OK)
+        inferd_context(err, "tensor %s", p->entry->tensor->name);
+    return true;
 }
 
 inferd_status cached_rows(backend *be, int fd, const cached_part *parts, uint32_t n,
                           unsigned char *buffer, size_t buffer_bytes, size_t part_bytes,
                           uint64_t until_us, uint32_t *n_done, bool *there, uint64_t *waited_us,
                           inferd_err *err) {
-    shared_rows r = {.be = be,
-                     .fd = fd,
-                     .parts = parts,
-                     .n = n,
-                     .buffer = buffer,
-                     .part_bytes = part_bytes,
-                     .until_us = until_us,
-                     .lock = PTHREAD_MUTEX_INITIALIZER,
-                     .there = true};
+    shared r = {.take = take_rows,
+                .n = n,
+                .until_us = until_us,
+                .fd = fd,
+                .parts = parts,
+                .buffer = buffer,
+                .part_bytes = part_bytes};
     uint32_t n_takers = (uint32_t)size_min(buffer_bytes / part_bytes, be_n_threads(be));
     INFERD_CHECK(n_takers > 0);
-    be_parallel(be, u32_min(n_takers, n), take_parts, &r);
-    *n_done = u32_min(atomic_load(&r.next), n); // every part that was taken is prepared
-    *there = r.there;
-    *waited_us += r.waited_us;
-    return r.failure.status == INFERD_OK ? INFERD_OK
-                                         : inferd_fail(err, r.failure.status, "%s", r.failure.text);
+    return take_all(&r, be, n_takers, n_done, there, waited_us, err);
+}
+
+static bool take_chunk(const shared *r, uint32_t i, uint32_t k, uint64_t *waited_us,
+                       inferd_err *err) {
+    (void)i;
+    const packed *p = r->packed;
+    uint32_t chunk = r->chunk_begin + k;
+    size_t at = (size_t)chunk * PACKED_CHUNK_BYTES, end = packed_chunk_end(p, chunk);
+    packed_sum sum;
+    packed_sum_init(&sum);
+    for (size_t n; at < end; at += n) {
+        n = size_min(CHUNK_PART_BYTES, end - at);
+        if (!cached_read(p->fd, p->data_at + at, r->window + at, n, waited_us)) return false;
+        packed_sum_add(&sum, r->window + at, n);
+    }
+    packed_check(p, chunk, &sum, err);
+    return true;
+}
+
+inferd_status cached_chunks(backend *be, const packed *p, unsigned char *window, uint32_t begin,
+                            uint32_t end, uint64_t until_us, uint32_t *n_done, bool *there,
+                            uint64_t *waited_us, inferd_err *err) {
+    shared r = {.take = take_chunk,
+                .n = end - begin,
+                .until_us = until_us,
+                .packed = p,
+                .window = window,
+                .chunk_begin = begin};
+    return take_all(&r, be, be_n_threads(be), n_done, there, waited_us, err);
 }
 
 typedef struct shared_touch {

@@ -6,6 +6,7 @@
  *     cached_read   bytes of the file -> a buffer
  *     cached_rows   rows of several matrices -> the window: a thread reads a few and prepares them,
  *                   while its nearest cache holds them
+ *     cached_chunks chunks of a packed file -> the window: a thread reads one and checks it
  *
  * A page cache loses single pages at any time.  For those a thread waits, and reports the time: the
  * caller reads in another way when that adds up.  No state is kept here.
@@ -15,6 +16,7 @@
 
 #include "gguf/gguf.h"
 #include "kernels/backend.h"
+#include "packed.h"
 #include "weights.h"
 
 typedef enum cached_share { CACHED_LITTLE, CACHED_MOST, CACHED_ALL } cached_share;
@@ -22,6 +24,8 @@ typedef enum cached_share { CACHED_LITTLE, CACHED_MOST, CACHED_ALL } cached_shar
 /* A descriptor that the caller closes, or -1: it is unknown which parts of this file are in the
  * page cache.  *share: the cached part of bytes [from, end), by a sample. */
 int cached_open(const gguf *g, uint64_t from, uint64_t end, cached_share *share);
+/* The same of an open file. */
+cached_share cached_look(int fd, uint64_t from, uint64_t end);
 /* Ask the system to read the missing ones of these bytes; returns before they have arrived. */
 void cached_fill(int fd, uint64_t from, uint64_t end);
 /* n bytes of the file from `from`; false: not all can be read, and `out` has some of them.  Adds to
@@ -41,6 +45,11 @@ inferd_status cached_rows(backend *be, int fd, const cached_part *parts, uint32_
                           unsigned char *buffer, size_t buffer_bytes, size_t part_bytes,
                           uint64_t until_us, uint32_t *n_done, bool *there, uint64_t *waited_us,
                           inferd_err *err);
+/* Chunks [begin, end) to their places in the window; the others as of cached_rows.  A failure: a
+ * chunk has a wrong checksum. */
+inferd_status cached_chunks(backend *be, const packed *p, unsigned char *window, uint32_t begin,
+                            uint32_t end, uint64_t until_us, uint32_t *n_done, bool *there,
+                            uint64_t *waited_us, inferd_err *err);
 /* Touch the first `end` of these pages; *n_touched are touched so far.  False: until_us (of
  * clock_now_us) came before the end. */
 bool cached_touch(backend *be, const uint32_t *pages, uint32_t end, uint32_t *n_touched,

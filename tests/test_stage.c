@@ -767,9 +767,9 @@ static void a_packed_file_is_as_good_as_the_model(void) {
     }
 }
 
-/* One byte is another: of each field of the header, of the table, of each unit, of the last. */
+/* One byte is another: of each field of the header, of the table, of chunks, of the last. */
 static void a_damaged_packed_file_is_not_used(void) {
-    enum { HEADER = sizeof(packed_header) + 3 * sizeof(packed_unit) };
+    enum { HEADER = sizeof(packed_header) + 3 * sizeof(uint64_t) };
     static told wanted, got;
     char note[INFERD_ERR_TEXT_BYTES];
     make_files();
@@ -860,7 +860,7 @@ static void a_packed_file_of_an_earlier_version_is_not_used(void) {
                                    offsetof(packed_header, version)) == sizeof earlier);
     close(fd);
     stage_and_score(tiny_path, &got, note);
-    EXPECT(same(&wanted, &got) && strstr(note, "the version is 1, expected 2") != NULL);
+    EXPECT(same(&wanted, &got) && strstr(note, "the version is 1, expected 3") != NULL);
     unlink(packed_at);
     free(packed_at);
 }
