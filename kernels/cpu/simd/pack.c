@@ -158,19 +158,26 @@ INLINE void put_bytes(unsigned char *q, const unsigned char *from, size_t row_by
     }
 }
 
-/* The first 4 bytes of each row's block as words: d and m, or d and something else. */
-INLINE void read_words(const unsigned char *from, size_t row_bytes, uint32_t out[PANEL_ROWS]) {
-    for (size_t lane = 0; lane < PANEL_ROWS; lane++)
-        memcpy(&out[lane], from + lane * row_bytes, sizeof out[lane]);
+enum { WORD_VECTORS = PANEL_ROWS / ROWS };
+
+/* Words 0 and 1 of each row's block.  They are transposed like the others: a vector that is loaded
+ * from single words stored just before would wait for all of them to reach the cache. */
+INLINE void read_words(const unsigned char *from, size_t row_bytes, v first[WORD_VECTORS],
+                       v second[WORD_VECTORS]) {
+    UNROLL for (size_t i = 0; i < WORD_VECTORS; i++) {
+        four x = transpose(load_rows(from + i * ROWS * row_bytes, row_bytes));
+        first[i] = x.of[0];
+        second[i] = x.of[1];
+    }
 }
 
 /* The low or, shifted by 16, the high halves of words. */
-INLINE void put_16(const uint16_t *out, const uint32_t words[PANEL_ROWS], int shift) {
+INLINE void put_16(const uint16_t *out, const v words[WORD_VECTORS], int shift) {
     unsigned char *to = (unsigned char *)(uintptr_t)out;
-    UNROLL for (size_t i = 0; i < PANEL_ROWS; i += 2 * ROWS) {
-        v a = V(srli_epi32)(V_LOAD(words + i), (unsigned)shift);
-        v b = V(srli_epi32)(V_LOAD(words + i + ROWS), (unsigned)shift);
-        V_STORE(to + i * 2, narrow_16(V_AND(a, v_all32(0xffff)), V_AND(b, v_all32(0xffff))));
+    UNROLL for (size_t i = 0; i < WORD_VECTORS; i += 2) {
+        v a = V(srli_epi32)(words[i], (unsigned)shift);
+        v b = V(srli_epi32)(words[i + 1], (unsigned)shift);
+        V_STORE(to + i * ROWS * 2, narrow_16(V_AND(a, v_all32(0xffff)), V_AND(b, v_all32(0xffff))));
     }
 }
 
@@ -181,26 +188,27 @@ INLINE v even_nibbles(v x) {
 }
 
 /* Fifth bits, column by column, to where panel.h has them. */
-INLINE void put_high(const uint32_t *out, const uint32_t words[PANEL_ROWS]) {
+INLINE void put_high(const uint32_t *out, const v words[WORD_VECTORS]) {
     unsigned char *to = (unsigned char *)(uintptr_t)out;
-    UNROLL for (size_t i = 0; i < PANEL_ROWS; i += ROWS) {
-        v x = V_LOAD(words + i), odd = even_nibbles(V(srli_epi32)(x, 4));
-        V_STORE(to + i * 4, V_OR(even_nibbles(x), V(slli_epi32)(odd, 16)));
+    UNROLL for (size_t i = 0; i < WORD_VECTORS; i++) {
+        v x = words[i], odd = even_nibbles(V(srli_epi32)(x, 4));
+        V_STORE(to + i * ROWS * 4, V_OR(even_nibbles(x), V(slli_epi32)(odd, 16)));
     }
 }
 
 INLINE void pack_block(dtype type, const unsigned char *from, size_t row_bytes,
                        unsigned char *unit) {
-    uint32_t words[PANEL_ROWS];
+    v words[WORD_VECTORS], next[WORD_VECTORS];
     panel_group to = panel_group_at(type, unit, 0);
     unsigned char *q = (unsigned char *)(uintptr_t)to.q;
     size_t at = 2 + (to.m != NULL ? 2 : 0); // in the row's block
-    read_words(from, row_bytes, words);
+    read_words(from, row_bytes, words, next);
     put_16(to.d, words, 0);
     if (to.m != NULL) put_16(to.m, words, 16);
     if (to.high != NULL) {
-        read_words(from + at, row_bytes, words);
-        put_high(to.high, words);
+        UNROLL for (size_t i = 0; i < WORD_VECTORS; i++) if (to.m == NULL) next[i] =
+            V_OR(V(srli_epi32)(words[i], 16), V(slli_epi32)(next[i], 16));
+        put_high(to.high, next);
         at += 4;
     }
     for (size_t lane = 0; lane < PANEL_ROWS; lane += ROWS) {
@@ -222,14 +230,14 @@ INLINE void put_byte_of(const void *out, size_t lane, v words, unsigned k) {
 
 /* Scales and mins of 8 groups from the 12 bytes behind d and m; d and m to words. */
 INLINE void put_scales(dtype type, const unsigned char *from, size_t row_bytes, unsigned char *unit,
-                       size_t lane, uint32_t words[PANEL_ROWS]) {
+                       size_t lane, v words[WORD_VECTORS]) {
     v six = v_all32(0x3f3f3f3f), low = v_all32(0x0f0f0f0f), top = v_all32(0x30303030);
     four x = transpose(load_rows(from + lane * row_bytes, row_bytes));
     v a = x.of[1], b = x.of[2], c = x.of[3];
     v scales[2] = {V_AND(a, six), V_OR(V_AND(c, low), V_AND(V(srli_epi32)(a, 2), top))};
     v mins[2] = {V_AND(b, six),
                  V_OR(V_AND(V(srli_epi32)(c, 4), low), V_AND(V(srli_epi32)(b, 2), top))};
-    V_STORE(words + lane, x.of[0]);
+    words[lane / ROWS] = x.of[0];
     UNROLL for (uint32_t g = 0; g < 8; g++) {
         panel_group to = panel_group_at(type, unit, g);
         put_byte_of(to.scale_u8, lane, scales[g / 4], g % 4);
@@ -272,7 +280,7 @@ INLINE void put_fifth_bits(const unsigned char *from, size_t row_bytes, unsigned
 }
 
 INLINE void pack_k(dtype type, const unsigned char *from, size_t row_bytes, unsigned char *unit) {
-    uint32_t words[PANEL_ROWS];
+    v words[WORD_VECTORS];
     panel_group first = panel_group_at(type, unit, 0);
     size_t at = type == DTYPE_Q5_K ? 48 : 16;
     for (size_t lane = 0; lane < PANEL_ROWS; lane += ROWS) {
