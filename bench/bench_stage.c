@@ -1,7 +1,7 @@
 /* bench_stage.c - the speed of preparing weights: rows as in a file -> panels of the CPU backend,
  * compared with the copy rate of the same threads in the same run.
  *
- *     bench_stage [--threads N] [TYPE]      N: as many as the process may use
+ *     bench_stage [--threads N] [TYPE ...]  N: as many as the process may use
  *
  *     copy     memcpy of the pieces to the memory of the panels: bytes read and bytes written
  *     cold     rows that no cache holds -> panels
@@ -12,7 +12,8 @@
  * Rates are 10^9 bytes per second, read and written together (`pread` and `both`: bytes of the
  * file), the median over pieces of all memory; `share` is cold as a share of copy.  A sample is one
  * piece on each thread, and samples of the columns alternate, so that other processes on the
- * machine affect all columns equally. */
+ * machine affect all columns equally.  Each sample is of other pieces than the one before, which
+ * caches still hold. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,7 +57,8 @@ static void read_piece(job *j, unsigned char *out, size_t n, size_t at) {
 
 static void work(void *ctx, uint32_t rank, uint32_t n_ranks) {
     job *j = ctx;
-    size_t place = (j->sample * n_ranks + rank) % j->n_places, n = PANELS * j->rows_bytes;
+    size_t turn = j->sample * HOWS + j->how, n = PANELS * j->rows_bytes;
+    size_t place = (turn * n_ranks + rank) % j->n_places;
     const unsigned char *from = j->from + place * n;
     unsigned char *to = j->to + place * PANELS * j->panel_bytes, *piece = j->piece + rank * n;
     if (j->how == COPY) memcpy(to, from, n);
@@ -128,9 +130,9 @@ static int take_file(const unsigned char *from) {
     return fd;
 }
 
-static bool is_type(const char *name) {
+static bool want_type(const char *name, bool *wanted) {
     for (size_t i = 0; i < INFERD_COUNT(types); i++)
-        if (strcmp(name, dtype_about(types[i]).name) == 0) return true;
+        if (strcmp(name, dtype_about(types[i]).name) == 0) return wanted[i] = true;
     fprintf(stderr, "TYPE is \"%s\", expected one of", name);
     for (size_t i = 0; i < INFERD_COUNT(types); i++)
         fprintf(stderr, " %s", dtype_about(types[i]).name);
@@ -138,7 +140,8 @@ static bool is_type(const char *name) {
     return false;
 }
 
-static bool bench_threads(job *j, uint32_t n_threads, const char *wanted) {
+/* `wanted`: by index in `types`. */
+static bool bench_threads(job *j, uint32_t n_threads, const bool *wanted) {
     tpool *p;
     inferd_err err = {0};
     if (tpool_open(n_threads, &p, &err) != INFERD_OK) {
@@ -148,8 +151,7 @@ static bool bench_threads(job *j, uint32_t n_threads, const char *wanted) {
     tpool_pin_caller(p);
     j->piece = take_memory((size_t)PANELS * PANEL_ROWS * COLS * sizeof(float) * tpool_n_threads(p));
     for (size_t i = 0; i < INFERD_COUNT(types); i++)
-        if (wanted == NULL || strcmp(wanted, dtype_about(types[i]).name) == 0)
-            bench_type(p, j, types[i]);
+        if (wanted[i]) bench_type(p, j, types[i]);
     free(j->piece);
     tpool_close(p);
     return true;
@@ -157,15 +159,17 @@ static bool bench_threads(job *j, uint32_t n_threads, const char *wanted) {
 
 int main(int argc, char **argv) {
     uint32_t n_threads = 0;
-    const char *wanted = NULL;
+    bool wanted[INFERD_COUNT(types)] = {0}, is_any = false;
     inferd_err err = {0};
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
             n_threads = (uint32_t)strtoul(argv[++i], NULL, 10);
+        else if (want_type(argv[i], wanted))
+            is_any = true;
         else
-            wanted = argv[i];
+            return 2;
     }
-    if (wanted != NULL && !is_type(wanted)) return 2;
+    for (size_t i = 0; i < INFERD_COUNT(types) && !is_any; i++) wanted[i] = true;
     const cpu_level *level = level_choose(getenv("INFERD_CPU"), &err);
     if (level == NULL) {
         fprintf(stderr, "%s\n", err.text);

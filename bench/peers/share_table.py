@@ -6,7 +6,7 @@ writes it."""
 import re
 import statistics
 
-ORDER = ("warm", "cold", "prepare", "gap", "urgent", "pool", "kv", "decision", "shares", "guarantee", "weights",
+ORDER = ("warm", "cold", "prepare", "prepare-kernel", "gap", "urgent", "pool", "kv", "decision", "shares", "guarantee", "weights",
          "weights-rate", "beside", "inversion", "inversion-loads", "roundrobin", "alone-s1", "alone-s8", "alone-s32",
          "alone-ttft", "burst")
 SLOWER_GOAL = 0.02  # one model alone, against the binary before sharing
@@ -51,6 +51,18 @@ def pool_row(results):
         f"{r['give_ns']['p50']:.0f} ({r['give_ns']['p99']:.0f}), out of quarantine {r['finish_ns']['p50']:.0f} "
         f"({r['finish_ns']['p99']:.0f})" for r in results),
         "met" if worst <= POOL_GOAL_NS else "missed", {"results": results})
+
+
+def kernel_row(text, threads):
+    """text: what bench_stage printed."""
+    found = {name: (float(cold), float(copy), int(share)) for name, copy, cold, share in re.findall(
+        rf"^(\S+) +{threads} +([\d.]+) +([\d.]+) .* (\d+)%$", text, re.M)}
+    if not found:
+        raise ValueError("bench_stage printed no shares")
+    return row("prepare-kernel", "the same without reading: rows in memory to panels", "",
+               ", ".join(f"{name} {share} %" for name, (_, _, share) in found.items()) + " of memcpy",
+               ", ".join(f"{name} {cold:.1f} of {copy:.1f}" for name, (cold, copy, _) in found.items()) +
+               " GB/s, memcpy in the same run", "", {"gb_per_s": found})
 
 
 def decision_row(runs):
