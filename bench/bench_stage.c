@@ -131,8 +131,11 @@ static int take_file(const unsigned char *from) {
 }
 
 static bool want_type(const char *name, bool *wanted) {
-    for (size_t i = 0; i < INFERD_COUNT(types); i++)
-        if (strcmp(name, dtype_about(types[i]).name) == 0) return wanted[i] = true;
+    for (size_t i = 0; i < INFERD_COUNT(types); i++) {
+        if (strcmp(name, dtype_about(types[i]).name) != 0) continue;
+        wanted[i] = true;
+        return true;
+    }
     fprintf(stderr, "TYPE is \"%s\", expected one of", name);
     for (size_t i = 0; i < INFERD_COUNT(types); i++)
         fprintf(stderr, " %s", dtype_about(types[i]).name);

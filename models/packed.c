@@ -74,13 +74,13 @@ static uint64_t plan_sum(const weight_plan *plan) {
     for (size_t i = 0; i < plan->n; i++) {
         const weight_entry *e = &plan->entries[i];
         uint64_t words[PACKED_SUM_BYTES / 8] = {e->offset,
-                             e->unit,
-                             e->rows,
-                             e->cols,
-                             e->tensor->type,
-                             e->matrix != NULL,
-                             e->tensor->file_offset,
-                             e->tensor->n_bytes};
+                                                e->unit,
+                                                e->rows,
+                                                e->cols,
+                                                e->tensor->type,
+                                                e->matrix != NULL,
+                                                e->tensor->file_offset,
+                                                e->tensor->n_bytes};
         packed_sum_add(&s, words, sizeof words);
     }
     return packed_sum_end(&s);

@@ -13,7 +13,8 @@
  *
  * packed_sum: pairs of words of 8 bytes go round-robin to eight lanes,
  * lane = rotl((lane ^ first) * M, 29) + second; at the end the lanes go into one word the same way,
- * without a second, after the number of bytes.  Each step is invertible, so any change of one word changes the sum.  It detects damage, not forgery.
+ * without a second, after the number of bytes.  Each step is invertible, so any change of one word
+ * changes the sum.  It detects damage, not forgery.
  *
  * Thread: any. */
 #ifndef INFERD_PACKED_H
