@@ -1,6 +1,6 @@
 /* bench_cold.c - a model's weights from the file into prepared pages, end to end, and its parts.
  *
- *     bench_cold [--threads N] [--rounds N] [--packed] MODEL.gguf
+ *     bench_cold [--threads N] [--rounds N] [--packed [--direct]] MODEL.gguf
  *
  *     copy     memcpy of as many bytes as the file's weights, by all threads
  *     into     the same part of the file read into memory, by all threads: nothing is prepared
@@ -11,8 +11,9 @@
  * (`inferd pack`), which is then read and not prepared.  Rates are 10^9 bytes read and written per
  * second: `cold` reads the file's bytes and writes those of the pages, and its share is of `copy`.
  * `÷ into` is the time of `cold` ÷ that of `into`.  Each round measures all in turn, so that other
- * processes affect all equally; figures are medians of rounds.  Files should be in the page cache:
- * `cold` of a packed file is read past it (docs/cpu.md). */
+ * processes affect all equally; figures are medians of rounds.  Files are in the page cache; with
+ * --direct the packed file is not: it leaves the cache before `cold`, and `into` reads past the
+ * cache, as the stage does then, in one thread. */
 #include <fcntl.h>
 #include <semaphore.h>
 #include <stdio.h>
@@ -30,6 +31,7 @@ enum {
     ROUNDS = 40,
     ROUNDS_MAX = 1000,
     INTO_BYTES = 1 << 20, // by one call
+    DIRECT_BYTES = 4 << 20,
     READ_BYTES = 96 << 10,
     BUDGET_US = 40000, // of a piece, as the engine's when nothing else runs
     SPARE_MIB = 128,   // beside the weights
@@ -44,7 +46,7 @@ typedef struct rig {
     model *m;
     bound_model *p;
     uint32_t *pages, n_pages;
-    int fd;
+    int fd, direct_fd;    // -1: none
     size_t n_bytes, part; // of the file; of one call
     unsigned char *from, *to;
     sem_t woken;
@@ -109,6 +111,7 @@ static void close_rig(rig *r) {
     model_close(r->m);
     backend_close(r->be);
     close(r->fd);
+    if (r->direct_fd >= 0) close(r->direct_fd);
     free(r->pages);
     free(r->from);
     free(r->to);
@@ -125,6 +128,13 @@ static void work(void *ctx, uint32_t i) {
         r->failed = true;
 }
 
+static void read_direct(rig *r) {
+    for (size_t at = 0; at < r->n_bytes; at += DIRECT_BYTES) {
+        size_t n = size_min(DIRECT_BYTES, r->n_bytes - at);
+        if (pread(r->direct_fd, r->to + at, n, (off_t)at) != (ssize_t)n) r->failed = true;
+    }
+}
+
 static void wake(void *ctx) {
     sem_post(ctx);
 }
@@ -133,7 +143,12 @@ static double measure(rig *r, how what) {
     inferd_err err = {0};
     r->how = what;
     r->part = what == READ ? READ_BYTES : INTO_BYTES;
+    if (what == COLD && r->direct_fd >= 0) posix_fadvise(r->fd, 0, 0, POSIX_FADV_DONTNEED);
     double began = now_s();
+    if (what == INTO && r->direct_fd >= 0) {
+        read_direct(r);
+        return now_s() - began;
+    }
     if (what != COLD) {
         be_parallel(r->be, (uint32_t)((r->n_bytes + r->part - 1) / r->part), work, r);
         return now_s() - began;
@@ -158,7 +173,7 @@ static int by_value(const void *a, const void *b) {
 int main(int argc, char **argv) {
     static double seconds[HOWS][ROUNDS_MAX];
     uint32_t n_threads = 0, n_rounds = ROUNDS;
-    bool is_packed = false;
+    bool is_packed = false, is_direct = false;
     const char *path = NULL;
     char packed[4096];
     rig r = {0};
@@ -169,15 +184,20 @@ int main(int argc, char **argv) {
             n_rounds = u32_min((uint32_t)strtoul(argv[++i], NULL, 10), ROUNDS_MAX);
         else if (strcmp(argv[i], "--packed") == 0)
             is_packed = true;
+        else if (strcmp(argv[i], "--direct") == 0)
+            is_direct = true;
         else
             path = argv[i];
     }
-    if (path == NULL || n_rounds == 0) {
-        fprintf(stderr, "usage: bench_cold [--threads N] [--rounds N] [--packed] MODEL.gguf\n");
+    if (path == NULL || n_rounds == 0 || (is_direct && !is_packed)) {
+        fprintf(stderr, "usage: bench_cold [--threads N] [--rounds N] [--packed [--direct]] "
+                        "MODEL.gguf\n");
         return 2;
     }
     snprintf(packed, sizeof packed, "%s.inferd-cpu-panels-1", path);
     open_rig(&r, path, is_packed ? packed : NULL, n_threads);
+    r.direct_fd = is_direct ? open(packed, O_RDONLY | O_CLOEXEC | O_DIRECT) : -1;
+    r.failed = is_direct && r.direct_fd < 0;
     for (uint32_t i = 0; i < n_rounds; i++)
         for (how h = 0; h < HOWS; h++) {
             nap();
