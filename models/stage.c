@@ -49,12 +49,13 @@ enum {
     AHEAD_PAGES = 32        // touched before they are read into
 };
 enum {
-    PIECE_US = 4000,            // length of a piece: the threads wait for each other at its end,
+    PIECE_US = 1000,            // length of a piece,
+    CACHED_US = 4000,           // CACHED, CHUNKS: the threads look at the clock themselves,
     PIECE_US_MIN = 100,         // less if the budget is less, but at least this
     PIECE_BYTES = 256000,       // of a piece before anything was measured
     CACHED_BYTES = 96 << 10,    // of a file at once by one thread: its nearest cache holds them
     CACHED_PARTS_MAX = 256,     // of so many bytes in one piece
-    CACHED_LATE = 2,            // times the planned time: then the rest is left for another piece
+    CACHED_LATE_US = 1000,      // after the planned time the rest is left for another piece
     CACHED_WAIT_US_MAX = 10000, // of all threads for data not in the page cache: then the reader
     MOVED_PAGES = 32            // into the window by one piece: 7 us each
 };
@@ -674,7 +675,7 @@ static size_t bytes_between(const stage *s, position from, position to) {
 static inferd_status cached_matrices(stage *s, uint64_t us, cached_piece *p, bool *there,
                                      inferd_err *err) {
     uint64_t began_ns = now_ns(), waited_us = 0;
-    uint64_t until_us = clock_now_us() + CACHED_LATE * us;
+    uint64_t until_us = clock_now_us() + us + size_min(us, CACHED_LATE_US);
     uint32_t n_done;
     if (p->n_parts == 0) return INFERD_OK;
     inferd_status st = cached_rows(s->from.be, s->cached_fd, s->parts, p->n_parts, s->buffers[0].p,
@@ -746,8 +747,8 @@ static inferd_status take_chunks(stage *s, uint64_t us, inferd_err *err) {
             return st;
         uint64_t began_ns = now_ns();
         cached_chunks(s->from.be, p, be_window_host(s->from.window), s->chunk, end,
-                      clock_now_us() + CACHED_LATE * us, &n_done, &there, &waited_us,
-                      &s->chunk_fail);
+                      clock_now_us() + us + size_min(us, CACHED_LATE_US), &n_done, &there,
+                      &waited_us, &s->chunk_fail);
         if (there && s->chunk_fail.status == INFERD_OK) {
             s->chunk += n_done;
             size_t n_now = packed_chunk_end(p, s->chunk - 1);
@@ -883,7 +884,9 @@ inferd_status stage_step(stage *s, uint64_t budget_us, bound_progress *out, infe
     *out = (bound_progress){.total = s->from.plan->file_bytes};
     do {
         uint64_t left_us = budget_us - passed_us;
-        uint64_t us = size_max(size_min(left_us, PIECE_US), PIECE_US_MIN);
+        bool is_cached = s->source == CACHED || s->source == CHUNKS;
+        uint64_t most_us = is_cached ? CACHED_US : PIECE_US;
+        uint64_t us = size_max(size_min(left_us, most_us), PIECE_US_MIN);
         outcome now;
         st = take_piece(s, us, &now, err);
         if (st == INFERD_OK && now == ALL_DONE) st = last_piece(s, &out->finished, err);
