@@ -8,7 +8,7 @@
 
 enum {
     GROW_US = 2000,      // between two looks at pages that the device is still making
-    PIECE_PERCENT = 30,  // of a typical step: a piece of loading between two steps; even when both
+    PIECE_PERCENT = 15,  // of a typical step: a piece of loading between two steps; even when both
                          // take longer than usual, a sequence waits for at most two steps
     LEFT_PERCENT = 10,   // the same, for work of a lower class than what runs
     BESIDE_PERCENT = 50, // the same, beside a step that the device computes asynchronously
