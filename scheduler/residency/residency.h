@@ -24,8 +24,8 @@
  *
  * Eviction happens only when pages are short, in this order:
  * - Cached keys and values.
- * - For waiting work: keys and values of running sequences of a lower class, as soon as no more than
- *   these is missing.  Until their pages are there, no sequence of a lower class takes any.
+ * - For waiting work: keys and values of running sequences of a lower class, as soon as no more
+ * than these is missing.  Until their pages are there, no sequence of a lower class takes any.
  * - Idle models, the lowest value first: weight * time to bring it back / (pages * expected time
  *   until it is wanted again, from its past pauses), times a factor of its class that halves while
  *   it is idle (worth.h).  A model is spared when the others free enough without it.
