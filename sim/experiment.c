@@ -13,7 +13,7 @@ enum {
     REFERENCE_PACE_MS = 25,
     REFERENCE_STEP_TOKENS = 512
 };
-#define CAPACITY_RATE 200.0 // per second, more than any preset serves
+#define CAPACITY_RATE 200.0 // per second, more than the device serves
 #define BASE_LOAD     0.5
 
 static const double QUANTILE_OF[QUANTILES] = {0.5, 0.95, 0.99};
@@ -32,7 +32,6 @@ const char *experiment_name(int kind) {
 
 void experiment_init(experiment *e, experiment_kind kind) {
     *e = (experiment){.kind = kind,
-                      .preset = sim_preset_find("h100-80"),
                       .shape = sim_shape_find("8b"),
                       .mix = WORKLOAD_MIX_M,
                       .lengths = LENGTHS_CONV,
@@ -42,8 +41,8 @@ void experiment_init(experiment *e, experiment_kind kind) {
                       .lambda = -1,
                       .rate_factor = 1,
                       .host_gb = -1,
-                      .world = {.verify_iterations = WORLD_VERIFY_ITERATIONS},
                       .attacks = ATTACK_ALL};
+    world_options_init(&e->world, &sim_h100);
 }
 
 void experiment_deinit(experiment *e) {
@@ -196,15 +195,9 @@ static inferd_status look_ahead(const workload_spec *load, workload_request **ou
     return st;
 }
 
-/* The daemon's limits on this device, and what the command line says of them. */
-static void fill_world(const experiment *e, const workload_spec *load, const sim_preset *preset,
-                       world_options *o) {
-    world_options daemon;
-    world_options_init(&daemon, preset);
+/* What the command line says of the daemon's limits. */
+static void fill_world(const experiment *e, const workload_spec *load, world_options *o) {
     *o = e->world;
-    o->preset = preset;
-    o->sched = daemon.sched;
-    o->residency = daemon.residency;
     o->n_models = load->n_models;
     o->n_tenants = load->kind == WORKLOAD_ADV   ? ADV_TENANTS
                    : load->kind == WORKLOAD_PRE ? PRE_MODELS
@@ -228,14 +221,15 @@ inferd_status experiment_run(const experiment *e, uint64_t seed, run_figures *ou
     world_options o;
     workload *offered = NULL;
     world *w = NULL;
-    sim_preset preset = *e->preset;
+    sim_preset preset = sim_h100;
     fill_load(e, &load, seed);
     *out = (run_figures){.offered_s = (double)load.duration_us / 1e6};
     if (e->host_gb >= 0) preset.host_bytes = (uint64_t)(e->host_gb * 1e9);
     world_model *models = make_models(e, &preset, load.n_models, err);
     if (models == NULL) return err->status;
     workload_request *future = NULL;
-    fill_world(e, &load, &preset, &o);
+    fill_world(e, &load, &o);
+    o.preset = &preset;
     o.models = models;
     inferd_status st = workload_create(&load, &offered, err);
     if (st == INFERD_OK && o.worth >= WORLD_WORTH_RATE)
@@ -290,8 +284,8 @@ static inferd_status measure_capacity(const experiment *one, double *out, inferd
     world_destroy(w);
     *out = (double)n / (CAPACITY_S - CAPACITY_WARMUP_S);
     return n > 0 ? INFERD_OK
-                 : inferd_fail(err, INFERD_EINVAL, "%s completes no request of %s",
-                               one->preset->name, one->shape->name);
+                 : inferd_fail(err, INFERD_EINVAL, "%s completes no request of %s", sim_h100.name,
+                               one->shape->name);
 }
 
 inferd_status experiment_dedicated(const experiment *e, figures *f, dedicated *out,
@@ -301,7 +295,8 @@ inferd_status experiment_dedicated(const experiment *e, figures *f, dedicated *o
     run_figures r;
     one.n_models = 1;
     one.mix = WORKLOAD_MIX_M;
-    one.world = (world_options){.verify_iterations = e->world.verify_iterations};
+    world_options_init(&one.world, &sim_h100);
+    one.world.verify_iterations = e->world.verify_iterations;
     one.model_shares = NULL;
     one.rate_factor = 1;
     one.pace_ms = REFERENCE_PACE_MS;
@@ -314,7 +309,7 @@ inferd_status experiment_dedicated(const experiment *e, figures *f, dedicated *o
     if (st != INFERD_OK) return st;
     if (r.all.attained.n_done == 0)
         return inferd_fail(err, INFERD_EINVAL, "no request in %g s at %g a second of %s on %s",
-                           one.seconds, one.lambda, e->shape->name, e->preset->name);
+                           one.seconds, one.lambda, e->shape->name, sim_h100.name);
     out->ttft_us = (uint64_t)r.all.ttft_us[P95];
     out->tpot_us = isnan(r.all.tpot_us[P95]) ? 0 : (uint64_t)r.all.tpot_us[P95];
     figures_note(f, "targets", "dedicated_ends_per_s", figures_number(out->capacity_per_s));
@@ -344,7 +339,7 @@ inferd_status experiment_targets(experiment *e, figures *f, const dedicated *bas
 /* ---- output ---- */
 
 static void note_constants(const experiment *e, figures *f) {
-    const sim_preset *p = e->preset;
+    const sim_preset *p = &sim_h100;
     const sim_shape *s = e->shape;
     sim_cost c = sim_cost_of(p, s);
     const struct {

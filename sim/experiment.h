@@ -35,7 +35,6 @@ const char *experiment_name(int kind);
 
 typedef struct experiment {
     experiment_kind kind;
-    const sim_preset *preset;
     const sim_shape *shape;         // of all models,
     const sim_shape *const *shapes; // [n_shapes] used in turn instead, when not NULL
     uint32_t n_shapes;

@@ -198,7 +198,7 @@ inferd_status experiment_mix(const experiment *e, figures *f, inferd_err *err) {
     if (st == INFERD_OK && e->load_percent > 0) st = find_rate(&one, f, err);
     if (st != INFERD_OK) return st;
     snprintf(f->title, sizeof f->title, "%s x %.3g, %u models on %s, %g s",
-             workload_kind_name(e->mix), one.rate_factor, experiment_n_models(e), e->preset->name,
+             workload_kind_name(e->mix), one.rate_factor, experiment_n_models(e), sim_h100.name,
              experiment_seconds(&one));
     figures_note(f, "results", "rate_factor", figures_number(one.rate_factor));
     if (e->mix == WORKLOAD_ADV) return run_adv(&one, f, err);

@@ -16,7 +16,7 @@ static const uint32_t TTFT_MS[] = {0, 500}; // 0: from the dedicated device
 static inferd_status run_cell(experiment *cell, figures *f, inferd_err *err) {
     char group[FIGURES_TEXT_BYTES], name[FIGURES_TEXT_BYTES];
     uint32_t models_max = cell->n_models > 0 ? cell->n_models : MODELS_MAX, n_99 = 0, n_90 = 0;
-    double host_gb = cell->host_gb >= 0 ? cell->host_gb : (double)cell->preset->host_bytes / 1e9;
+    double host_gb = cell->host_gb >= 0 ? cell->host_gb : (double)sim_h100.host_bytes / 1e9;
     int n = snprintf(group, sizeof group, "%g GB", host_gb);
     if (cell->lambda >= 0)
         n += snprintf(group + n, sizeof group - (size_t)n, ", %g/s", cell->lambda);
@@ -51,7 +51,7 @@ inferd_status experiment_models(const experiment *e, figures *f, inferd_err *err
     dedicated base = {0};
     inferd_status st = INFERD_OK;
     bool has_rate = e->mix == WORKLOAD_MIX_M && e->lambda < 0;
-    snprintf(f->title, sizeof f->title, "models on %s, %s, %g s", e->preset->name,
+    snprintf(f->title, sizeof f->title, "models on %s, %s, %g s", sim_h100.name,
              workload_kind_name(e->mix), e->seconds);
     if (e->slo_ttft_ms == 0 || e->slo_tpot_ms == 0) st = experiment_dedicated(e, f, &base, err);
     for (size_t h = 0; h < (e->host_gb < 0 ? INFERD_COUNT(HOST_GB) : 1); h++)

@@ -67,14 +67,6 @@ static inferd_status read_trace(experiment *e, const char *value, inferd_err *er
     return trace_read(&e->rows, value, err);
 }
 
-static inferd_status read_device(experiment *e, const char *value, inferd_err *err) {
-    e->preset = sim_preset_find(value);
-    if (e->preset == NULL)
-        return inferd_fail(err, INFERD_EINVAL, "expected %s", sim_preset_names());
-    e->shape = sim_shape_find(e->preset->model);
-    return INFERD_OK;
-}
-
 static inferd_status read_verify(experiment *e, const char *value, inferd_err *err) {
     (void)value, (void)err;
     e->world.verify_iterations = 1;
@@ -106,7 +98,6 @@ static const char *const MIXES[] = {"z", "m", "b", "g", "adv", "pre", "trace", N
 static const char *const LENGTHS[] = {"conv", "code", NULL};
 
 static const option_row OPTIONS[] = {
-    {"--device", "NAME", "h100-80 (default), h200-141, cpu-small", ALL, OTHER(read_device)},
     {"--models", "N", "how many; `models`: no more are tried (default 128)",
      ALL & ~(SHARES | EVICT), COUNT(n_models, 1, WORKLOAD_MODELS_MAX)},
     {"--mix", "NAME", "z, m (default), b, g, adv, pre, trace", MIXED, CHOICE(mix, MIXES)},

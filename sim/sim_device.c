@@ -14,77 +14,42 @@ enum {
 
 /* Where the constants come from:
  *
- *   h100-80, h200-141
- *     memory, bandwidth   data sheets (80 GB at 3.35 TB/s, 141 GB at 4.8 TB/s); a step that reads
- *                         weights is assumed to reach 80 % of them
- *     flops               400 TFLOP/s of bf16, half of the peak, assumed for long prompts; not
- *                         measured
- *     bus                 52 GB/s from pinned host memory over PCIe 5 x16
- *     disk                6 GB/s, one NVMe drive
- *     extent              32 pages of 2 MiB are mapped at once
- *     overhead, host      assumed: 0.15 ms of a captured graph, 30 us to plan and launch
- *     load_fix            assumed: 5 ms to map and to compute for the first time
- *   cpu-small
- *     2 cores with SmolLM2-135M as docs/cpu.md measured it: 3.0 ms for one stream, 0.36 ms for
- *     each row of a prompt, 0.17 us for each position attended; disk 1 GB/s and 0.5 GB/s of
- *     preparing are assumed
+ *   memory, bandwidth   data sheet (80 GB at 3.35 TB/s); a step that reads weights is assumed to
+ *                       reach 80 % of it
+ *   flops               400 TFLOP/s of bf16, half of the peak, assumed for long prompts; not
+ *                       measured
+ *   bus                 52 GB/s from pinned host memory over PCIe 5 x16
+ *   disk                6 GB/s, one NVMe drive
+ *   extent              32 pages of 2 MiB are mapped at once
+ *   overhead, host      assumed: 0.15 ms of a captured graph, 30 us to plan and launch
+ *   load_fix            assumed: 5 ms to map and to compute for the first time
  */
-
-/* Common to both: everything but their memory. */
-#define HOPPER                                                                                     \
-    .reserve_bytes = 2 * GB, .host_bytes = 1024 * GB, .page_bytes = 2 * MIB, .extent_pages = 32,   \
-    .depth = 2, .rows_default = 2048, .flops = 400e12, .bus_bytes_per_s = 52e9,                    \
-    .disk_bytes_per_s = 6e9, .overhead_us = 150, .host_us = 30, .load_fix_us = 5000, .model = "8b"
-
-static const sim_preset PRESETS[] = {
-    {.name = "h100-80",
-     .memory_bytes = 80 * GB,
-     .mem_bytes_per_s = 0.8 * 3.35e12,
-     .kv_bytes_per_s = 0.8 * 3.35e12,
-     HOPPER},
-    {.name = "h200-141",
-     .memory_bytes = 141 * GB,
-     .mem_bytes_per_s = 0.8 * 4.8e12,
-     .kv_bytes_per_s = 0.8 * 4.8e12,
-     HOPPER},
-    {.name = "cpu-small",
-     .memory_bytes = 4 * GB,
-     .reserve_bytes = 0,
-     .host_bytes = 1 * GB,
-     .page_bytes = 2 * MIB,
-     .extent_pages = 1,
-     .depth = 1,
-     .one_memory = true,
-     .rows_best = 128,
-     .mem_bytes_per_s = 35e9,
-     .kv_bytes_per_s = 140e9,
-     .flops = 0.78e12,
-     .disk_bytes_per_s = 1e9,
-     .prepare_bytes_per_s = 0.5e9,
-     .overhead_us = 100,
-     .host_us = 10,
-     .model = "135m"},
+const sim_preset sim_h100 = {
+    .name = "h100-80",
+    .memory_bytes = 80 * GB,
+    .reserve_bytes = 2 * GB,
+    .host_bytes = 1024 * GB,
+    .page_bytes = 2 * MIB,
+    .extent_pages = 32,
+    .depth = 2,
+    .rows_default = 2048,
+    .mem_bytes_per_s = 0.8 * 3.35e12,
+    .flops = 400e12,
+    .bus_bytes_per_s = 52e9,
+    .disk_bytes_per_s = 6e9,
+    .overhead_us = 150,
+    .host_us = 30,
+    .load_fix_us = 5000,
 };
 
-/* Shapes as published: SmolLM2-135M in Q4_1; models of 1 to 14 billion parameters in bf16, among
- * them Llama 3.2 1B and Llama 3.1 8B. */
+/* Shapes as published: models of 1 to 14 billion parameters in bf16, among them Llama 3.2 1B and
+ * Llama 3.1 8B. */
 static const sim_shape SHAPES[] = {
-    {"135m", 89000000, 134515008, 30, 9, 3, 64, 576, 49152, 8192, 2},
     {"1b", 2471645608, 1235814400, 16, 32, 8, 64, 2048, 128256, 131072, 2},
     {"3b", 6425499648, 3212749824, 28, 24, 8, 128, 3072, 128256, 131072, 2},
     {"8b", 16060522496, 8030261248, 32, 32, 8, 128, 4096, 128256, 131072, 2},
     {"14b", 29540067328, 14770033664, 48, 40, 8, 128, 5120, 152064, 32768, 2},
 };
-
-const sim_preset *sim_preset_find(const char *name) {
-    for (size_t i = 0; i < INFERD_COUNT(PRESETS); i++)
-        if (strcmp(PRESETS[i].name, name) == 0) return &PRESETS[i];
-    return NULL;
-}
-
-const char *sim_preset_names(void) {
-    return "h100-80, h200-141, cpu-small";
-}
 
 const sim_shape *sim_shape_find(const char *name) {
     for (size_t i = 0; i < INFERD_COUNT(SHAPES); i++)
@@ -103,7 +68,7 @@ sim_cost sim_cost_of(const sim_preset *p, const sim_shape *s) {
             (uint64_t)(p->overhead_us * 1e3 + (double)s->weight_bytes / p->mem_bytes_per_s * 1e9),
         .row_ns = (uint64_t)(2.0 * (double)s->n_params / p->flops * 1e9),
         .draw_ns = (uint64_t)(2.0 * s->n_vocab * s->dim / p->flops * 1e9),
-        .kept_ps = (uint64_t)(kv_bytes / p->kv_bytes_per_s * 1e12),
+        .kept_ps = (uint64_t)(kv_bytes / p->mem_bytes_per_s * 1e12),
         .attended_ps = (uint64_t)(attention / p->flops * 1e12),
     };
 }
@@ -161,7 +126,7 @@ static uint64_t transfer_us(uint64_t n_bytes, double bytes_per_s) {
 }
 
 uint64_t sim_load_us(const sim_preset *p, uint64_t weight_bytes) {
-    return p->one_memory ? 0 : p->load_fix_us + transfer_us(weight_bytes, p->bus_bytes_per_s);
+    return p->load_fix_us + transfer_us(weight_bytes, p->bus_bytes_per_s);
 }
 
 uint32_t sim_weight_pages(const sim_preset *p, uint64_t weight_bytes) {
@@ -189,15 +154,12 @@ static inferd_status sim_open(void *self, device_about *out, inferd_err *err) {
     if (n_pages > INT32_MAX || n_host > INT32_MAX)
         return inferd_fail(err, INFERD_EINVAL, "%llu pages are too many",
                            (unsigned long long)(n_pages + n_host));
-    uint32_t n_all = (uint32_t)(p->one_memory ? n_pages + n_host : n_pages);
-    *out = (device_about){.n_pages = n_all,
-                          .n_ready = n_all,
+    *out = (device_about){.n_pages = (uint32_t)n_pages,
+                          .n_ready = (uint32_t)n_pages,
                           .n_host_pages = (uint32_t)n_host,
-                          .one_memory = p->one_memory,
                           .page_bytes = p->page_bytes,
                           .extent_pages = p->extent_pages,
                           .depth = p->depth,
-                          .rows_best = p->rows_best,
                           .rows_default = p->rows_default};
     snprintf(out->name, sizeof out->name, "simulated %s", p->name);
     return INFERD_OK;
@@ -239,56 +201,42 @@ static void sim_detach(void *self, uint32_t idx) {
 static inferd_status sim_stage_begin(void *self, uint32_t idx, const uint32_t *pages,
                                      void (*wake)(void *), void *wake_ctx, inferd_err *err) {
     sim_device *d = self;
-    const sim_preset *p = &d->preset;
     sim_slot *s = &d->slots[idx];
     (void)err;
     INFERD_CHECK(s->attached && !s->staging && !s->warm && !s->hot);
-    double bytes_per_s = p->disk_bytes_per_s;
-    if (p->one_memory && p->prepare_bytes_per_s < bytes_per_s) bytes_per_s = p->prepare_bytes_per_s;
-    *s = (sim_slot){.attached = true, .staging = true, .begun_us = d->clock_us};
-    s->copy = !p->one_memory && pages == NULL; // else its pieces go on to the device
-    s->total_us = transfer_us(d->models[idx].weight_bytes, bytes_per_s);
+    *s = (sim_slot){.attached = true,
+                    .staging = true,
+                    .copy = pages == NULL, // else its pieces go on to the device
+                    .begun_us = d->clock_us,
+                    .total_us =
+                        transfer_us(d->models[idx].weight_bytes, d->preset.disk_bytes_per_s)};
     d->wake = wake;
     d->wake_ctx = wake_ctx;
     return INFERD_OK;
 }
 
-/* A copy proceeds without the thread: `done_us` follows the clock. */
-static void follow_clock(const sim_device *d, sim_slot *s) {
-    if (d->clock_us <= s->begun_us) return;
-    s->done_us = u64_min(d->clock_us - s->begun_us, s->total_us);
-}
-
-static void tell(const sim_device *d, uint32_t idx, device_progress *out) {
+/* A copy proceeds without the thread. */
+static bool tell(const sim_device *d, uint32_t idx, device_progress *out) {
     const sim_slot *s = &d->slots[idx];
     uint64_t total = d->models[idx].weight_bytes;
-    bool finished = s->done_us >= s->total_us;
-    double part = finished ? 1 : (double)s->done_us / (double)s->total_us;
+    uint64_t done_us = u64_min(u64_less(d->clock_us, s->begun_us), s->total_us);
+    bool finished = done_us == s->total_us;
+    double part = finished ? 1 : (double)done_us / (double)s->total_us;
     *out = (device_progress){
         .done = (uint64_t)((double)total * part), .total = total, .finished = finished};
+    return finished;
 }
 
 static inferd_status sim_stage_step(void *self, uint32_t idx, uint64_t budget_us,
                                     device_progress *out, inferd_err *err) {
     sim_device *d = self;
     sim_slot *s = &d->slots[idx];
-    (void)err;
+    (void)budget_us, (void)err;
     INFERD_CHECK(s->staging);
-    uint64_t spent_us = 0;
-    if (d->preset.one_memory) { // the stage does not advance while steps run
-        spent_us = u64_min(budget_us, s->total_us - s->done_us);
-        s->done_us += spent_us;
-        d->clock_us += spent_us;
-    } else {
-        follow_clock(d, s);
-    }
-    tell(d, idx, out);
-    out->device_us = spent_us;
-    out->waiting = !out->finished && !d->preset.one_memory;
+    s->warm = tell(d, idx, out);
+    s->staging = out->waiting = !s->warm;
     d->waiting = out->waiting ? idx : UINT32_MAX;
     d->look_us = u64_min(d->clock_us + s->total_us / STAGE_PARTS + 1, s->begun_us + s->total_us);
-    s->staging = !out->finished;
-    s->warm = out->finished;
     return INFERD_OK;
 }
 
@@ -298,7 +246,22 @@ static void sim_unstage(void *self, uint32_t idx) {
     d->slots[idx] = (sim_slot){.attached = true};
 }
 
-/* ---- host memory -> device ---- */
+/* ---- host memory -> device, and back, on one bus ---- */
+
+static void begin_copy(sim_device *d, sim_slot *s, uint64_t us) {
+    s->begun_us = u64_max(d->clock_us, d->copy_us);
+    s->total_us = us;
+    d->copy_us = s->begun_us + us;
+    d->copied_us += us;
+}
+
+/* With nothing to compute, the thread polls. */
+static bool step_copy(sim_device *d, uint32_t idx, uint64_t budget_us, device_progress *out) {
+    uint64_t end_us = d->slots[idx].begun_us + d->slots[idx].total_us;
+    if (d->n_launched == 0 && budget_us > 0 && d->clock_us < end_us)
+        d->clock_us = u64_min(end_us, d->clock_us + LOAD_POLL_US);
+    return tell(d, idx, out);
+}
 
 static inferd_status sim_load_begin(void *self, uint32_t idx, const uint32_t *pages,
                                     inferd_err *err) {
@@ -307,41 +270,25 @@ static inferd_status sim_load_begin(void *self, uint32_t idx, const uint32_t *pa
     (void)pages, (void)err;
     INFERD_CHECK(s->warm && !s->hot);
     s->loading = true;
-    s->begun_us = u64_max(d->clock_us, d->copy_us);
-    s->total_us = s->copy || d->preset.one_memory
-                      ? sim_load_us(&d->preset, d->models[idx].weight_bytes)
-                      : d->preset.load_fix_us;
-    s->done_us = 0;
-    d->copy_us = s->begun_us + s->total_us;
-    d->copied_us += s->total_us;
+    begin_copy(d, s,
+               s->copy ? sim_load_us(&d->preset, d->models[idx].weight_bytes)
+                       : d->preset.load_fix_us);
     return INFERD_OK;
-}
-
-/* With nothing to compute, the thread polls. */
-static void wait_for_copy(sim_device *d, sim_slot *s, uint64_t budget_us) {
-    uint64_t end_us = s->begun_us + s->total_us;
-    if (d->n_launched == 0 && budget_us > 0 && d->clock_us < end_us)
-        d->clock_us = u64_min(end_us, d->clock_us + LOAD_POLL_US);
-    follow_clock(d, s);
 }
 
 static inferd_status sim_load_step(void *self, uint32_t idx, uint64_t budget_us,
                                    device_progress *out, inferd_err *err) {
     sim_device *d = self;
-    sim_slot *s = &d->slots[idx];
     (void)err;
-    INFERD_CHECK(s->loading);
-    wait_for_copy(d, s, budget_us);
-    tell(d, idx, out);
-    s->loading = !out->finished;
-    s->hot = out->finished;
+    INFERD_CHECK(d->slots[idx].loading);
+    d->slots[idx].hot = step_copy(d, idx, budget_us, out);
+    d->slots[idx].loading = !d->slots[idx].hot;
     return INFERD_OK;
 }
 
 static void sim_unload(void *self, uint32_t idx) {
     sim_device *d = self;
-    INFERD_CHECK(d->slots[idx].hot || d->slots[idx].loading);
-    INFERD_CHECK(d->slots[idx].copy || d->preset.one_memory);
+    INFERD_CHECK((d->slots[idx].hot || d->slots[idx].loading) && d->slots[idx].copy);
     d->slots[idx].hot = d->slots[idx].loading = false;
 }
 
@@ -351,46 +298,31 @@ static void sim_drop_copy(void *self, uint32_t idx) {
     d->slots[idx].copy = false;
 }
 
-/* Device -> host, on the bus that loads use. */
 static inferd_status sim_save_begin(void *self, uint32_t idx, inferd_err *err) {
     sim_device *d = self;
-    sim_slot *s = &d->slots[idx];
     (void)err;
-    INFERD_CHECK(s->hot && !s->copy);
-    s->begun_us = u64_max(d->clock_us, d->copy_us);
-    s->total_us = transfer_us(d->models[idx].weight_bytes, d->preset.bus_bytes_per_s);
-    s->done_us = 0;
-    d->copy_us = s->begun_us + s->total_us;
-    d->copied_us += s->total_us;
+    INFERD_CHECK(d->slots[idx].hot && !d->slots[idx].copy);
+    begin_copy(d, &d->slots[idx],
+               transfer_us(d->models[idx].weight_bytes, d->preset.bus_bytes_per_s));
     return INFERD_OK;
 }
 
 static inferd_status sim_save_step(void *self, uint32_t idx, uint64_t budget_us,
                                    device_progress *out, inferd_err *err) {
     sim_device *d = self;
-    sim_slot *s = &d->slots[idx];
     (void)err;
-    wait_for_copy(d, s, budget_us);
-    tell(d, idx, out);
-    s->copy = out->finished;
+    d->slots[idx].copy = step_copy(d, idx, budget_us, out);
     return INFERD_OK;
 }
 
-/* ---- keys and values to the host and back ---- */
-
-/* In order with steps: copies wait for them.  Where there is one memory the thread copies. */
+/* In order with steps: copies of keys and values wait for them. */
 static void sim_move_kv(void *self, uint32_t idx, uint32_t n, const int32_t *from,
                         const int32_t *to, bool to_host) {
     sim_device *d = self;
-    const sim_preset *p = &d->preset;
     (void)from, (void)to, (void)to_host;
     uint64_t n_bytes = (uint64_t)n * d->models[idx].kv.slot_bytes;
-    if (p->one_memory) {
-        d->clock_us += transfer_us(2 * n_bytes, p->mem_bytes_per_s); // read and written
-        return;
-    }
     uint64_t begin_us = u64_max(u64_max(d->clock_us, d->free_us), d->copy_us);
-    d->free_us = d->copy_us = begin_us + transfer_us(n_bytes, p->bus_bytes_per_s);
+    d->free_us = d->copy_us = begin_us + transfer_us(n_bytes, d->preset.bus_bytes_per_s);
 }
 
 /* ---- steps ---- */

@@ -5,15 +5,13 @@
  *
  *     step     overhead + weights / mem_bytes_per_s
  *              + rows * 2 * params / flops
- *              + positions kept by its sequences * kv_bytes / kv_bytes_per_s
+ *              + positions kept by its sequences * kv_bytes / mem_bytes_per_s
  *              + positions attended by its rows * attention flops / flops
  *              + draws * head flops / flops
  *
- * Memory apart (a GPU): a stage reads at the disk's bandwidth and costs the device nothing; a load
- * goes over the bus on one copy engine, beside steps, and is finished when the clock has passed its
- * end.  Steps are computed one behind the other; launch returns at once.
- *
- * One memory (a CPU): a stage is the processor's work (prepare_bytes_per_s), a load takes no time.
+ * A GPU, with memory of its own: a stage reads at the disk's bandwidth and costs the device
+ * nothing; a load goes over the bus on one copy engine, beside steps, and is finished when the
+ * clock has passed its end.  Steps are computed one behind the other; launch returns at once.
  *
  * Everything is integers: nanoseconds and picoseconds are derived once, from constants in doubles.
  * Thread: that of the world. */
@@ -24,21 +22,20 @@
 
 enum { SIM_TOKEN = 1, SIM_VOCAB = 1 << 15, SIM_BLOCK_TOKENS = 16, SIM_LAUNCHED_MAX = 2 };
 
-/* A kind of device; the constants and their sources are in sim_device.c. */
+/* A kind of device. */
 typedef struct sim_preset {
     const char *name;
     uint64_t memory_bytes, reserve_bytes, host_bytes; // host: for warm weights
     uint64_t page_bytes;
-    uint32_t extent_pages, depth, rows_best, rows_default;
-    bool one_memory;
-    double mem_bytes_per_s, kv_bytes_per_s, flops; // as reached by a step
-    double bus_bytes_per_s, disk_bytes_per_s, prepare_bytes_per_s;
-    uint32_t overhead_us;        // of each step on the device
-    uint32_t host_us;            // of the thread, to plan and launch a step
-    uint32_t load_fix_us;        // constant part of each load
-    const char *model;           // default sim_shape of experiments
-    uint32_t limits_running_max; // configured running_max there; 0: the daemon's default
+    uint32_t extent_pages, depth, rows_default;
+    double mem_bytes_per_s, flops; // as reached by a step
+    double bus_bytes_per_s, disk_bytes_per_s;
+    uint32_t overhead_us; // of each step on the device
+    uint32_t host_us;     // of the thread, to plan and launch a step
+    uint32_t load_fix_us; // constant part of each load
 } sim_preset;
+
+extern const sim_preset sim_h100; // the constants and their sources are in sim_device.c
 
 /* A model as numbers. */
 typedef struct sim_shape {
@@ -63,8 +60,8 @@ typedef struct sim_model {
 
 typedef struct sim_slot {
     bool attached, staging, warm, loading, hot;
-    bool copy;                            // memory apart: in host memory
-    uint64_t begun_us, total_us, done_us; // of the stage, load or save under way
+    bool copy;                   // in host memory
+    uint64_t begun_us, total_us; // of the stage, load or save under way
 } sim_slot;
 
 typedef struct sim_device {
@@ -92,9 +89,7 @@ typedef struct sim_device {
     void *on_step_ctx;
 } sim_device;
 
-const sim_preset *sim_preset_find(const char *name); // NULL: there is none
-const char *sim_preset_names(void);                  // "a, b, c"
-const sim_shape *sim_shape_find(const char *name);
+const sim_shape *sim_shape_find(const char *name); // NULL: there is none
 sim_cost sim_cost_of(const sim_preset *p, const sim_shape *s);
 /* The model's costs and sizes there.  EINVAL: a block of its keys and values exceeds a page. */
 inferd_status sim_model_of(const sim_preset *p, const sim_shape *s, sim_model *out,

@@ -11,14 +11,10 @@
 
 enum { WARM_TOKENS = 3 }; // prompts use no ids below this: SIM_TOKEN and its neighbours
 
-/* Defaults of the daemon's configuration (server/config/config_tables.c); the rest are the engine's
- * own. test_sim_world compares all of them with a configuration. */
-static const engine_limits CONFIGURED = {.urgent_percent = 5};
-
 void world_options_init(world_options *o, const sim_preset *preset) {
-    engine_limits l = CONFIGURED;
-    l.running_max = preset->limits_running_max;
-    l = limits_fill(&l);
+    /* Defaults of the daemon's configuration (server/config/config_tables.c); the rest are the
+     * engine's own.  test_sim_world compares all of them with a configuration. */
+    engine_limits l = limits_fill(&(engine_limits){.urgent_percent = 5});
     *o = (world_options){.preset = preset,
                          .verify_iterations = WORLD_VERIFY_ITERATIONS,
                          .sched = limits_of_sched(&l),
@@ -225,16 +221,12 @@ inferd_status world_create(const world_options *options, world **out, inferd_err
     world *w = calloc(1, sizeof *w);
     if (w == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a world");
     w->options = *options;
-    world_model *models = malloc(options->n_models * sizeof *models);
-    w->options.models = models;
     w->sims = malloc(options->n_models * sizeof *w->sims);
-    if (models == NULL || w->sims == NULL) {
-        world_destroy(w);
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for %u models", options->n_models);
-    }
-    memcpy(models, options->models, options->n_models * sizeof *models);
-    for (uint32_t i = 0; i < options->n_models; i++) w->sims[i] = models[i].sim;
-    inferd_status st = set_queue_slots(w, err);
+    inferd_status st = w->sims != NULL ? set_queue_slots(w, err)
+                                       : inferd_fail(err, INFERD_ENOMEM, "no memory for %u models",
+                                                     options->n_models);
+    for (uint32_t i = 0; st == INFERD_OK && i < options->n_models; i++)
+        w->sims[i] = options->models[i].sim;
     if (st == INFERD_OK) st = open_core(w, err);
     if (st != INFERD_OK) {
         world_destroy(w);
@@ -253,7 +245,6 @@ void world_destroy(world *w) {
     free(w->records);
     free(w->retries);
     free(w->ends_us);
-    free((world_model *)(uintptr_t)w->options.models);
     free(w->sims);
     queue_slots_deinit(&w->queue_slots);
     free(w);

@@ -47,9 +47,9 @@ typedef struct world_model {
 
 typedef struct world_options {
     const sim_preset *preset;
-    const world_model *models; // [n_models] borrowed
+    const world_model *models; // [n_models] borrowed until world_create returns
     uint32_t n_models;
-    const tenant_policy *tenants; // [n_tenants] borrowed; NULL: no tenant has a guarantee
+    const tenant_policy *tenants; // the same, [n_tenants]; NULL: no tenant has a guarantee
     uint32_t n_tenants;           // 0: as one; `watched` needs the true number
     bool watched;                 // with a watch.h
     sched_limits sched;           // depth is the device's own

@@ -76,7 +76,7 @@ static void what_is_said_is_taken(void) {
     inferd_err err;
     EXPECT_EQ(read_line(&e, EXPERIMENT_MIX,
                         "--mix g --lambda 8 --models 4 --seconds 0.5 --seed0 9 --slo-ttft-ms 25 "
-                        "--device h200-141 --verify --json /dev/null",
+                        "--verify --json /dev/null",
                         &err),
               INFERD_OK);
     EXPECT_STR(err.text, "");
@@ -86,12 +86,11 @@ static void what_is_said_is_taken(void) {
     EXPECT_NEAR(e.seconds, 0.5, 0);
     EXPECT_EQ(e.seed0, 9);
     EXPECT_EQ(e.slo_ttft_ms, 25);
-    EXPECT_STR(e.preset->name, "h200-141");
     EXPECT_EQ(e.world.verify_iterations, 1);
     EXPECT(e.shape != NULL);
     EXPECT_STR(e.json_path, "/dev/null");
     EXPECT_STR(e.line, "inferd-sim mix --mix g --lambda 8 --models 4 --seconds 0.5 --seed0 9 "
-                       "--slo-ttft-ms 25 --device h200-141 --verify");
+                       "--slo-ttft-ms 25 --verify");
     experiment_deinit(&e);
     EXPECT_EQ(read_line(&e, EXPERIMENT_MIX, "", &err), INFERD_OK);
     EXPECT_EQ(e.world.verify_iterations, WORLD_VERIFY_ITERATIONS);
@@ -103,7 +102,7 @@ static void what_cannot_be_is_refused(void) {
         const char *line, *problem;
     } ROWS[] = {
         {"--lengths x", "--lengths is \"x\": expected conv (default), code"},
-        {"--device x", "--device is \"x\": expected h100-80, h200-141, cpu-small"},
+        {"--device x", "there is no option --device"},
         {"--seed0 -1", "--seed0 is \"-1\": expected a whole number from 0 to 4294967295"},
         {"--sceonds 1", "there is no option --sceonds"},
         {"--requests 1", "there is no option --requests"},
@@ -228,8 +227,7 @@ static void json_says_what_was_simulated(void) {
 /* Without an option each of the three has several values. */
 static void models_are_a_table(void) {
     open_folder();
-    json_t *json = run_to_json(EXPERIMENT_MODELS,
-                               "--device cpu-small --seconds 30 --models 1 --slo-tpot-ms 60");
+    json_t *json = run_to_json(EXPERIMENT_MODELS, "--seconds 30 --models 1 --slo-tpot-ms 60");
     static const char *const HOSTS[] = {"64 GB", "128 GB", "1024 GB"};
     static const char *const RATES[] = {"0.037/s", "0.1/s"};
     for (size_t i = 0; i < 6; i++) {

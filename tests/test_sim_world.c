@@ -23,7 +23,6 @@ static sim_preset small_preset(void) {
                         .extent_pages = 1,
                         .depth = 1,
                         .mem_bytes_per_s = 1e12,
-                        .kv_bytes_per_s = 1e12,
                         .flops = 1e12,
                         .bus_bytes_per_s = 1000.0 * (1 << 20),
                         .disk_bytes_per_s = 100.0 * (1 << 20)};
@@ -205,7 +204,7 @@ static void run_mix(uint64_t seed, world **out) {
     workload_spec spec;
     workload *load;
     inferd_err err = {0};
-    const sim_preset *p = sim_preset_find("h100-80");
+    const sim_preset *p = &sim_h100;
     EXPECT_EQ(sim_model_of(p, sim_shape_find("8b"), &sim, &err), INFERD_OK);
     for (int i = 0; i < 6; i++) models[i] = (world_model){.sim = sim, .policy = world_policy()};
     world_options_init(&o, p);
@@ -360,8 +359,7 @@ static void defaults_are_those_of_the_daemon(void) {
     EXPECT_EQ(o.sched.running_max, s.running_max);
     EXPECT_EQ(o.sched.step_tokens_max, s.step_tokens_max);
     EXPECT_EQ(o.sched.step_tokens_by_device, s.step_tokens_by_device);
-    EXPECT_EQ(sim_preset_find("h100-80")->rows_default, STEP_TOKENS_DEFAULT_MAX);
-    EXPECT_EQ(sim_preset_find("cpu-small")->rows_default, 0);
+    EXPECT_EQ(sim_h100.rows_default, STEP_TOKENS_DEFAULT_MAX);
     EXPECT_EQ(o.sched.logits_max, s.logits_max);
     EXPECT_EQ(o.sched.queue_len_max, s.queue_len_max);
     EXPECT_EQ(o.sched.draft_tokens, s.draft_tokens);
@@ -485,7 +483,7 @@ static void nothing_is_due_while_weights_come(void) {
 }
 
 static void constants_are_those_of_the_table(void) {
-    const sim_preset *p = sim_preset_find("h100-80");
+    const sim_preset *p = &sim_h100;
     const sim_shape *s = sim_shape_find("8b");
     sim_cost c = sim_cost_of(p, s);
     sim_model m;
@@ -497,7 +495,7 @@ static void constants_are_those_of_the_table(void) {
     EXPECT_EQ(m.kv.slot_bytes, 2 << 20); // 16 tokens of all layers are a page
     EXPECT_EQ(m.kv.n_groups, 1);
     EXPECT_EQ(sim_weight_pages(p, s->weight_bytes) % p->extent_pages, 0);
-    EXPECT(sim_preset_find("h100") == NULL && sim_shape_find("8") == NULL);
+    EXPECT(sim_shape_find("8") == NULL);
 }
 
 static void worlds_in_which_everything_happens_are_sound(void) {
