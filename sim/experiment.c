@@ -177,24 +177,6 @@ static inferd_status add_watched(world *w, run_figures *out, inferd_err *err) {
     return st;
 }
 
-/* Draws the same workload once more; the caller frees it. */
-static inferd_status look_ahead(const workload_spec *load, workload_request **out, size_t *out_n,
-                                inferd_err *err) {
-    size_t capacity = 0;
-    workload_request r;
-    workload *w = NULL;
-    inferd_status st = workload_create(load, &w, err);
-    while (st == INFERD_OK && workload_next(w, &r)) {
-        workload_request *grown = array_grow(*out, *out_n, &capacity, sizeof *grown);
-        if (grown == NULL) st = inferd_fail(err, INFERD_ENOMEM, "no memory for the arrivals");
-        if (grown == NULL) break;
-        *out = grown;
-        grown[(*out_n)++] = r;
-    }
-    workload_destroy(w);
-    return st;
-}
-
 /* What the command line says of the daemon's limits. */
 static void fill_world(const experiment *e, const workload_spec *load, world_options *o) {
     *o = e->world;
@@ -227,14 +209,10 @@ inferd_status experiment_run(const experiment *e, uint64_t seed, run_figures *ou
     if (e->host_gb >= 0) preset.host_bytes = (uint64_t)(e->host_gb * 1e9);
     world_model *models = make_models(e, &preset, load.n_models, err);
     if (models == NULL) return err->status;
-    workload_request *future = NULL;
     fill_world(e, &load, &o);
     o.preset = &preset;
     o.models = models;
     inferd_status st = workload_create(&load, &offered, err);
-    if (st == INFERD_OK && o.worth >= WORLD_WORTH_RATE)
-        st = look_ahead(&load, &future, &o.n_future, err);
-    o.future = future;
     if (st == INFERD_OK) st = world_create(&o, &w, err);
     if (st == INFERD_OK) st = world_run(w, offered, err);
     if (st == INFERD_OK) st = experiment_requests(w, SIM_ALL, SIM_ALL, &out->all, err);
@@ -244,7 +222,6 @@ inferd_status experiment_run(const experiment *e, uint64_t seed, run_figures *ou
         out->seconds = (double)(w->end_us - w->begin_us) / 1e6;
     }
     workload_destroy(offered);
-    free(future);
     free(models);
     if (st == INFERD_OK && out_world != NULL)
         *out_world = w;

@@ -69,7 +69,7 @@ static inferd_status find_rate(experiment *e, figures *f, inferd_err *err) {
 /* Device seconds of one model, or of one tenant, while requests arrived. */
 static void set_part(figures *f, const char *group, uint32_t seed_idx, const watch *of,
                      const char *what, uint32_t idx) {
-    char had[FIGURES_TEXT_BYTES], due[FIGURES_TEXT_BYTES];
+    char had_name[FIGURES_TEXT_BYTES], due_name[FIGURES_TEXT_BYTES];
     double had_s = 0, due_s = 0;
     for (uint32_t i = 0; i < of->n_flows; i++) {
         uint32_t of_flow = *what == 'm' ? i % of->n_models : i / of->n_models;
@@ -77,9 +77,9 @@ static void set_part(figures *f, const char *group, uint32_t seed_idx, const wat
         had_s += of->flows[i].used_us / 1e6;
         due_s += of->flows[i].due_us / 1e6;
     }
-    snprintf(had, sizeof had, "%s %u, had", what, idx);
-    snprintf(due, sizeof due, "%s %u, due", what, idx);
-    const figure_row rows[] = {{had, "device s", 2, had_s}, {due, "device s", 2, due_s}};
+    snprintf(had_name, sizeof had_name, "%s %u, had", what, idx);
+    snprintf(due_name, sizeof due_name, "%s %u, due", what, idx);
+    const figure_row rows[] = {{had_name, "device s", 2, had_s}, {due_name, "device s", 2, due_s}};
     figures_set(f, group, seed_idx, rows, INFERD_COUNT(rows));
 }
 

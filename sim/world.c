@@ -50,10 +50,10 @@ static uint64_t worth_by_idle_time(void *ctx, const residency *r, uint32_t idx, 
 
 /* Where arrivals are memoryless, the rate alone counts, however long a model was idle. */
 static uint64_t worth_by_rate(void *ctx, const residency *r, uint32_t idx, uint64_t now_us) {
-    const world_options *o = &((world *)ctx)->options;
+    const world *w = ctx;
     uint64_t n = 0;
     (void)r, (void)now_us;
-    for (size_t i = 0; i < o->n_future; i++) n += o->future[i].model_idx == idx;
+    for (size_t i = 0; i < w->n_records; i++) n += w->records[i].model_idx == idx;
     return n;
 }
 
@@ -61,12 +61,13 @@ static uint64_t worth_by_rate(void *ctx, const residency *r, uint32_t idx, uint6
  * model needed last goes first. */
 static uint64_t worth_by_next_use(void *ctx, const residency *r, uint32_t idx, uint64_t now_us) {
     world *w = ctx;
-    const workload_request *all = w->options.future;
+    const world_record *all = w->records;
     uint64_t at_us = u64_less(now_us, w->begin_us);
-    size_t *next = &w->next_arrival[idx], end = w->options.n_future;
+    size_t *next = &w->next_arrival[idx], end = w->n_records;
     (void)r;
-    while (*next < end && (all[*next].model_idx != idx || all[*next].arrival_us < at_us)) (*next)++;
-    return *next < end ? UINT64_MAX - (all[*next].arrival_us - at_us) : 0;
+    while (*next < end && (all[*next].model_idx != idx || all[*next].stats.arrival_us < at_us))
+        (*next)++;
+    return *next < end ? UINT64_MAX - (all[*next].stats.arrival_us - at_us) : 0;
 }
 
 static inferd_status set_worth(world *w, inferd_err *err) {
@@ -243,7 +244,7 @@ void world_destroy(world *w) {
     free(w->next_arrival);
     watch_destroy(w->watch);
     free(w->records);
-    free(w->retries);
+    dues_deinit(&w->retries);
     free(w->ends_us);
     free(w->sims);
     queue_slots_deinit(&w->queue_slots);
@@ -253,73 +254,68 @@ void world_destroy(world *w) {
 /* ---- arrivals ---- */
 
 /* A linear generator is enough: the ids of two prompts only have to differ. */
-static tok_id *make_prompt(const workload_request *r) {
-    tok_id *ids = malloc((size_t)r->n_prompt * sizeof *ids);
-    uint64_t own = r->idx + 1;
-    for (uint32_t i = 0; ids != NULL && i < r->n_prompt; i++) {
-        own = own * 6364136223846793005u + 1442695040888963407u;
-        ids[i] = (tok_id)(WARM_TOKENS + ((own >> 32) * (SIM_VOCAB - WARM_TOKENS) >> 32));
+static tok_id *make_prompt(uint64_t id, uint32_t n) {
+    tok_id *ids = malloc((size_t)n * sizeof *ids);
+    for (uint32_t i = 0; ids != NULL && i < n; i++) {
+        id = id * 6364136223846793005u + 1442695040888963407u;
+        ids[i] = (tok_id)(WARM_TOKENS + ((id >> 32) * (SIM_VOCAB - WARM_TOKENS) >> 32));
     }
     return ids;
 }
 
-static gen_request *make_request(const world *w, const workload_request *r) {
+static gen_request *make_request(const world *w, const world_record *r) {
     gen_request *q = calloc(1, sizeof *q);
+    uint64_t id = (uint64_t)(r - w->records) + 1;
     if (q == NULL) return NULL;
-    *q = (gen_request){.id = r->idx + 1,
+    *q = (gen_request){.id = id,
                        .model_idx = r->model_idx,
                        .tenant_idx = r->tenant_idx,
                        .prio = (gen_class)r->prio,
-                       .n_prompt = r->n_prompt,
-                       .max_tokens = r->n_output,
+                       .prompt = make_prompt(id, r->stats.n_prompt),
+                       .n_prompt = r->stats.n_prompt,
+                       .max_tokens = r->stats.n_output,
                        .ignore_eos = true,
                        .n_logprobs = -1,
                        .n_prompt_logprobs = -1,
                        .cache_scope = {r->tenant_idx, 0},
                        .no_cache = true,
-                       .arrival_us = w->begin_us + r->arrival_us,
-                       .ttft_target_ms = w->options.told ? r->slo_ttft_us / 1000 : 0,
-                       .tpot_target_ms = w->options.told ? r->slo_tpot_us / 1000 : 0};
+                       .arrival_us = w->begin_us + r->stats.arrival_us,
+                       .ttft_target_ms = w->options.told ? r->stats.slo_ttft_us / 1000 : 0,
+                       .tpot_target_ms = w->options.told ? r->stats.slo_tpot_us / 1000 : 0};
     q->sampling.temperature = 0;
-    q->prompt = make_prompt(r);
     if (q->prompt != NULL) return q;
     free(q);
     return NULL;
 }
 
-static world_record *add_record(world *w, inferd_err *err) {
-    if (w->n_records == WORLD_RECORDS_MAX) {
-        inferd_fail(err, INFERD_ETOOLONG, "more than %d requests in one run", WORLD_RECORDS_MAX);
-        return NULL;
+/* Draws all of the workload. */
+static inferd_status add_records(world *w, workload *load, inferd_err *err) {
+    workload_request r;
+    while (workload_next(load, &r)) {
+        world_record *grown = array_grow(w->records, w->n_records, &w->capacity, sizeof *grown);
+        if (grown == NULL)
+            return inferd_fail(err, INFERD_ENOMEM, "no memory for %zu records", w->n_records + 1);
+        if (r.model_idx >= w->options.n_models)
+            return inferd_fail(err, INFERD_EINVAL,
+                               "a request for model index %u, there are %u models", r.model_idx,
+                               w->options.n_models);
+        w->records = grown;
+        w->records[w->n_records++] = (world_record){.stats = {.arrival_us = r.arrival_us,
+                                                              .n_prompt = r.n_prompt,
+                                                              .n_output = r.n_output,
+                                                              .slo_ttft_us = r.slo_ttft_us,
+                                                              .slo_tpot_us = r.slo_tpot_us,
+                                                              .end = STATS_UNFINISHED},
+                                                    .model_idx = r.model_idx,
+                                                    .tenant_idx = r.tenant_idx,
+                                                    .prio = r.prio};
     }
-    world_record *grown = array_grow(w->records, w->n_records, &w->capacity, sizeof *grown);
-    if (grown == NULL) {
-        inferd_fail(err, INFERD_ENOMEM, "no memory for %zu records", w->n_records + 1);
-        return NULL;
-    }
-    w->records = grown;
-    return &w->records[w->n_records++];
+    if (!dues_init(&w->retries, w->n_records + 1))
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for %zu clients", w->n_records);
+    return INFERD_OK;
 }
 
 /* ---- clients that come back ---- */
-
-/* The first to come back is the last of the array; of equals the one that came first. */
-static inferd_status push_retry(world *w, const workload_request *r, uint64_t at_us,
-                                inferd_err *err) {
-    world_retry *grown = array_grow(w->retries, w->n_retries, &w->retries_capacity, sizeof *grown);
-    if (grown == NULL)
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for %zu clients", w->n_retries + 1);
-    w->retries = grown;
-    size_t i = w->n_retries++;
-    for (; i > 0; i--) {
-        const world_retry *before = &w->retries[i - 1];
-        if (before->at_us > at_us || (before->at_us == at_us && before->request.idx > r->idx))
-            break;
-        w->retries[i] = *before;
-    }
-    w->retries[i] = (world_retry){at_us, *r};
-    return INFERD_OK;
-}
 
 /* The end that makes room for it follows from the free slots and the clients ahead of it. */
 static void note_refusal(world *w, world_record *record, uint64_t now_us, uint32_t after_s) {
@@ -332,54 +328,37 @@ static void note_refusal(world *w, world_record *record, uint64_t now_us, uint32
     w->n_told_open++;
 }
 
-/* Admission by the daemon's front, ahead of the scheduler; *out_enters false: refused. */
-static inferd_status enter(world *w, const workload_request *r, uint64_t now_us,
-                           world_record *record, bool *out_enters, inferd_err *err) {
+/* Admission by the daemon's front, ahead of the scheduler; false: refused. */
+static bool enter(world *w, world_record *record, uint64_t now_us) {
     bool obeys = w->options.obeys, again = record->told_ms > 0;
-    queue_ask ask = {.asker = {r->tenant_idx, r->model_idx, r->prio},
+    queue_ask ask = {.asker = {record->tenant_idx, record->model_idx, record->prio},
                      .n = 1,
                      .again = !obeys || (again && !w->options.anonymous)};
     uint32_t after_s;
     if (again) w->n_told_open--;
-    *out_enters = queue_slots_ask(&w->queue_slots, &ask, w->begin_us + now_us, &record->qslot,
+    bool enters = queue_slots_ask(&w->queue_slots, &ask, w->begin_us + now_us, &record->qslot,
                                   &after_s) == QUEUE_HAS_SLOTS;
-    record->taken_later = again && *out_enters;
-    if (*out_enters) return INFERD_OK;
+    record->taken_later = again && enters;
+    if (enters) return true;
     if (!obeys || again || after_s > QUEUE_MAX_S) { // only one retry
         record->is_done = true;
         record->stats.end = STATS_REFUSED;
-        return INFERD_OK;
+        return false;
     }
     note_refusal(w, record, now_us, after_s);
-    return push_retry(w, r, now_us + (uint64_t)record->told_ms * 1000, err);
+    dues_push(&w->retries, (due){.at_ns = (now_us + (uint64_t)record->told_ms * 1000) * 1000,
+                                 .class_idx = (uint32_t)(record - w->records)});
+    return false;
 }
 
 /* The request arrives at now_us: for the first time, or again. */
-static inferd_status deliver(world *w, const workload_request *r, uint64_t now_us,
-                             inferd_err *err) {
-    if (r->model_idx >= w->options.n_models)
-        return inferd_fail(err, INFERD_EINVAL, "a request for model index %u, there are %u models",
-                           r->model_idx, w->options.n_models);
-    bool again = r->idx < w->n_records, enters = true;
-    world_record *record = again ? &w->records[r->idx] : add_record(w, err);
-    if (record == NULL) return err->status;
-    INFERD_CHECK(again || r->idx + 1 == w->n_records);
-    if (!again)
-        *record = (world_record){.stats = {.arrival_us = r->arrival_us,
-                                           .n_prompt = r->n_prompt,
-                                           .slo_ttft_us = r->slo_ttft_us,
-                                           .slo_tpot_us = r->slo_tpot_us,
-                                           .end = STATS_UNFINISHED},
-                                 .model_idx = r->model_idx,
-                                 .tenant_idx = r->tenant_idx,
-                                 .prio = r->prio};
-    inferd_status st = enter(w, r, now_us, record, &enters, err);
-    if (st != INFERD_OK || !enters) return st;
-    gen_request *q = make_request(w, r);
+static inferd_status deliver(world *w, world_record *record, uint64_t now_us, inferd_err *err) {
+    if (!enter(w, record, now_us)) return INFERD_OK;
+    gen_request *q = make_request(w, record);
     if (q == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a request");
     w->n_unfinished++;
     if (w->watch != NULL)
-        watch_arrive(w->watch, r->tenant_idx, r->model_idx, (gen_class)r->prio,
+        watch_arrive(w->watch, record->tenant_idx, record->model_idx, (gen_class)record->prio,
                      w->device->clock_us);
     sched_submit(w->core.sched, q, w->device->clock_us);
     return INFERD_OK;
@@ -423,33 +402,35 @@ static inferd_status settle(world *w, inferd_err *err) {
     return w->failure.status;
 }
 
-/* On the device's clock.  If a returning client and a new one come at the same time, the returning
- * one is first.  UINT64_MAX: no arrival is left. */
-static uint64_t next_arrival_us(const world *w, bool more, const workload_request *next) {
-    uint64_t at_us = more ? w->begin_us + next->arrival_us : UINT64_MAX;
-    if (w->n_retries > 0) at_us = u64_min(at_us, w->begin_us + w->retries[w->n_retries - 1].at_us);
-    return at_us;
+/* On the device's clock; UINT64_MAX: no client comes back. */
+static uint64_t next_retry_us(const world *w) {
+    return w->retries.n > 0 ? w->begin_us + w->retries.items[0].at_ns / 1000 : UINT64_MAX;
+}
+
+static uint64_t next_arrival_us(const world *w) {
+    bool more = w->n_arrived < w->n_records;
+    uint64_t new_us = more ? w->begin_us + w->records[w->n_arrived].stats.arrival_us : UINT64_MAX;
+    return u64_min(new_us, next_retry_us(w));
 }
 
 inferd_status world_run(world *w, workload *load, inferd_err *err) {
     const uint64_t drain_us = (uint64_t)WORLD_DRAIN_S_MAX * 1000000;
-    inferd_status st = settle(w, err);
+    inferd_status st = add_records(w, load, err);
+    if (st == INFERD_OK) st = settle(w, err);
     if (st != INFERD_OK) return st;
     world_usage before;
     world_sum(w, &before); // everything before begin_us
     w->before = before;
-    workload_request next;
-    bool more = workload_next(load, &next);
-    uint64_t last_us = w->begin_us; // newest arrival
-    while (w->failure.status == INFERD_OK && (more || w->n_retries + w->n_unfinished > 0)) {
-        uint64_t next_us;
-        while ((next_us = next_arrival_us(w, more, &next)) <= w->device->clock_us) {
-            bool again =
-                w->n_retries > 0 && w->begin_us + w->retries[w->n_retries - 1].at_us == next_us;
-            workload_request r = again ? w->retries[--w->n_retries].request : next;
-            if ((st = deliver(w, &r, next_us - w->begin_us, err)) != INFERD_OK) return st;
+    uint64_t last_us = w->begin_us, next_us; // newest and next arrival
+    while (w->failure.status == INFERD_OK &&
+           (w->n_arrived < w->n_records || w->retries.n + w->n_unfinished > 0)) {
+        while ((next_us = next_arrival_us(w)) <= w->device->clock_us) {
+            /* At the same time, a returning client is ahead of a new one. */
+            size_t idx =
+                next_us == next_retry_us(w) ? dues_pop(&w->retries).class_idx : w->n_arrived++;
+            if ((st = deliver(w, &w->records[idx], next_us - w->begin_us, err)) != INFERD_OK)
+                return st;
             last_us = next_us;
-            if (!again) more = workload_next(load, &next);
         }
         if (next_us == UINT64_MAX && w->device->clock_us >= last_us + drain_us) break;
         if (!iterate(w, err)) wait_until(w, next_us != UINT64_MAX ? next_us : last_us + drain_us);

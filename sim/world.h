@@ -12,11 +12,12 @@
  *
  * Prompts are token ids, and no two begin alike: no request uses or leaves cached blocks.
  *
- * Bounded: one record per offered request (WORLD_RECORDS_MAX); a request itself is freed when it
- * ends.  Thread: its owner. */
+ * The workload is drawn before the run: one record per offered request.  A request itself exists
+ * from its arrival to its end.  Thread: its owner. */
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
 
+#include "../bench/dues.h"
 #include "core.h"
 #include "scheduler/queue_slots.h"
 #include "sim_device.h"
@@ -24,7 +25,6 @@
 #include "workload.h"
 
 enum {
-    WORLD_RECORDS_MAX = 1 << 26,
     WORLD_SETTLE_S_MAX = 3600,     // bring-up of eager models before the first arrival
     WORLD_DRAIN_S_MAX = 600,       // after the last arrival
     WORLD_VERIFY_ITERATIONS = 4096 // iterations between two consistency checks in measuring runs
@@ -60,8 +60,6 @@ typedef struct world_options {
     bool obeys;     // refused clients come back once, after their Retry-After (queue_slots.h)
     bool anonymous; // obeys: and do not say that it is a retry
     world_worth worth;
-    const workload_request *future; // [n_future] WORLD_WORTH_RATE, _FUTURE: all arrivals; borrowed
-    size_t n_future;
 } world_options;
 
 /* Attainment counts every request that was *offered*: a refused, failed or unfinished one is a
@@ -70,8 +68,8 @@ typedef enum stats_end { STATS_DONE, STATS_REFUSED, STATS_FAILED, STATS_UNFINISH
 
 typedef struct stats_request {
     uint64_t arrival_us;
-    uint64_t first_us, last_us; // times of the first and the last token; DONE only
-    uint32_t n_prompt, n_output;
+    uint64_t first_us, last_us;        // times of the first and the last token; DONE only
+    uint32_t n_prompt, n_output;       // n_output: as offered; from its end on, as it had
     uint32_t slo_ttft_us, slo_tpot_us; // 0: no target
     stats_end end;
 } stats_request;
@@ -110,12 +108,6 @@ typedef struct world_record {
     size_t end_idx;      // into world.ends_us: of the end that made room for it (world_needed_s)
 } world_record;
 
-/* A client that comes back. */
-typedef struct world_retry {
-    uint64_t at_us; // since begin_us
-    workload_request request;
-} world_retry;
-
 typedef struct world_usage {
     uint64_t wall_us, step_us, load_us, idle_us;
     uint64_t n_steps, n_rows, n_loads, n_stages, n_preemptions;
@@ -129,9 +121,9 @@ typedef struct world {
     sim_device *device; // owned by the core
     uint64_t n_iterations;
     watch *watch;          // owned; NULL: not watched
-    size_t *next_arrival;  // [n_models] into the future; owned; NULL: not needed
-    world_record *records; // [n_records] owned
-    size_t n_records, capacity;
+    size_t *next_arrival;  // [n_models] into the records, for WORLD_WORTH_FUTURE; owned
+    world_record *records; // [n_records] in the order of arrival; owned
+    size_t n_records, n_arrived, capacity;
     size_t n_unfinished;
     uint64_t begin_us,
         end_us; // of the run: first possible arrival, and the end of the last request
@@ -139,8 +131,7 @@ typedef struct world {
     size_t n_told_open; // clients that were told a time and have not come back
     uint64_t *ends_us;  // [n_ends] when open slots came free, since begin_us; owned
     size_t n_ends, ends_capacity;
-    world_retry *retries; // [n_retries] the latest first; owned
-    size_t n_retries, retries_capacity;
+    dues retries;       // clients that come back, times since begin_us; class_idx: the record
     inferd_err failure; // status OK: no failure
     sim_model *sims;    // [n_models] owned
     world_usage before; // sums at begin_us

@@ -178,7 +178,7 @@ typedef struct scenario {
 } scenario;
 
 /* Of two flows of equal weight. */
-static double used[2], due[2];
+static double used[2], due_us[2];
 
 static void share_errors(const scenario *s, watch_error out[WATCH_WINDOWS]) {
     const watch_terms halves[] = {{SHARE_BESTEFFORT, 0, 1, GEN_NORMAL},
@@ -208,7 +208,7 @@ static void share_errors(const scenario *s, watch_error out[WATCH_WINDOWS]) {
     EXPECT_EQ(watch_sum(w, s->begin_us, s->end_us, &f, &err), INFERD_OK);
     EXPECT_STR(err.text, "");
     memcpy(out, f.errors, sizeof f.errors);
-    for (int i = 0; i < 2; i++) used[i] = w->flows[i].used_us, due[i] = w->flows[i].due_us;
+    for (int i = 0; i < 2; i++) used[i] = w->flows[i].used_us, due_us[i] = w->flows[i].due_us;
     watch_destroy(w);
 }
 
@@ -238,14 +238,14 @@ static void slices_are_an_error_in_short_windows(void) {
     EXPECT_NEAR(e[1].points, 2, 1e-6);
     for (int i = 0; i < 2; i++) {
         EXPECT_NEAR(used[i], 10e6, 1);
-        EXPECT_NEAR(due[i], 10e6, 1);
+        EXPECT_NEAR(due_us[i], 10e6, 1);
     }
     run.begin_us = 1000000, run.end_us = 2100000; // 200 of turn 2, 400 of 3, 400 of 4, 100 of 5
     share_errors(&run, e);
     EXPECT_NEAR(used[0], 600000, 1);
     EXPECT_NEAR(used[1], 500000, 1);
-    EXPECT_NEAR(due[0], 550000, 1); // half of 1.1 seconds
-    EXPECT_NEAR(due[1], 550000, 1);
+    EXPECT_NEAR(due_us[0], 550000, 1); // half of 1.1 seconds
+    EXPECT_NEAR(due_us[1], 550000, 1);
 }
 
 /* Principal 1 has nothing to do from second 3 to second 5: principal 0 is entitled to all of that

@@ -257,13 +257,11 @@ static void the_same_seed_gives_the_same_world(void) {
 
 /* A market with room for four of its ten models; queue_len 0: as long as it takes. */
 static world *run_market(world_worth worth, uint32_t queue_len, double rate_per_s) {
-    static workload_request future[40960];
-    size_t n = 0;
     sim_preset p = small_preset();
     world_model models[10];
     world_options o;
     workload_spec spec;
-    workload *load = NULL, *again = NULL;
+    workload *load = NULL;
     inferd_err err = {0};
     world *w = NULL;
     workload_spec_init(&spec, WORKLOAD_MIX_M);
@@ -272,14 +270,10 @@ static world *run_market(world_worth worth, uint32_t queue_len, double rate_per_
     spec.rate_per_s = rate_per_s;
     spec.prompt_max = spec.output_max = 100;
     EXPECT_EQ(workload_create(&spec, &load, &err), INFERD_OK);
-    EXPECT_EQ(workload_create(&spec, &again, &err), INFERD_OK);
-    while (workload_next(again, &future[n])) n++;
     for (int i = 0; i < 10; i++) models[i] = plain_model();
-    workload_destroy(again);
     world_options_init(&o, &p);
     o.models = models, o.n_models = 10;
     o.worth = worth;
-    o.future = future, o.n_future = n;
     o.obeys = queue_len > 0;
     if (queue_len > 0) o.sched.queue_len_max = queue_len;
     EXPECT_EQ(world_create(&o, &w, &err), INFERD_OK);
@@ -319,7 +313,7 @@ static void a_retry_on_time_is_admitted(void) {
     printf("%u of %zu were told to come back, %u of those were taken\n", n_told, w->n_records,
            n_taken);
     EXPECT(n_told > 50 && n_taken * 10 >= n_told * 8);
-    EXPECT_EQ(w->n_retries, 0);
+    EXPECT_EQ(w->retries.n, 0);
     world_destroy(w);
 }
 
