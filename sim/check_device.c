@@ -184,17 +184,21 @@ static inferd_status yard_load_begin(void *self, uint32_t idx, const uint32_t *p
     return st;
 }
 
+/* True: one piece of a load or a save, which is not the last one. */
+static bool copy_piece(yard *y, slot *s, device_progress *out) {
+    if (s->n_load_pieces == 0) return false;
+    s->n_load_pieces--;
+    if (y->fake.n_launched == 0) y->fake.clock_us += 200;
+    *out = (device_progress){.done = 1, .total = 100};
+    return true;
+}
+
 static inferd_status yard_load_step(void *self, uint32_t idx, uint64_t budget_us,
                                     device_progress *out, inferd_err *err) {
     yard *y = self;
     slot *s = &y->slots[idx];
     if (!s->loading) fault(y, "a load step without a load", idx);
-    if (s->n_load_pieces > 0) {
-        s->n_load_pieces--;
-        if (y->fake.n_launched == 0) y->fake.clock_us += 200;
-        *out = (device_progress){.done = 1, .total = 100};
-        return INFERD_OK;
-    }
+    if (copy_piece(y, s, out)) return INFERD_OK;
     if (s->fail_load) {
         s->failed_us = now(y);
         return inferd_fail(err, INFERD_EDEVICE, "the copy failed");
@@ -231,12 +235,7 @@ static inferd_status yard_save_step(void *self, uint32_t idx, uint64_t budget_us
     yard *y = self;
     slot *s = &y->slots[idx];
     look_at_weights(y, idx, "was saved");
-    if (s->n_load_pieces > 0) {
-        s->n_load_pieces--;
-        if (y->fake.n_launched == 0) y->fake.clock_us += 200;
-        *out = (device_progress){.done = 1, .total = 100};
-        return INFERD_OK;
-    }
+    if (copy_piece(y, s, out)) return INFERD_OK;
     if (s->fail_load) return inferd_fail(err, INFERD_EDEVICE, "the copy failed");
     return fake_save_step(&y->fake, idx, budget_us, out, err);
 }
@@ -403,18 +402,13 @@ static void yard_move_kv(void *self, uint32_t idx, uint32_t n, const int32_t *fr
     y->out->n_moves++;
 }
 
-static void yard_stats(void *self, backend_stats *out) {
-    (void)self;
-    *out = (backend_stats){0};
-}
-
 #define YARD_OPS                                                                                   \
     .open = yard_open, .close = yard_close, .attach = yard_attach, .detach = yard_detach,          \
     .hand_over = yard_hand_over, .stage_begin = yard_stage_begin, .stage_step = yard_stage_step,   \
     .drop_copy = yard_drop_copy, .save_begin = yard_save_begin, .save_step = yard_save_step,       \
     .unstage = yard_unstage, .load_begin = yard_load_begin, .load_step = yard_load_step,           \
     .unload = yard_unload, .kv_slot = yard_kv_slot, .zero = yard_zero, .launch = yard_launch,      \
-    .finish = yard_finish, .get_stats = yard_stats
+    .finish = yard_finish
 
 static const device_ops OPS_WITHOUT_MOVES = {YARD_OPS};
 static const device_ops OPS = {YARD_OPS, .move_kv = yard_move_kv};

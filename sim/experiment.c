@@ -32,7 +32,6 @@ const char *experiment_name(int kind) {
 
 void experiment_init(experiment *e, experiment_kind kind) {
     *e = (experiment){.kind = kind,
-                      .shape = sim_shape_find("8b"),
                       .mix = WORKLOAD_MIX_M,
                       .lengths = LENGTHS_CONV,
                       .n_seeds = FIGURES_SEEDS_MIN,
@@ -57,42 +56,37 @@ double experiment_percent(double a, double b) {
 
 /* ---- a run ---- */
 
-static void fill_load(const experiment *e, workload_spec *out, uint64_t seed) {
-    workload_spec_init(out, e->mix);
-    out->seed = seed;
-    out->duration_us = (uint64_t)(experiment_seconds(e) * 1e6);
-    out->rate_factor = e->rate_factor;
-    out->slo_ttft_us = e->ttft_us;
-    out->slo_tpot_us = e->tpot_us;
-    if (e->n_models > 0) out->n_models = e->n_models;
-    if (e->lambda >= 0) out->rate_per_s = e->lambda;
-    if (e->world.n_tenants > 0) out->n_tenants = e->world.n_tenants;
-    out->attacks = e->attacks;
-    if (e->no_backlog) out->pre_backlog = 0;
-    out->lengths = e->lengths;
-    out->rows = &e->rows;
-}
-
 double experiment_seconds(const experiment *e) {
     if (e->mix != WORKLOAD_TRACE || e->rows.n == 0) return e->seconds;
     double trace_s = trace_period_s(&e->rows) / e->rate_factor;
     return trace_s > 0 ? fmin(trace_s, e->seconds) : e->seconds;
 }
 
+workload_spec experiment_load_of(const experiment *e, uint64_t seed) {
+    workload_spec s;
+    workload_spec_init(&s, e->mix);
+    s.seed = seed;
+    s.duration_us = (uint64_t)(experiment_seconds(e) * 1e6);
+    s.rate_factor = e->rate_factor;
+    s.slo_ttft_us = e->ttft_us;
+    s.slo_tpot_us = e->tpot_us;
+    if (e->n_models > 0) s.n_models = e->n_models;
+    if (e->lambda >= 0) s.rate_per_s = e->lambda;
+    if (e->world.n_tenants > 0) s.n_tenants = e->world.n_tenants;
+    s.attacks = e->attacks;
+    if (e->no_backlog) s.pre_backlog = 0;
+    s.lengths = e->lengths;
+    s.rows = &e->rows;
+    return s;
+}
+
 inferd_status experiment_check_load(const experiment *e, inferd_err *err) {
-    workload_spec load;
+    workload_spec load = experiment_load_of(e, e->seed0);
     workload *w = NULL;
-    fill_load(e, &load, e->seed0);
     inferd_status st = workload_create(&load, &w, err);
     if (st != INFERD_OK) inferd_context(err, "--mix %s", workload_kind_name(e->mix));
     workload_destroy(w);
     return st;
-}
-
-uint32_t experiment_n_models(const experiment *e) {
-    workload_spec load;
-    fill_load(e, &load, e->seed0);
-    return load.n_models;
 }
 
 static world_model *make_models(const experiment *e, const sim_preset *p, uint32_t n,
@@ -105,10 +99,7 @@ static world_model *make_models(const experiment *e, const sim_preset *p, uint32
     for (uint32_t i = 0; i < n; i++) {
         models[i].policy = world_policy();
         if (e->model_shares != NULL) models[i].policy.share = e->model_shares[i];
-        const sim_shape *shape = e->n_shapes > 0 ? e->shapes[i % e->n_shapes] : e->shape;
-        if (sim_model_of(p, shape, &models[i].sim, err) == INFERD_OK) continue;
-        free(models);
-        return NULL;
+        models[i].sim = sim_model_of(p, &sim_shapes[e->mixed ? i % SIM_SHAPES : 0]);
     }
     return models;
 }
@@ -181,9 +172,7 @@ static inferd_status add_watched(world *w, run_figures *out, inferd_err *err) {
 static void fill_world(const experiment *e, const workload_spec *load, world_options *o) {
     *o = e->world;
     o->n_models = load->n_models;
-    o->n_tenants = load->kind == WORKLOAD_ADV   ? ADV_TENANTS
-                   : load->kind == WORKLOAD_PRE ? PRE_MODELS
-                                                : load->n_tenants;
+    o->n_tenants = load->n_tenants;
     if (e->queue_len > 0) o->sched.queue_len_max = e->queue_len;
     if (e->pace_ms > 0) o->sched.pace_us = (uint64_t)e->pace_ms * 1000;
     if (e->running_max > 0) {
@@ -199,12 +188,11 @@ static void fill_world(const experiment *e, const workload_spec *load, world_opt
 
 inferd_status experiment_run(const experiment *e, uint64_t seed, run_figures *out,
                              world **out_world, inferd_err *err) {
-    workload_spec load;
+    workload_spec load = experiment_load_of(e, seed);
     world_options o;
     workload *offered = NULL;
     world *w = NULL;
     sim_preset preset = sim_h100;
-    fill_load(e, &load, seed);
     *out = (run_figures){.offered_s = (double)load.duration_us / 1e6};
     if (e->host_gb >= 0) preset.host_bytes = (uint64_t)(e->host_gb * 1e9);
     world_model *models = make_models(e, &preset, load.n_models, err);
@@ -230,17 +218,6 @@ inferd_status experiment_run(const experiment *e, uint64_t seed, run_figures *ou
     return st;
 }
 
-inferd_status experiment_run_seeds(const experiment *e, figures *f, const char *group,
-                                   experiment_set_f *set, inferd_err *err) {
-    for (uint32_t i = 0; i < e->n_seeds; i++) {
-        run_figures r;
-        inferd_status st = experiment_run(e, e->seed0 + i, &r, NULL, err);
-        if (st != INFERD_OK) return st;
-        set(f, group, i, &r);
-    }
-    return INFERD_OK;
-}
-
 /* ---- targets ---- */
 
 /* Requests per second that a device finishes while it always has work. */
@@ -262,7 +239,7 @@ static inferd_status measure_capacity(const experiment *one, double *out, inferd
     *out = (double)n / (CAPACITY_S - CAPACITY_WARMUP_S);
     return n > 0 ? INFERD_OK
                  : inferd_fail(err, INFERD_EINVAL, "%s completes no request of %s", sim_h100.name,
-                               one->shape->name);
+                               sim_shapes[0].name);
 }
 
 inferd_status experiment_dedicated(const experiment *e, figures *f, dedicated *out,
@@ -286,7 +263,7 @@ inferd_status experiment_dedicated(const experiment *e, figures *f, dedicated *o
     if (st != INFERD_OK) return st;
     if (r.all.attained.n_done == 0)
         return inferd_fail(err, INFERD_EINVAL, "no request in %g s at %g a second of %s on %s",
-                           one.seconds, one.lambda, e->shape->name, sim_h100.name);
+                           one.seconds, one.lambda, sim_shapes[0].name, sim_h100.name);
     out->ttft_us = (uint64_t)r.all.ttft_us[P95];
     out->tpot_us = isnan(r.all.tpot_us[P95]) ? 0 : (uint64_t)r.all.tpot_us[P95];
     figures_note(f, "targets", "dedicated_ends_per_s", figures_number(out->capacity_per_s));
@@ -295,29 +272,21 @@ inferd_status experiment_dedicated(const experiment *e, figures *f, dedicated *o
     return INFERD_OK;
 }
 
-inferd_status experiment_targets(experiment *e, figures *f, const dedicated *base,
-                                 inferd_err *err) {
-    dedicated measured;
-    inferd_status st = INFERD_OK;
-    e->ttft_us = e->slo_ttft_ms * 1000;
-    e->tpot_us = e->slo_tpot_ms * 1000;
-    if (base == NULL && (e->ttft_us == 0 || e->tpot_us == 0)) {
-        st = experiment_dedicated(e, f, &measured, err);
-        base = &measured;
-    }
-    if (st == INFERD_OK && e->ttft_us == 0) e->ttft_us = (uint32_t)(SLO_SCALE * base->ttft_us);
-    if (st == INFERD_OK && e->tpot_us == 0) e->tpot_us = (uint32_t)(SLO_SCALE * base->tpot_us);
-    if (st != INFERD_OK || f == NULL) return st;
+void experiment_targets(experiment *e, const dedicated *base) {
+    e->ttft_us = e->slo_ttft_ms > 0 ? e->slo_ttft_ms * 1000 : SLO_SCALE * (uint32_t)base->ttft_us;
+    e->tpot_us = e->slo_tpot_ms > 0 ? e->slo_tpot_ms * 1000 : SLO_SCALE * (uint32_t)base->tpot_us;
+}
+
+void experiment_note_targets(const experiment *e, figures *f) {
     figures_note(f, "targets", "ttft_ms", figures_number(e->ttft_us / 1e3));
     figures_note(f, "targets", "tpot_ms", figures_number(e->tpot_us > 0 ? e->tpot_us / 1e3 : NAN));
-    return INFERD_OK;
 }
 
 /* ---- output ---- */
 
 static void note_constants(const experiment *e, figures *f) {
     const sim_preset *p = &sim_h100;
-    const sim_shape *s = e->shape;
+    const sim_shape *s = &sim_shapes[0];
     sim_cost c = sim_cost_of(p, s);
     const struct {
         const char *section, *name;

@@ -35,9 +35,6 @@ const char *experiment_name(int kind);
 
 typedef struct experiment {
     experiment_kind kind;
-    const sim_shape *shape;         // of all models,
-    const sim_shape *const *shapes; // [n_shapes] used in turn instead, when not NULL
-    uint32_t n_shapes;
     workload_kind mix;
     workload_lengths lengths;
     trace rows; // of mix trace; owned
@@ -59,6 +56,7 @@ typedef struct experiment {
     /* What an experiment sets for one run. */
     uint32_t ttft_us, tpot_us;      // targets of the requests; 0: none
     uint32_t pace_ms;               // of decoding; 0: the daemon's default
+    bool mixed;                     // models of all sim_shapes in turn, not of the first
     bool no_backlog;                // PRE: no backlog at the start
     uint32_t attacks;               // ADV: a set of workload_attack
     world_options world;            // n_tenants 0: the workload's; the limits are the daemon's
@@ -120,13 +118,8 @@ experiment_f experiment_mix, experiment_shares, experiment_models, experiment_lo
 /* One run.  out_world NULL: it is not kept; else the caller owns it afterwards. */
 inferd_status experiment_run(const experiment *e, uint64_t seed, run_figures *out,
                              world **out_world, inferd_err *err);
-/* Runs every seed; `set` gets the figures of each. */
-typedef void experiment_set_f(figures *f, const char *group, uint32_t seed_idx,
-                              const run_figures *r);
-inferd_status experiment_run_seeds(const experiment *e, figures *f, const char *group,
-                                   experiment_set_f *set, inferd_err *err);
 /* Sets the figures of one run. */
-experiment_set_f experiment_set;
+void experiment_set(figures *f, const char *group, uint32_t seed_idx, const run_figures *r);
 /* Figures of the requests of one tenant, or one model, or all: SIM_ALL. */
 enum { SIM_ALL = UINT32_MAX };
 inferd_status experiment_requests(const world *w, uint32_t tenant_idx, uint32_t model_idx,
@@ -139,12 +132,12 @@ typedef struct dedicated {
 } dedicated;
 inferd_status experiment_dedicated(const experiment *e, figures *f, dedicated *out,
                                    inferd_err *err);
-/* Sets the targets of e: given ones, or else five times those of `base`.  NULL: it is measured
- * if it is needed, with f.  They are noted, unless f is NULL. */
-inferd_status experiment_targets(experiment *e, figures *f, const dedicated *base, inferd_err *err);
+/* Sets the targets of e: given ones, or else five times those of `base`. */
+void experiment_targets(experiment *e, const dedicated *base);
+void experiment_note_targets(const experiment *e, figures *f);
 /* EINVAL: the workload of the mix is impossible with e's number of models. */
 inferd_status experiment_check_load(const experiment *e, inferd_err *err);
-uint32_t experiment_n_models(const experiment *e);
+workload_spec experiment_load_of(const experiment *e, uint64_t seed);
 /* Length of the arrivals: e->seconds, or less when a trace ends earlier. */
 double experiment_seconds(const experiment *e);
 /* The share error over a window of watch_windows_us, in points; NAN: the run is shorter. */

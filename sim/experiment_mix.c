@@ -182,12 +182,18 @@ static inferd_status run_adv(experiment *e, figures *f, inferd_err *err) {
 inferd_status experiment_mix(const experiment *e, figures *f, inferd_err *err) {
     experiment one = *e;
     tenant_policy tenants[ADV_TENANTS];
+    uint32_t n_models = experiment_load_of(e, e->seed0).n_models;
     bool many = e->mix == WORKLOAD_ADV || e->mix == WORKLOAD_PRE;
-    one.world.watched = experiment_n_models(e) * (many ? ADV_TENANTS : 1) <= WATCH_FLOWS_MAX;
+    one.world.watched = n_models * (many ? ADV_TENANTS : 1) <= WATCH_FLOWS_MAX;
     if (e->load_percent > 0 && !one.world.watched)
         return inferd_fail(err, INFERD_EINVAL, "--load: %u models, at most %d are watched",
-                           experiment_n_models(e), WATCH_FLOWS_MAX);
-    inferd_status st = experiment_targets(&one, f, NULL, err);
+                           n_models, WATCH_FLOWS_MAX);
+    dedicated base = {0};
+    inferd_status st = e->slo_ttft_ms == 0 || e->slo_tpot_ms == 0
+                           ? experiment_dedicated(e, f, &base, err)
+                           : INFERD_OK;
+    experiment_targets(&one, &base);
+    experiment_note_targets(&one, f);
     if (e->mix == WORKLOAD_ADV) {
         for (uint32_t i = 0; i < ADV_TENANTS; i++)
             tenants[i] = (tenant_policy){.weight = 1, .max_class = GEN_HIGH};
@@ -198,7 +204,7 @@ inferd_status experiment_mix(const experiment *e, figures *f, inferd_err *err) {
     if (st == INFERD_OK && e->load_percent > 0) st = find_rate(&one, f, err);
     if (st != INFERD_OK) return st;
     snprintf(f->title, sizeof f->title, "%s x %.3g, %u models on %s, %g s",
-             workload_kind_name(e->mix), one.rate_factor, experiment_n_models(e), sim_h100.name,
+             workload_kind_name(e->mix), one.rate_factor, n_models, sim_h100.name,
              experiment_seconds(&one));
     figures_note(f, "results", "rate_factor", figures_number(one.rate_factor));
     if (e->mix == WORKLOAD_ADV) return run_adv(&one, f, err);

@@ -1,4 +1,4 @@
-/* experiments.c - see experiment.h: models, load, evict, shares. */
+/* experiments.c - see experiment.h: models, load, retry, evict, shares. */
 #include <math.h>
 
 #include "experiment.h"
@@ -61,7 +61,7 @@ inferd_status experiment_models(const experiment *e, figures *f, inferd_err *err
                 if (e->host_gb < 0) cell.host_gb = HOST_GB[h];
                 if (has_rate) cell.lambda = RATES[r];
                 if (e->slo_ttft_ms == 0) cell.slo_ttft_ms = TTFT_MS[t];
-                if (st == INFERD_OK) st = experiment_targets(&cell, NULL, &base, err);
+                experiment_targets(&cell, &base);
                 if (st == INFERD_OK) st = run_cell(&cell, f, err);
             }
     return st;
@@ -69,14 +69,28 @@ inferd_status experiment_models(const experiment *e, figures *f, inferd_err *err
 
 /* ---- load ---- */
 
+/* Runs every seed; `set` gets the figures of each. */
+static inferd_status run_seeds(const experiment *e, figures *f, const char *group,
+                               void set(figures *, const char *, uint32_t, const run_figures *),
+                               inferd_err *err) {
+    for (uint32_t i = 0; i < e->n_seeds; i++) {
+        run_figures r;
+        inferd_status st = experiment_run(e, e->seed0 + i, &r, NULL, err);
+        if (st != INFERD_OK) return st;
+        set(f, group, i, &r);
+    }
+    return INFERD_OK;
+}
+
 /* A few models that all fit share a device near its capacity, so that only time is short. */
 inferd_status experiment_load(const experiment *e, figures *f, inferd_err *err) {
     static const double PARTS[] = {0.6, 0.8, 1.2}; // of the capacity of a dedicated device
     enum { MODELS = 3, STEP_TOKENS = 2048 };       // all fit; chunks are bounded by time
     experiment one = *e;
-    dedicated base;
+    dedicated base = {0};
     inferd_status st = experiment_dedicated(e, f, &base, err);
-    if (st == INFERD_OK) st = experiment_targets(&one, f, &base, err);
+    experiment_targets(&one, &base);
+    experiment_note_targets(&one, f);
     one.world.told = true;
     one.mix = WORKLOAD_MIX_M;
     if (one.step_tokens == 0) one.step_tokens = STEP_TOKENS;
@@ -87,7 +101,51 @@ inferd_status experiment_load(const experiment *e, figures *f, inferd_err *err) 
         char group[FIGURES_TEXT_BYTES];
         snprintf(group, sizeof group, "%g of capacity", PARTS[k]);
         one.lambda = base.capacity_per_s * PARTS[k] / one.n_models;
-        st = experiment_run_seeds(&one, f, group, experiment_set, err);
+        st = run_seeds(&one, f, group, experiment_set, err);
+    }
+    return st;
+}
+
+/* ---- retry ---- */
+
+/* Is Retry-After reliable?  Requests come in bursts (MIX-B: models that are ON and OFF) at more
+ * than the device can do during a burst, the queue is short, and the front refuses as the daemon's
+ * does, by the estimate of scheduler/queue_slots.h.  Every client comes back once, exactly after
+ * its Retry-After: it says that it is a retry, as OpenAI's clients do, or it does not. */
+static const double BURSTS[] = {4, 8, 16}; // requests per second of each model while it is ON
+
+static void set_retry(figures *f, const char *group, uint32_t seed_idx, const run_figures *r) {
+    const request_figures *q = &r->all;
+    double n_offered = (double)q->attained.n_offered, n_told = (double)q->n_told;
+    double n_longer = (double)(q->attained.n_refused - (q->n_told - q->n_taken));
+    const figure_row rows[] = {
+        {"told to come back", "%", 1, experiment_percent(n_told, n_offered)},
+        {"told to wait, mean", "s", 1, q->told_ms / 1e3},
+        {"told / needed wait, median", "", 2, q->told_per_needed},
+        {"told more than a minute", "%", 1, experiment_percent(n_longer, n_offered)},
+        {"taken at the first retry", "%", 1, experiment_percent((double)q->n_taken, n_told)},
+    };
+    figures_set(f, group, seed_idx, rows, INFERD_COUNT(rows));
+}
+
+inferd_status experiment_retry(const experiment *e, figures *f, inferd_err *err) {
+    enum { MODELS = 4, QUEUE_LEN = 64 };
+    experiment one = *e;
+    inferd_status st = INFERD_OK;
+    one.world.obeys = true;
+    one.mix = WORKLOAD_MIX_B;
+    if (one.n_models == 0) one.n_models = MODELS;
+    if (one.queue_len == 0) one.queue_len = QUEUE_LEN;
+    snprintf(f->title, sizeof f->title, "Retry-After obeyed, %u models, a queue of %u",
+             one.n_models, one.queue_len);
+    for (size_t i = 0; i < 2 * INFERD_COUNT(BURSTS) && st == INFERD_OK; i++) {
+        char group[FIGURES_TEXT_BYTES];
+        size_t k = i % INFERD_COUNT(BURSTS);
+        one.world.anonymous = i != k;
+        snprintf(group, sizeof group, "%g/s while ON%s", BURSTS[k],
+                 one.world.anonymous ? ", tries not counted" : "");
+        one.lambda = BURSTS[k];
+        st = run_seeds(&one, f, group, set_retry, err);
     }
     return st;
 }
@@ -113,19 +171,16 @@ static const evict_case EVICT_CASES[] = {
     {"MIX-B", WORKLOAD_MIX_B, 10, 0.1, false},
 };
 static const char *const WORTH_NAMES[] = {"product", "LRU", "knows the rates", "clairvoyant"};
-static const char *const SIZE_NAMES[] = {"8b", "3b", "14b", "1b"};
-enum { N_WORTHS = INFERD_COUNT(WORTH_NAMES), N_SIZES = INFERD_COUNT(SIZE_NAMES) };
+enum { N_WORTHS = INFERD_COUNT(WORTH_NAMES) };
 
 static inferd_status run_evict(const experiment *e, figures *f, const evict_case *c,
                                uint32_t seed_idx, inferd_err *err) {
-    const sim_shape *sizes[N_SIZES];
-    for (size_t i = 0; i < N_SIZES; i++) sizes[i] = sim_shape_find(SIZE_NAMES[i]);
     experiment one = *e;
     run_figures r[N_WORTHS];
     one.mix = c->mix;
     one.n_models = c->n_models;
     one.lambda = c->rate_per_s;
-    if (c->mixed) one.shapes = sizes, one.n_shapes = N_SIZES;
+    one.mixed = c->mixed;
     for (int k = 0; k < N_WORTHS; k++) {
         one.world.worth = (world_worth)k;
         inferd_status st = experiment_run(&one, e->seed0 + seed_idx, &r[k], NULL, err);
@@ -238,7 +293,7 @@ static inferd_status run_shares(const experiment *e, const shares_case *c, doubl
 }
 
 inferd_status experiment_shares(const experiment *e, figures *f, inferd_err *err) {
-    dedicated base;
+    dedicated base = {0};
     snprintf(f->title, sizeof f->title, "fixed shares, all saturated, %g s", e->seconds);
     inferd_status st = experiment_dedicated(e, f, &base, err);
     for (size_t k = 0; k < INFERD_COUNT(SHARES_CASES) && st == INFERD_OK; k++)

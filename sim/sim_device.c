@@ -44,18 +44,12 @@ const sim_preset sim_h100 = {
 
 /* Shapes as published: models of 1 to 14 billion parameters in bf16, among them Llama 3.2 1B and
  * Llama 3.1 8B. */
-static const sim_shape SHAPES[] = {
-    {"1b", 2471645608, 1235814400, 16, 32, 8, 64, 2048, 128256, 131072, 2},
-    {"3b", 6425499648, 3212749824, 28, 24, 8, 128, 3072, 128256, 131072, 2},
+const sim_shape sim_shapes[SIM_SHAPES] = {
     {"8b", 16060522496, 8030261248, 32, 32, 8, 128, 4096, 128256, 131072, 2},
+    {"3b", 6425499648, 3212749824, 28, 24, 8, 128, 3072, 128256, 131072, 2},
     {"14b", 29540067328, 14770033664, 48, 40, 8, 128, 5120, 152064, 32768, 2},
+    {"1b", 2471645608, 1235814400, 16, 32, 8, 64, 2048, 128256, 131072, 2},
 };
-
-const sim_shape *sim_shape_find(const char *name) {
-    for (size_t i = 0; i < INFERD_COUNT(SHAPES); i++)
-        if (strcmp(SHAPES[i].name, name) == 0) return &SHAPES[i];
-    return NULL;
-}
 
 /* ---- costs of a model ---- */
 
@@ -73,43 +67,34 @@ sim_cost sim_cost_of(const sim_preset *p, const sim_shape *s) {
     };
 }
 
-/* Puts as many layers in a slot as a page holds. */
-static bool choose_layout(const sim_preset *p, const sim_shape *s, kv_layout *out) {
+/* Puts as many layers in a slot as fill a page. */
+static kv_layout choose_layout(const sim_preset *p, const sim_shape *s) {
     size_t layer_bytes =
         (size_t)2 * s->n_kv_heads * s->head_dim * s->kv_number_bytes * SIM_BLOCK_TOKENS;
-    kv_layout best = {0};
-    uint64_t best_used = 0;
     for (uint32_t group = s->n_layers; group >= 1; group--) {
-        if (s->n_layers % group != 0 || group * layer_bytes > p->page_bytes) continue;
         uint32_t slots = (uint32_t)(p->page_bytes / (group * layer_bytes));
         uint64_t used = slots * group * layer_bytes;
-        bool enough = used * 100 >= p->page_bytes * PAGE_USED_PERCENT;
-        if (used <= best_used) continue;
-        best_used = used;
-        best = (kv_layout){.type = KV_F16,
-                           .n_layers = s->n_layers,
-                           .n_kv_heads = s->n_kv_heads,
-                           .head_dim = s->head_dim,
-                           .block_tokens = SIM_BLOCK_TOKENS,
-                           .group_layers = group,
-                           .n_groups = s->n_layers / group,
-                           .slots_per_page = slots,
-                           .layer_bytes = layer_bytes,
-                           .slot_bytes = group * layer_bytes};
-        if (enough) break;
+        if (s->n_layers % group == 0 && used * 100 >= p->page_bytes * PAGE_USED_PERCENT)
+            return (kv_layout){.type = KV_F16,
+                               .n_layers = s->n_layers,
+                               .n_kv_heads = s->n_kv_heads,
+                               .head_dim = s->head_dim,
+                               .block_tokens = SIM_BLOCK_TOKENS,
+                               .group_layers = group,
+                               .n_groups = s->n_layers / group,
+                               .slots_per_page = slots,
+                               .layer_bytes = layer_bytes,
+                               .slot_bytes = group * layer_bytes};
     }
-    *out = best;
-    return best_used > 0;
+    INFERD_CHECK(!"a shape of the table that fills no page");
+    return (kv_layout){0};
 }
 
-inferd_status sim_model_of(const sim_preset *p, const sim_shape *s, sim_model *out,
-                           inferd_err *err) {
-    *out = (sim_model){
-        .weight_bytes = s->weight_bytes, .cost = sim_cost_of(p, s), .context = s->context};
-    if (choose_layout(p, s, &out->kv)) return INFERD_OK;
-    return inferd_fail(err, INFERD_EINVAL,
-                       "keys and values of one layer of %s need more than a page of %llu bytes",
-                       s->name, (unsigned long long)p->page_bytes);
+sim_model sim_model_of(const sim_preset *p, const sim_shape *s) {
+    return (sim_model){.weight_bytes = s->weight_bytes,
+                       .cost = sim_cost_of(p, s),
+                       .kv = choose_layout(p, s),
+                       .context = s->context};
 }
 
 uint64_t sim_step_us(const sim_cost *c, const step *st) {
@@ -139,7 +124,7 @@ uint32_t sim_weight_pages(const sim_preset *p, uint64_t weight_bytes) {
 sim_device *sim_device_create(const sim_preset *p, const sim_model *models, uint32_t n_models) {
     sim_device *d = calloc(1, sizeof *d);
     if (d == NULL) return NULL;
-    *d = (sim_device){.preset = *p, .models = models, .n_models = n_models, .waiting = UINT32_MAX};
+    *d = (sim_device){.preset = *p, .models = models, .waiting = UINT32_MAX};
     d->slots = calloc(size_max(n_models, 1), sizeof *d->slots);
     if (d->slots != NULL) return d;
     free(d);
@@ -149,14 +134,11 @@ sim_device *sim_device_create(const sim_preset *p, const sim_model *models, uint
 static inferd_status sim_open(void *self, device_about *out, inferd_err *err) {
     sim_device *d = self;
     const sim_preset *p = &d->preset;
-    uint64_t n_pages = (p->memory_bytes - p->reserve_bytes) / p->page_bytes;
-    uint64_t n_host = p->host_bytes / p->page_bytes;
-    if (n_pages > INT32_MAX || n_host > INT32_MAX)
-        return inferd_fail(err, INFERD_EINVAL, "%llu pages are too many",
-                           (unsigned long long)(n_pages + n_host));
-    *out = (device_about){.n_pages = (uint32_t)n_pages,
-                          .n_ready = (uint32_t)n_pages,
-                          .n_host_pages = (uint32_t)n_host,
+    uint32_t n_pages = (uint32_t)((p->memory_bytes - p->reserve_bytes) / p->page_bytes);
+    (void)err;
+    *out = (device_about){.n_pages = n_pages,
+                          .n_ready = n_pages,
+                          .n_host_pages = (uint32_t)(p->host_bytes / p->page_bytes),
                           .page_bytes = p->page_bytes,
                           .extent_pages = p->extent_pages,
                           .depth = p->depth,
@@ -174,9 +156,7 @@ static void sim_close(void *self) {
 static inferd_status sim_attach(void *self, uint32_t idx, struct model *m, uint32_t same_as,
                                 const device_limits *limits, device_model *out, inferd_err *err) {
     sim_device *d = self;
-    (void)m, (void)limits;
-    if (idx >= d->n_models)
-        return inferd_fail(err, INFERD_ENOTFOUND, "slot %u of %u", idx, d->n_models);
+    (void)m, (void)limits, (void)err;
     const sim_model *model = &d->models[idx];
     uint32_t pages = same_as == DEVICE_OWN ? sim_weight_pages(&d->preset, model->weight_bytes) : 0;
     *out =
@@ -186,14 +166,13 @@ static inferd_status sim_attach(void *self, uint32_t idx, struct model *m, uint3
                        .host_pages = pages,
                        .stage_bytes = model->weight_bytes};
     snprintf(out->math, sizeof out->math, "simulated");
-    d->slots[idx] = (sim_slot){.attached = true};
     return INFERD_OK;
 }
 
-static void sim_detach(void *self, uint32_t idx) {
+static void sim_unstage(void *self, uint32_t idx) {
     sim_device *d = self;
     if (d->waiting == idx) d->waiting = UINT32_MAX;
-    if (idx < d->n_models) d->slots[idx] = (sim_slot){0};
+    d->slots[idx] = (sim_slot){0};
 }
 
 /* ---- file -> host memory ---- */
@@ -203,9 +182,8 @@ static inferd_status sim_stage_begin(void *self, uint32_t idx, const uint32_t *p
     sim_device *d = self;
     sim_slot *s = &d->slots[idx];
     (void)err;
-    INFERD_CHECK(s->attached && !s->staging && !s->warm && !s->hot);
-    *s = (sim_slot){.attached = true,
-                    .staging = true,
+    INFERD_CHECK(!s->staging && !s->warm && !s->hot);
+    *s = (sim_slot){.staging = true,
                     .copy = pages == NULL, // else its pieces go on to the device
                     .begun_us = d->clock_us,
                     .total_us =
@@ -238,12 +216,6 @@ static inferd_status sim_stage_step(void *self, uint32_t idx, uint64_t budget_us
     d->waiting = out->waiting ? idx : UINT32_MAX;
     d->look_us = u64_min(d->clock_us + s->total_us / STAGE_PARTS + 1, s->begun_us + s->total_us);
     return INFERD_OK;
-}
-
-static void sim_unstage(void *self, uint32_t idx) {
-    sim_device *d = self;
-    if (d->waiting == idx) d->waiting = UINT32_MAX;
-    d->slots[idx] = (sim_slot){.attached = true};
 }
 
 /* ---- host memory -> device, and back, on one bus ---- */
@@ -359,17 +331,12 @@ static inferd_status sim_finish(void *self, step *st, uint64_t *device_us, infer
     return INFERD_OK;
 }
 
-static void sim_get_stats(void *self, backend_stats *out) {
-    (void)self;
-    *out = (backend_stats){0};
-}
-
 device sim_as_device(sim_device *d) {
     static const device_ops OPS = {
         .open = sim_open,
         .close = sim_close,
         .attach = sim_attach,
-        .detach = sim_detach,
+        .detach = sim_unstage,
         .stage_begin = sim_stage_begin,
         .stage_step = sim_stage_step,
         .unstage = sim_unstage,
@@ -382,7 +349,6 @@ device sim_as_device(sim_device *d) {
         .move_kv = sim_move_kv,
         .launch = sim_launch,
         .finish = sim_finish,
-        .get_stats = sim_get_stats,
     };
     return (device){&OPS, d};
 }

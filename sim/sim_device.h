@@ -20,7 +20,13 @@
 
 #include "device.h"
 
-enum { SIM_TOKEN = 1, SIM_VOCAB = 1 << 15, SIM_BLOCK_TOKENS = 16, SIM_LAUNCHED_MAX = 2 };
+enum {
+    SIM_TOKEN = 1,
+    SIM_VOCAB = 1 << 15,
+    SIM_BLOCK_TOKENS = 16,
+    SIM_LAUNCHED_MAX = 2,
+    SIM_SHAPES = 4
+};
 
 /* A kind of device. */
 typedef struct sim_preset {
@@ -35,8 +41,6 @@ typedef struct sim_preset {
     uint32_t load_fix_us; // constant part of each load
 } sim_preset;
 
-extern const sim_preset sim_h100; // the constants and their sources are in sim_device.c
-
 /* A model as numbers. */
 typedef struct sim_shape {
     const char *name;
@@ -44,6 +48,10 @@ typedef struct sim_shape {
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, dim, n_vocab, context;
     uint32_t kv_number_bytes;
 } sim_shape;
+
+/* The constants and their sources are in sim_device.c. */
+extern const sim_preset sim_h100;
+extern const sim_shape sim_shapes[SIM_SHAPES]; // the first is that of most experiments
 
 /* The cost of a step of one model on one device. */
 typedef struct sim_cost {
@@ -59,7 +67,7 @@ typedef struct sim_model {
 } sim_model;
 
 typedef struct sim_slot {
-    bool attached, staging, warm, loading, hot;
+    bool staging, warm, loading, hot;
     bool copy;                   // in host memory
     uint64_t begun_us, total_us; // of the stage, load or save under way
 } sim_slot;
@@ -67,9 +75,8 @@ typedef struct sim_slot {
 typedef struct sim_device {
     sim_preset preset;
     const sim_model *models; // [n_models] by slot; borrowed
-    uint32_t n_models;
-    sim_slot *slots;       // [n_models] owned
-    uint64_t fail_step_at; // an injected fault, counted from 1; 0: none
+    sim_slot *slots;         // [n_models] owned
+    uint64_t fail_step_at;   // an injected fault, counted from 1; 0: none
 
     uint64_t clock_us; // of the thread
     uint64_t free_us;  // end of everything launched so far
@@ -89,11 +96,8 @@ typedef struct sim_device {
     void *on_step_ctx;
 } sim_device;
 
-const sim_shape *sim_shape_find(const char *name); // NULL: there is none
 sim_cost sim_cost_of(const sim_preset *p, const sim_shape *s);
-/* The model's costs and sizes there.  EINVAL: a block of its keys and values exceeds a page. */
-inferd_status sim_model_of(const sim_preset *p, const sim_shape *s, sim_model *out,
-                           inferd_err *err);
+sim_model sim_model_of(const sim_preset *p, const sim_shape *s); // its costs and sizes there
 uint64_t sim_step_us(const sim_cost *c, const step *st);
 /* Time of one load with nothing else on the bus. */
 uint64_t sim_load_us(const sim_preset *p, uint64_t weight_bytes);

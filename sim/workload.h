@@ -53,22 +53,12 @@
 #include "../bench/trace.h"
 #include "scheduler/policy.h"
 
-enum {
-    WORKLOAD_MODELS_MAX = 4096,
-    WORKLOAD_TENANTS_MAX = 4096,
-    WORKLOAD_TOKENS_MAX = 1 << 24, // of a prompt, of an output
-    WORKLOAD_BACKLOG_MAX = 100000,
-    WORKLOAD_STORM_MODELS = 20,
-    WORKLOAD_FLOOD_PROMPT = 8192
-};
+enum { WORKLOAD_MODELS_MAX = 4096, WORKLOAD_STORM_MODELS = 20, WORKLOAD_FLOOD_PROMPT = 8192 };
 #define WORKLOAD_DURATION_US_MAX ((uint64_t)100 * 86400 * 1000000)
 /* Limits of a rate per second, and of the factor on all rates; at more, several arrivals would
  * share one microsecond. */
 #define WORKLOAD_RATE_MIN 1e-6
 #define WORKLOAD_RATE_MAX 1e6
-#define WORKLOAD_ZIPF_MAX 10.0
-#define WORKLOAD_CV_MIN   0.01
-#define WORKLOAD_CV_MAX   100.0
 
 typedef enum workload_kind {
     WORKLOAD_MIX_Z,
@@ -109,7 +99,7 @@ typedef struct workload_spec {
     uint64_t seed;
     uint64_t duration_us; // arrivals are in [0, duration)
     uint32_t n_models;
-    uint32_t n_tenants; // requests are spread evenly over them; ADV and PRE have their own
+    uint32_t n_tenants; // requests are spread evenly over them, except in ADV and PRE
     double rate_per_s;  // see the table above
     double rate_factor;
     double zipf; // MIX_Z, TRACE: the exponent a
@@ -143,7 +133,8 @@ void workload_spec_init(workload_spec *spec, workload_kind kind);
 
 const char *workload_kind_name(workload_kind kind); // "mix-z", "mix-m", ...
 
-/* Copies the spec; the trace stays borrowed.  EINVAL: a field is wrong; the text names it. */
+/* Copies the spec; the trace stays borrowed.  EINVAL: n_models is wrong for the kind, or there is
+ * no trace. */
 inferd_status workload_create(const workload_spec *spec, workload **out, inferd_err *err);
 void workload_destroy(workload *w); // accepts NULL
 

@@ -87,7 +87,6 @@ static void what_is_said_is_taken(void) {
     EXPECT_EQ(e.seed0, 9);
     EXPECT_EQ(e.slo_ttft_ms, 25);
     EXPECT_EQ(e.world.verify_iterations, 1);
-    EXPECT(e.shape != NULL);
     EXPECT_STR(e.json_path, "/dev/null");
     EXPECT_STR(e.line, "inferd-sim mix --mix g --lambda 8 --models 4 --seconds 0.5 --seed0 9 "
                        "--slo-ttft-ms 25 --verify");

@@ -198,15 +198,14 @@ static void books_are_looked_at_now_and_then_and_at_the_end(void) {
 }
 
 static void run_mix(uint64_t seed, world **out) {
-    static sim_model sim;
     world_model models[6];
     world_options o;
     workload_spec spec;
     workload *load;
     inferd_err err = {0};
     const sim_preset *p = &sim_h100;
-    EXPECT_EQ(sim_model_of(p, sim_shape_find("8b"), &sim, &err), INFERD_OK);
-    for (int i = 0; i < 6; i++) models[i] = (world_model){.sim = sim, .policy = world_policy()};
+    for (int i = 0; i < 6; i++)
+        models[i] = (world_model){.sim = sim_model_of(p, &sim_shapes[0]), .policy = world_policy()};
     world_options_init(&o, p);
     o.models = models;
     o.n_models = 6;
@@ -325,7 +324,6 @@ static void a_load_that_no_rate_reaches_is_said(void) {
     experiment_init(&e, EXPERIMENT_MIX);
     e.n_models = MODELS;
     e.seconds = 5;
-    e.shape = sim_shape_find("8b");
     e.slo_ttft_ms = 1000, e.slo_tpot_ms = 60;
     e.load_percent = LOAD_PERCENT;
     EXPECT_EQ(experiment_do(&e, &err), INFERD_EINVAL);
@@ -478,18 +476,15 @@ static void nothing_is_due_while_weights_come(void) {
 
 static void constants_are_those_of_the_table(void) {
     const sim_preset *p = &sim_h100;
-    const sim_shape *s = sim_shape_find("8b");
+    const sim_shape *s = &sim_shapes[0];
     sim_cost c = sim_cost_of(p, s);
-    sim_model m;
-    inferd_err err = {0};
+    sim_model m = sim_model_of(p, s);
     EXPECT_NEAR((double)c.fixed_ns, 150000 + 16060522496.0 / 2.68e12 * 1e9, 1000);
     EXPECT_NEAR((double)c.row_ns, 2 * 8030261248.0 / 400e12 * 1e9, 1);
     EXPECT_NEAR((double)c.kept_ps, 131072 / 2.68e12 * 1e12, 1);
-    EXPECT_EQ(sim_model_of(p, s, &m, &err), INFERD_OK);
     EXPECT_EQ(m.kv.slot_bytes, 2 << 20); // 16 tokens of all layers are a page
     EXPECT_EQ(m.kv.n_groups, 1);
     EXPECT_EQ(sim_weight_pages(p, s->weight_bytes) % p->extent_pages, 0);
-    EXPECT(sim_shape_find("8") == NULL);
 }
 
 static void worlds_in_which_everything_happens_are_sound(void) {

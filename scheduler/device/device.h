@@ -153,7 +153,7 @@ typedef struct device_ops {
 
     void (*launch)(void *self, const step *st);
     inferd_status (*finish)(void *self, step *st, uint64_t *device_us, inferd_err *err);
-    void (*get_stats)(void *self, backend_stats *out);
+    void (*get_stats)(void *self, backend_stats *out); // for engine.c and audit.c
 } device_ops;
 
 typedef struct device {
