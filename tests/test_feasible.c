@@ -30,45 +30,45 @@ static void numbers_are_exact(void) {
 
 /* ---- tasks ---- */
 
-static void three_models_and_a_small_chunk_fit(void) {
-    feasible_task tasks[] = {{6000, 30000, 0}, {6000, 30000, 1}, {6000, 30000, 2}};
+static void three_models_fit(void) {
+    feasible_task tasks[] = {{6000, 30000, 0}, {6000, 30000, 1}, {6000, 30000, 2}, {12000, 0, 3}};
     feasible_tasks f;
-    EXPECT(feasible_tasks_check(tasks, 3, 0, &f));
+    EXPECT(feasible_tasks_check(tasks, 3, &f));
     EXPECT_EQ(f.sum_ppm, 600000);
-    EXPECT_EQ(f.block_ppm, 200000);
     EXPECT_EQ(f.total_ppm, 800000);
-    EXPECT_EQ(f.slack_ppm, 200000);
     EXPECT_EQ(f.attainment_ppm, 1000000);
-    EXPECT_EQ(f.chunk_max_us, 12000);
     EXPECT_EQ(f.block_us, 6000);
     EXPECT_EQ(f.blocker, 0);
     feasible_tasks_say(&f, tasks, names, text, sizeof text);
     EXPECT_STR(text, "0.60 + 0.20 = 0.80 <= 1");
-    EXPECT(feasible_tasks_check(tasks, 3, 10000, &f));
+    tasks[3].cost_us = 10000;
+    EXPECT(feasible_tasks_check(tasks, 4, &f));
     feasible_tasks_say(&f, tasks, names, text, sizeof text);
     EXPECT_STR(text, "0.60 + 0.33 = 0.93 <= 1");
-    EXPECT(feasible_tasks_check(tasks, 3, 12000, &f)); // equality
-    EXPECT_EQ(f.slack_ppm, 0);
-    EXPECT_EQ(f.blocker, FEASIBLE_CHUNK);
-    EXPECT(!feasible_tasks_check(tasks, 3, 80000, &f));
-    EXPECT_EQ(f.slack_ppm, -2266667);
+    tasks[3].cost_us = 12000;
+    EXPECT(feasible_tasks_check(tasks, 4, &f)); // equality
+    EXPECT_EQ(f.total_ppm, 1000000);
+    EXPECT_EQ(f.blocker, 3);
+    tasks[3].cost_us = 80000;
+    EXPECT(!feasible_tasks_check(tasks, 4, &f));
+    EXPECT_EQ(f.total_ppm, 3266667);
     EXPECT_EQ(f.attainment_ppm, 306122); // 1 / 3.27
     feasible_tasks_say(&f, tasks, names, text, sizeof text);
-    EXPECT_STR(text, "model a: C 6.0 ms in T 30.0 ms, and a chunk of a prompt takes 80.0 ms: "
+    EXPECT_STR(text, "model a: C 6.0 ms in T 30.0 ms, and a step of d takes 80.0 ms: "
                      "0.60 + 2.67 = 3.27 > 1");
 }
 
 static void the_tightest_is_named(void) {
     feasible_task tasks[] = {{10000, 80000, 3}, {12000, 40000, 1}, {20000, 100000, 4}};
     feasible_tasks f;
-    EXPECT(!feasible_tasks_check(tasks, 3, 0, &f));
+    EXPECT(!feasible_tasks_check(tasks, 3, &f));
     EXPECT_EQ(f.tightest, 1);
     EXPECT_EQ(f.blocker, 2);
     feasible_tasks_say(&f, tasks, names, text, sizeof text);
     EXPECT_STR(text, "model b: C 12.0 ms in T 40.0 ms, and a step of e takes 20.0 ms: "
                      "0.63 + 0.50 = 1.13 > 1");
     feasible_task own[] = {{30000, 40000, 0}, {9000, 50000, 1}};
-    EXPECT(!feasible_tasks_check(own, 2, 0, &f));
+    EXPECT(!feasible_tasks_check(own, 2, &f));
     EXPECT_EQ(f.tightest, 0);
     feasible_tasks_say(&f, own, names, text, sizeof text);
     EXPECT_STR(text, "model a: C 30.0 ms in T 40.0 ms, the longest step: 0.93 + 0.75 = 1.68 > 1");
@@ -77,19 +77,19 @@ static void the_tightest_is_named(void) {
 static void a_sentence_never_says_that_one_is_more_than_one(void) {
     feasible_task tasks[] = {{500000, 1000000, 0}, {1, 1000000, 1}};
     feasible_tasks f;
-    EXPECT(!feasible_tasks_check(tasks, 2, 0, &f));
+    EXPECT(!feasible_tasks_check(tasks, 2, &f));
     EXPECT_EQ(f.total_ppm, 1000001);
     feasible_tasks_say(&f, tasks, names, text, sizeof text);
     EXPECT_STR(text, "model a: C 500.0 ms in T 1000.0 ms, the longest step: "
                      "0.500001 + 0.500000 = 1.000001 > 1");
     tasks[1].cost_us = 4000;
-    EXPECT(!feasible_tasks_check(tasks, 2, 0, &f));
+    EXPECT(!feasible_tasks_check(tasks, 2, &f));
     feasible_tasks_say(&f, tasks, names, text, sizeof text);
     EXPECT_STR(text, "model a: C 500.0 ms in T 1000.0 ms, the longest step: "
                      "0.504 + 0.500 = 1.004 > 1");
     tasks[0].cost_us = 497999; // 0.499999 + 0.499999: what is left must not be rounded away
     tasks[1].cost_us = 4000;
-    EXPECT(feasible_tasks_check(tasks, 2, 0, &f));
+    EXPECT(feasible_tasks_check(tasks, 2, &f));
     feasible_tasks_say(&f, tasks, names, text, sizeof text);
     EXPECT_STR(text, "0.50 + 0.50 = 1.00 <= 1");
 }
@@ -97,19 +97,20 @@ static void a_sentence_never_says_that_one_is_more_than_one(void) {
 static void a_task_does_not_wait_for_itself(void) {
     feasible_task alone[] = {{28000, 30000, 0}, {5000, 0, 1}};
     feasible_tasks f;
-    EXPECT(feasible_tasks_check(alone, 1, 0, &f));
-    EXPECT_EQ(f.block_ppm, 0);
+    EXPECT(feasible_tasks_check(alone, 1, &f));
+    EXPECT_EQ(f.block_us, 0);
     EXPECT_EQ(f.blocker, FEASIBLE_NO_TASK);
-    EXPECT_EQ(f.chunk_max_us, 1999);                // 0.933333334 are taken
-    EXPECT(!feasible_tasks_check(alone, 2, 0, &f)); // but for one without a target
+    EXPECT(!feasible_tasks_check(alone, 2, &f)); // but for one without a target
     EXPECT_EQ(f.blocker, 1);
-    EXPECT_EQ(f.chunk_max_us, 0);
     feasible_tasks_say(&f, alone, names, text, sizeof text);
     EXPECT_STR(text, "model a: C 28.0 ms in T 30.0 ms, and a step of b takes 5.0 ms: "
                      "0.93 + 0.17 = 1.10 > 1");
-    EXPECT(!feasible_tasks_check(alone, 1, 2001, &f));
+    alone[1].cost_us = 1999; // 0.933333334 are taken
+    EXPECT(feasible_tasks_check(alone, 2, &f));
+    alone[1].cost_us = 2001;
+    EXPECT(!feasible_tasks_check(alone, 2, &f));
     feasible_task too_slow = {31000, 30000, 2};
-    EXPECT(!feasible_tasks_check(&too_slow, 1, 0, &f));
+    EXPECT(!feasible_tasks_check(&too_slow, 1, &f));
     feasible_tasks_say(&f, &too_slow, names, text, sizeof text);
     EXPECT_STR(text, "model c: C 31.0 ms in T 30.0 ms: 1.03 + 0.00 = 1.03 > 1");
 }
@@ -117,32 +118,31 @@ static void a_task_does_not_wait_for_itself(void) {
 static void without_targets_everything_is_allowed(void) {
     feasible_task tasks[] = {{28000, 0, 0}, {5000, 0, 1}};
     feasible_tasks f;
-    EXPECT(feasible_tasks_check(tasks, 2, 1000000, &f));
+    EXPECT(feasible_tasks_check(tasks, 2, &f));
     EXPECT_EQ(f.total_ppm, 0);
-    EXPECT_EQ(f.chunk_max_us, FEASIBLE_UNLIMITED);
     EXPECT_EQ(f.tightest, FEASIBLE_NO_TASK);
     feasible_tasks_say(&f, tasks, names, text, sizeof text);
     EXPECT_STR(text, "no model has a target per token");
     EXPECT_EQ(f.blocker, FEASIBLE_NO_TASK);
-    EXPECT(feasible_tasks_check(tasks, 0, 0, &f));
+    EXPECT(feasible_tasks_check(tasks, 0, &f));
 }
 
 static void equality_is_kept(void) {
     feasible_task tasks[] = {
-        {6000, 30000, 0}, {6000, 30000, 0}, {6000, 30000, 0}, {6000, 30000, 0}};
+        {6000, 30000, 0}, {6000, 30000, 0}, {6000, 30000, 0}, {6000, 30000, 0}, {6000, 0, 0}};
     feasible_tasks f;
-    EXPECT(feasible_tasks_check(tasks, 4, 0, &f)); // 0.8 + 0.2
-    EXPECT_EQ(f.slack_ppm, 0);
-    EXPECT_EQ(f.chunk_max_us, 6000); // no longer than a step is free
-    EXPECT(feasible_tasks_check(tasks, 4, 6000, &f));
-    EXPECT(!feasible_tasks_check(tasks, 4, 6001, &f));
+    EXPECT(feasible_tasks_check(tasks, 4, &f)); // 0.8 + 0.2
+    EXPECT_EQ(f.total_ppm, 1000000);
+    EXPECT(feasible_tasks_check(tasks, 5, &f)); // no longer than a step is free
+    tasks[4].cost_us = 6001;
+    EXPECT(!feasible_tasks_check(tasks, 5, &f));
 }
 
 static void huge_numbers_are_refused_not_wrapped(void) {
     feasible_task tasks[300];
     for (uint32_t i = 0; i < 300; i++) tasks[i] = (feasible_task){UINT32_MAX, 1, 0};
     feasible_tasks f;
-    EXPECT(!feasible_tasks_check(tasks, 300, UINT32_MAX, &f));
+    EXPECT(!feasible_tasks_check(tasks, 300, &f));
     EXPECT_EQ(f.total_ppm, UINT64_C(301000000000));
     char little[10];
     feasible_tasks_say(&f, tasks, names, little, sizeof little);
@@ -167,29 +167,9 @@ static uint32_t random_tasks(feasible_task *tasks) {
     return n;
 }
 
-static void the_longest_chunk_is_the_longest(void) {
-    random_state = 7;
-    uint32_t n_limits = 0;
-    for (int k = 0; k < 20000; k++) {
-        feasible_task tasks[5];
-        feasible_tasks f, more;
-        uint32_t n = random_tasks(tasks);
-        bool kept = feasible_tasks_check(tasks, n, 0, &f);
-        if (f.chunk_max_us == FEASIBLE_UNLIMITED) continue;
-        if (!kept) EXPECT_EQ(f.chunk_max_us, 0);
-        if (!kept) continue;
-        n_limits++;
-        EXPECT(f.chunk_max_us >= f.block_us);
-        EXPECT(feasible_tasks_check(tasks, n, f.chunk_max_us, &more));
-        EXPECT(!feasible_tasks_check(tasks, n, f.chunk_max_us + 1, &more));
-    }
-    EXPECT(n_limits > 2000);
-}
-
 /* Steps are played: the earliest deadline first, never interrupted, and whenever nobody is due a
- * chunk, or a step of somebody without a target, gets in the way.  How many are late? */
-static uint32_t play_steps(const feasible_task *tasks, uint32_t n, uint32_t chunk_us,
-                           uint32_t n_jobs) {
+ * step of a task without a target gets in the way.  How many are late? */
+static uint32_t play_steps(const feasible_task *tasks, uint32_t n, uint32_t n_jobs) {
     uint64_t now = 0, due[5], next[5];
     uint32_t n_late = 0, done = 0;
     bool ready[5] = {false};
@@ -215,7 +195,7 @@ static uint32_t play_steps(const feasible_task *tasks, uint32_t n, uint32_t chun
             continue;
         }
         /* Begun at the last moment before somebody is due: the worst that can be. */
-        uint32_t other_us = chunk_us;
+        uint32_t other_us = 0;
         for (uint32_t i = 0; i < n; i++)
             if (tasks[i].period_us == 0 && (other_us == 0 || random_below(2) == 0))
                 other_us = tasks[i].cost_us;
@@ -233,11 +213,9 @@ static void what_is_admitted_is_never_late(void) {
     for (int k = 0; k < 3000; k++) {
         feasible_task tasks[5];
         feasible_tasks f;
-        uint32_t n = random_tasks(tasks), chunk_us = random_below(3) * random_below(60);
-        bool kept = feasible_tasks_check(tasks, n, chunk_us, &f);
-        if (kept && f.chunk_max_us != FEASIBLE_UNLIMITED && random_below(2) == 0)
-            chunk_us = f.chunk_max_us; // up to the limit
-        uint32_t n_late = play_steps(tasks, n, chunk_us, 200);
+        uint32_t n = random_tasks(tasks);
+        bool kept = feasible_tasks_check(tasks, n, &f);
+        uint32_t n_late = play_steps(tasks, n, 200);
         if (kept) EXPECT_EQ(n_late, 0);
         n_kept += kept && f.tightest != FEASIBLE_NO_TASK;
         if (!kept) n_late_of_refused += n_late > 0;
@@ -483,14 +461,13 @@ static void slices_keep_what_was_planned(void) {
 
 static const test_case cases[] = {
     TEST(numbers_are_exact),
-    TEST(three_models_and_a_small_chunk_fit),
+    TEST(three_models_fit),
     TEST(the_tightest_is_named),
     TEST(a_sentence_never_says_that_one_is_more_than_one),
     TEST(a_task_does_not_wait_for_itself),
     TEST(without_targets_everything_is_allowed),
     TEST(equality_is_kept),
     TEST(huge_numbers_are_refused_not_wrapped),
-    TEST(the_longest_chunk_is_the_longest),
     TEST(what_is_admitted_is_never_late),
     TEST(a_share_has_to_be_large_enough),
     TEST(the_share_needed_is_the_least),

@@ -115,7 +115,7 @@ static void targets_of_all_are_kept(void) {
     feasible_task tasks[] = {
         {6000, 30000, 0}, {6000, 30000, 0}, {6000, 30000, 0}, {6000, 30000, 0}, {6001, 0, 0}};
     feasible_tasks f;
-    EXPECT(!feasible_tasks_check(tasks, 5, 0, &f));
+    EXPECT(!feasible_tasks_check(tasks, 5, &f));
     placement_why why;
     placement_check(&d, &calm, 0, &why);
     EXPECT_EQ(why.need, f.total_ppm);

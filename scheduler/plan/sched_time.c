@@ -64,5 +64,5 @@ uint32_t sched_attainment_ppm(const sched *s) {
         if (m->open && m->n_running > 0)
             feasible_load_add(&load, narrow(decode_us(m, 0)), narrow(period_of(s, m)));
     }
-    return (uint32_t)feasible_attainment_ppm(&load, 0);
+    return (uint32_t)feasible_attainment_ppm(&load);
 }

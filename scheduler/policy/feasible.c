@@ -18,7 +18,7 @@ static uint64_t div_up(wide a, uint64_t b) {
     return q > UINT64_MAX ? UINT64_MAX : (uint64_t)q;
 }
 
-static uint64_t ppm_of(uint64_t ppb) {
+uint64_t feasible_ppm(uint64_t ppb) {
     return div_up(ppb, FEASIBLE_ONE_PPB / FEASIBLE_ONE_PPM);
 }
 
@@ -118,48 +118,40 @@ void feasible_load_add(feasible_load *l, uint32_t cost_us, uint32_t period_us) {
     l->n_tasks++;
 }
 
-uint32_t feasible_block_us(const feasible_load *l, uint32_t chunk_us) {
-    uint32_t others_us = u32_max(l->other_cost_max_us, chunk_us);
+static uint32_t block_us(const feasible_load *l) {
     if (l->n_tasks == 0) return 0; // no task has a target
-    return l->n_tasks == 1 ? others_us : u32_max(l->task_cost_max_us, others_us);
+    return l->n_tasks == 1 ? l->other_cost_max_us
+                           : u32_max(l->task_cost_max_us, l->other_cost_max_us);
 }
 
-uint64_t feasible_total_ppb(const feasible_load *l, uint32_t chunk_us) {
-    return l->sum_ppb + feasible_fraction_ppb(feasible_block_us(l, chunk_us), l->period_min_us);
-}
-
-uint32_t feasible_chunk_us(const feasible_load *l) {
-    if (l->n_tasks == 0) return FEASIBLE_UNLIMITED;
-    if (feasible_total_ppb(l, 0) > FEASIBLE_ONE_PPB) return 0;
-    uint64_t left_ppb = FEASIBLE_ONE_PPB - l->sum_ppb;
-    return (uint32_t)(l->period_min_us * left_ppb / FEASIBLE_ONE_PPB); // < 2^32 * 10^9 < 2^62
+uint64_t feasible_total_ppb(const feasible_load *l) {
+    return l->sum_ppb + feasible_fraction_ppb(block_us(l), l->period_min_us);
 }
 
 static uint64_t inverse_ppm(uint64_t ppm) {
     return ppm <= FEASIBLE_ONE_PPM ? FEASIBLE_ONE_PPM : FEASIBLE_ONE_PPM * FEASIBLE_ONE_PPM / ppm;
 }
 
-uint64_t feasible_attainment_ppm(const feasible_load *l, uint32_t chunk_us) {
-    return inverse_ppm(ppm_of(feasible_total_ppb(l, chunk_us)));
+uint64_t feasible_attainment_ppm(const feasible_load *l) {
+    return inverse_ppm(feasible_ppm(feasible_total_ppb(l)));
 }
 
-/* The longest step of all tasks but `but`; the chunk wins only when it is longer. */
-static uint32_t find_longest(const feasible_task *tasks, uint32_t n, uint32_t chunk_us,
-                             uint32_t but, uint32_t *cost_us) {
+/* The longest step of all tasks but `but`. */
+static uint32_t find_longest(const feasible_task *tasks, uint32_t n, uint32_t but,
+                             uint32_t *cost_us) {
     uint32_t costliest = FEASIBLE_NO_TASK;
     *cost_us = 0;
     for (uint32_t i = 0; i < n; i++)
         if (i != but && tasks[i].cost_us > *cost_us) costliest = i, *cost_us = tasks[i].cost_us;
-    if (chunk_us > *cost_us) costliest = FEASIBLE_CHUNK, *cost_us = chunk_us;
     return costliest;
 }
 
-static uint32_t find_tightest(const feasible_task *tasks, uint32_t n, uint32_t chunk_us) {
+static uint32_t find_tightest(const feasible_task *tasks, uint32_t n) {
     uint32_t tightest = FEASIBLE_NO_TASK, wait_us;
     uint64_t most_ppb = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (tasks[i].period_us == 0) continue;
-        find_longest(tasks, n, chunk_us, i, &wait_us);
+        find_longest(tasks, n, i, &wait_us);
         uint64_t ppb =
             feasible_fraction_ppb((uint64_t)tasks[i].cost_us + wait_us, tasks[i].period_us);
         if (tightest == FEASIBLE_NO_TASK || ppb > most_ppb) tightest = i, most_ppb = ppb;
@@ -167,30 +159,23 @@ static uint32_t find_tightest(const feasible_task *tasks, uint32_t n, uint32_t c
     return tightest;
 }
 
-bool feasible_tasks_check(const feasible_task *tasks, uint32_t n, uint32_t chunk_us,
-                          feasible_tasks *out) {
+bool feasible_tasks_check(const feasible_task *tasks, uint32_t n, feasible_tasks *out) {
     feasible_load l = {0};
     uint32_t alone = FEASIBLE_NO_TASK; // the only one with a period
     for (uint32_t i = 0; i < n; i++) {
         feasible_load_add(&l, tasks[i].cost_us, tasks[i].period_us);
         if (tasks[i].period_us != 0) alone = l.n_tasks == 1 ? i : FEASIBLE_NO_TASK;
     }
-    uint64_t total_ppb = feasible_total_ppb(&l, chunk_us);
-    uint32_t longest_us;
+    uint64_t total_ppb = feasible_total_ppb(&l);
     *out = (feasible_tasks){
         .kept = total_ppb <= FEASIBLE_ONE_PPB,
-        .sum_ppm = ppm_of(l.sum_ppb),
-        .block_ppm = ppm_of(total_ppb - l.sum_ppb),
-        .total_ppm = ppm_of(total_ppb),
-        .attainment_ppm = feasible_attainment_ppm(&l, chunk_us),
-        .chunk_us = chunk_us,
-        .chunk_max_us = feasible_chunk_us(&l),
-        .block_us = feasible_block_us(&l, chunk_us),
+        .sum_ppm = feasible_ppm(l.sum_ppb),
+        .total_ppm = feasible_ppm(total_ppb),
+        .attainment_ppm = feasible_attainment_ppm(&l),
         .blocker = FEASIBLE_NO_TASK,
-        .tightest = find_tightest(tasks, n, chunk_us),
+        .tightest = find_tightest(tasks, n),
     };
-    out->slack_ppm = (int64_t)FEASIBLE_ONE_PPM - (int64_t)out->total_ppm;
-    if (l.n_tasks > 0) out->blocker = find_longest(tasks, n, chunk_us, alone, &longest_us);
+    if (l.n_tasks > 0) out->blocker = find_longest(tasks, n, alone, &out->block_us);
     return out->kept;
 }
 
@@ -205,9 +190,7 @@ void feasible_tasks_say(const feasible_tasks *f, const feasible_task *tasks,
         const feasible_task *t = &tasks[f->tightest];
         add(&s, "model %s: C %s in T %s", names[t->name_idx], feasible_ms(t->cost_us).text,
             feasible_ms(t->period_us).text);
-        if (f->blocker == FEASIBLE_CHUNK)
-            add(&s, ", and a chunk of a prompt takes %s", feasible_ms(f->block_us).text);
-        else if (f->blocker == f->tightest)
+        if (f->blocker == f->tightest)
             add(&s, ", the longest step");
         else if (f->blocker != FEASIBLE_NO_TASK)
             add(&s, ", and a step of %s takes %s", names[tasks[f->blocker].name_idx],
@@ -354,7 +337,7 @@ bool feasible_slices_plan(const feasible_slice *slices, uint32_t n, uint64_t alp
         round_us += quota_us[i];
     }
     *out = (feasible_slices){
-        .sum_ppm = ppm_of(sum_ppb),
+        .sum_ppm = feasible_ppm(sum_ppb),
         .alpha_ppm = div_up((wide)round_us * FEASIBLE_ONE_PPM, lasts_us),
         .switch_us = switch_us,
         .round_us = round_us,

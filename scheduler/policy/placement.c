@@ -15,11 +15,6 @@ static uint64_t pages_needed(const placement_device *d, const placement_wanted *
     return (uint64_t)w->need[d->kind].weight_pages + w->need[d->kind].kv_pages;
 }
 
-static uint64_t ppm_of(uint64_t ppb) {
-    uint64_t unit = FEASIBLE_ONE_PPB / FEASIBLE_ONE_PPM;
-    return (ppb + unit - 1) / unit;
-}
-
 /* Reasons that moving other replicas cannot remove. */
 static placement_reason check_kind(const placement_device *d, const placement_wanted *w,
                                    uint32_t n_here, feasible_share *share) {
@@ -50,9 +45,9 @@ static sums sums_with(const placement_device *d, const placement_wanted *w) {
         w->share_percent > 0 ? (uint64_t)d->share_percent + w->share_percent : 0;
     return (sums){
         .need = {pages_needed(d, w), (uint64_t)d->guaranteed_pages + n->min_pages, share_percent,
-                 ppm_of(feasible_total_ppb(&l, 0))},
+                 feasible_ppm(feasible_total_ppb(&l))},
         .have = {d->free_pages, d->capacity_pages, PERCENT, FEASIBLE_ONE_PPM},
-        .sum_ppm = ppm_of(l.sum_ppb),
+        .sum_ppm = feasible_ppm(l.sum_ppb),
     };
 }
 

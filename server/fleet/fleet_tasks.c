@@ -52,7 +52,7 @@ inferd_status fleet_check_targets(const fleet *f, const fleet_guarantee *all, ui
         feasible_tasks sums;
         if (!got_tighter(f, d, all, n)) continue;
         uint32_t n_tasks = fleet_list_tasks(f, d, all, n, tasks);
-        if (feasible_tasks_check(tasks, n_tasks, 0, &sums)) continue;
+        if (feasible_tasks_check(tasks, n_tasks, &sums)) continue;
         feasible_tasks_say(&sums, tasks, names, text, sizeof text);
         s = inferd_fail(err, INFERD_EINVAL,
                         "the targets (slo.tpot_ms) on %s could not be kept together: %s",

@@ -224,7 +224,7 @@ static void check_targets(const plan_device *d, plan_answer *out) {
     enum { ALL_PERCENT = 100, PPM_PER_PERCENT = 10000 };
     feasible_tasks f;
     if (d->n_tasks == 0) return;
-    feasible_tasks_check(d->tasks, d->n_tasks, 0, &f);
+    feasible_tasks_check(d->tasks, d->n_tasks, &f);
     uint64_t need = f.total_ppm / PPM_PER_PERCENT + (f.total_ppm % PPM_PER_PERCENT != 0);
     plan_check *c = add_check(out, "targets", need, ALL_PERCENT);
     c->percent = true;

@@ -9,9 +9,9 @@
  *
  * which is sufficient for periodic and sporadic tasks without preemption (Jeffay, Stanat, Martel
  * 1991): in any interval of L >= min T the work that is due is at most L * sum C/T, and one step
- * that was begun before it.  It is not necessary: a refused set may still be on time.  A chunk of a
- * prompt is one more C in the max term.  So is the step of a model without a target, which has no
- * T.  A task does not wait for itself: where only one has a period, its own C is not in the max.
+ * that was begun before it.  It is not necessary: a refused set may still be on time.  The step of
+ * a model without a target, which has no T, is one more C in the max term.  A task does not wait
+ * for itself: where only one has a period, its own C is not in the max.
  *
  * Fractions are parts per billion (ppb) inside and parts per million (ppm) in results, both rounded
  * up, so nothing is admitted that exact numbers would refuse.  The price: a set that misses
@@ -35,8 +35,7 @@ enum {
 #define FEASIBLE_ONE_PPB          UINT64_C(1000000000)
 #define FEASIBLE_FRACTION_MAX_PPB (1000 * FEASIBLE_ONE_PPB) // larger ones count as that
 #define FEASIBLE_NO_TASK          UINT32_MAX
-#define FEASIBLE_CHUNK            (UINT32_MAX - 1) // not a task but the chunk
-#define FEASIBLE_UNLIMITED        UINT32_MAX       // us, pages
+#define FEASIBLE_UNLIMITED        UINT32_MAX // pages
 
 /* A number with its unit, for a sentence. */
 typedef struct feasible_number {
@@ -58,15 +57,11 @@ typedef struct feasible_load {
 uint64_t feasible_fraction_ppb(uint64_t cost_us, uint32_t period_us);
 /* Adds a task; period 0: it has no target, and only delays others. */
 void feasible_load_add(feasible_load *l, uint32_t cost_us, uint32_t period_us);
-/* The longest step that a task with a target may have to wait for. */
-uint32_t feasible_block_us(const feasible_load *l, uint32_t chunk_us);
 /* The left side of the inequality, which holds when this is at most FEASIBLE_ONE_PPB. */
-uint64_t feasible_total_ppb(const feasible_load *l, uint32_t chunk_us);
-/* The longest chunk of a prompt that keeps the inequality; 0: none; FEASIBLE_UNLIMITED: no task has
- * a target.  A chunk no longer than the longest step costs nothing. */
-uint32_t feasible_chunk_us(const feasible_load *l);
+uint64_t feasible_total_ppb(const feasible_load *l);
+uint64_t feasible_ppm(uint64_t ppb); // rounded up
 /* The part of the targets that will be kept: 1 / left side, at most 1. */
-uint64_t feasible_attainment_ppm(const feasible_load *l, uint32_t chunk_us);
+uint64_t feasible_attainment_ppm(const feasible_load *l);
 
 typedef struct feasible_task {
     uint32_t cost_us, period_us; // C; T, 0 = no target
@@ -75,19 +70,15 @@ typedef struct feasible_task {
 
 typedef struct feasible_tasks {
     bool kept;
-    uint64_t sum_ppm, block_ppm, total_ppm; // total rounds their exact sum, so may be one less
-    int64_t slack_ppm;                      // 1 - total; negative when it is not kept
+    uint64_t sum_ppm, total_ppm; // of C/T; the left side
     uint64_t attainment_ppm;
-    uint32_t chunk_us;     // the chunk that was checked
-    uint32_t chunk_max_us; // feasible_chunk_us
-    uint32_t block_us;     // feasible_block_us, and the task of that step ...
-    uint32_t blocker;      // ... its index, FEASIBLE_CHUNK or FEASIBLE_NO_TASK
-    uint32_t tightest;     // largest (C + longest step of another) / T; FEASIBLE_NO_TASK
+    uint32_t block_us; // the longest step that a task with a target may have to wait for,
+    uint32_t blocker;  // and the index of its task, or FEASIBLE_NO_TASK
+    uint32_t tightest; // largest (C + longest step of another) / T; FEASIBLE_NO_TASK
 } feasible_tasks;
 
-/* chunk_us 0: no prompts.  Returns kept. */
-bool feasible_tasks_check(const feasible_task *tasks, uint32_t n, uint32_t chunk_us,
-                          feasible_tasks *out);
+/* Returns kept. */
+bool feasible_tasks_check(const feasible_task *tasks, uint32_t n, feasible_tasks *out);
 /* "0.60 + 0.20 = 0.80 <= 1", or with the tightest task in front. */
 void feasible_tasks_say(const feasible_tasks *f, const feasible_task *tasks,
                         const char *const *names, char *text, size_t text_bytes);
