@@ -75,7 +75,7 @@ static inline void rig_init(rig *r, uint32_t n_pages, const sched_limits *limits
     r->outcomes = calloc(REQUESTS_MAX, sizeof *r->outcomes);
     device_about about;
     EXPECT_EQ(fake_open(&r->device, &about, &err), INFERD_OK);
-    EXPECT_EQ(pool_init(&r->pool, n_pages, 1, &err), INFERD_OK);
+    EXPECT_EQ(pool_init_extents(&r->pool, n_pages, n_pages, 1, 1, &err), INFERD_OK);
     EXPECT_EQ(sched_create(limits, &r->pool, 1, on_event, r, &r->s, &err), INFERD_OK);
     for (int i = 0; i < 2; i++)
         EXPECT_EQ(step_init(&r->steps[i], limits->step_tokens_max, limits->running_max,

@@ -19,7 +19,7 @@ static void verify(const rig *r) {
 static void rig_init(rig *r, uint32_t n_pages, uint32_t n_groups, uint32_t slots_per_page) {
     kv_layout l = {.block_tokens = 4, .n_groups = n_groups, .slots_per_page = slots_per_page};
     inferd_err err = {0};
-    EXPECT_EQ(pool_init(&r->pool, n_pages, 1, &err), INFERD_OK);
+    EXPECT_EQ(pool_init_extents(&r->pool, n_pages, n_pages, 1, 1, &err), INFERD_OK);
     EXPECT_EQ(kv_init(&r->kv, &l, &r->pool, 0, PAGE_KV, &err), INFERD_OK);
     verify(r);
 }
@@ -230,7 +230,7 @@ static void a_layout_that_fits_no_page_is_an_answer(void) {
     pool p;
     kv k;
     inferd_err err = {0};
-    EXPECT_EQ(pool_init(&p, 4, 1, &err), INFERD_OK);
+    EXPECT_EQ(pool_init_extents(&p, 4, 4, 1, 1, &err), INFERD_OK);
     EXPECT_EQ(kv_init(&k, &l, &p, 0, PAGE_KV, &err), INFERD_EUNSUPPORTED);
     EXPECT(strstr(err.text, "16777216 bytes") != NULL);
     pool_deinit(&p);
@@ -287,7 +287,7 @@ static void pages_and_slots_are_zeroed_for_another_tenant_only(void) {
     kv k[2];
     kv_table one, two;
     inferd_err err;
-    EXPECT_EQ(pool_init(&p, 1, 2, &err), INFERD_OK);
+    EXPECT_EQ(pool_init_extents(&p, 1, 1, 1, 2, &err), INFERD_OK);
     for (uint32_t i = 0; i < 2; i++) { // two models
         EXPECT_EQ(kv_init(&k[i], &l, &p, i, PAGE_KV, &err), INFERD_OK);
         EXPECT(k[i].slot_tenants == NULL); // memory for whoever wants it

@@ -90,11 +90,11 @@ static bool put(kv_disk *d, uint32_t i) {
     sample s = make(i);
     s.b.tokens = s.tokens;
     unsigned char *to;
-    void *begun = kv_disk_put_begin(d, &s.b, &to);
+    void *begun = kv_disk_files.put_begin(d, &s.b, &to);
     if (begun == NULL) return false;
     memset(to, 0, used->n_groups * used->slot_bytes);
     memcpy(to, s.slots, sizeof s.slots);
-    kv_disk_put_end(d, begun);
+    kv_disk_files.put_end(d, begun);
     return true;
 }
 
@@ -139,18 +139,19 @@ static reading read_as(kv_disk *d, const sample *s) {
     atomic_uint n_wakes = 0;
     kv_disk_block b = s->b;
     b.tokens = s->tokens;
-    uint32_t t = kv_disk_ask(d, &b, count_wake, &n_wakes);
+    uint32_t t = kv_disk_files.ask(d, &b, count_wake, &n_wakes);
     if (t == KV_DISK_NO_TICKET) return NONE;
     const unsigned char *from;
     uint64_t us, until_us = clock_now_us() + PATIENCE_US;
     kv_disk_answer a;
-    while ((a = kv_disk_look(d, t, &from, &us)) == KV_DISK_WAIT && clock_now_us() < until_us) nap();
+    while ((a = kv_disk_files.look(d, t, &from, &us)) == KV_DISK_WAIT && clock_now_us() < until_us)
+        nap();
     EXPECT(a != KV_DISK_WAIT);
     EXPECT_EQ(atomic_load(&n_wakes), 1);
     reading r = a == KV_DISK_GONE                              ? GONE
                 : memcmp(from, s->slots, sizeof s->slots) == 0 ? RIGHT
                                                                : WRONG;
-    kv_disk_give_back(d, t);
+    kv_disk_files.give_back(d, t);
     return r;
 }
 
@@ -182,7 +183,7 @@ static void it_is_there_after_a_restart(void) {
     kv_disk *d = open_disk();
     kv_disk_secret(d, "scope", before);
     kv_disk_secret(d, "other", other);
-    kv_disk_key(d, of, key);
+    kv_disk_files.key(d, of, key);
     for (uint32_t i = 1; i <= 300; i++) put_surely(d, i); // the index grows
     EXPECT(put(d, 301));
     kv_disk_close(d); // what waited is written
@@ -190,7 +191,7 @@ static void it_is_there_after_a_restart(void) {
     wait_scanned(d, 301);
     for (uint32_t i = 1; i <= 301; i++) EXPECT_EQ(read_back(d, i), RIGHT);
     kv_disk_secret(d, "scope", after);
-    kv_disk_key(d, of, key_after);
+    kv_disk_files.key(d, of, key_after);
     EXPECT(memcmp(before, after, sizeof before) == 0 && memcmp(before, other, sizeof before) != 0);
     EXPECT(key[0] == key_after[0] && key[1] == key_after[1]);
     kv_disk_close(d);
@@ -413,8 +414,8 @@ static void a_queue_that_is_full_takes_no_more(void) {
     EXPECT(stats_of(d).n_queued == n && stats_of(d).n_refused == 1);
     uint64_t from_us = clock_now_us();
     EXPECT(n * kv_disk_file_bytes(&large) <= KV_DISK_QUEUE_BYTES);
-    EXPECT(!kv_disk_has(d, make(2).b.name)); // not yet
-    kv_disk_wait_room(d, &large, from_us + 2000);
+    EXPECT(!kv_disk_files.has(d, make(2).b.name)); // not yet
+    kv_disk_files.wait_room(d, &large, from_us + 2000);
     EXPECT(clock_now_us() < from_us + 1000000);
     atomic_store(&write_waits, false);
     wait_written(d);
@@ -434,12 +435,12 @@ static void tickets_are_bounded_and_may_be_given_back_at_any_time(void) {
     s.b.tokens = s.tokens;
     for (int round = 0; round < 20; round++) {
         for (uint32_t i = 0; i < KV_DISK_READS_MAX; i++) {
-            tickets[i] = kv_disk_ask(d, &s.b, count_wake, &n_wakes);
+            tickets[i] = kv_disk_files.ask(d, &s.b, count_wake, &n_wakes);
             EXPECT(tickets[i] != KV_DISK_NO_TICKET);
         }
-        EXPECT_EQ(kv_disk_ask(d, &s.b, count_wake, &n_wakes), KV_DISK_NO_TICKET);
+        EXPECT_EQ(kv_disk_files.ask(d, &s.b, count_wake, &n_wakes), KV_DISK_NO_TICKET);
         if (round % 2 == 0) nap();
-        for (uint32_t i = 0; i < KV_DISK_READS_MAX; i++) kv_disk_give_back(d, tickets[i]);
+        for (uint32_t i = 0; i < KV_DISK_READS_MAX; i++) kv_disk_files.give_back(d, tickets[i]);
         uint32_t n = atomic_load(&n_wakes);
         nap();
         EXPECT_EQ(atomic_load(&n_wakes), n);    // nobody is woken after that
@@ -511,15 +512,16 @@ static bool ask_while_they_go(void) {
     for (uint32_t i = ASKED_FROM; i < ASKED_TO; i++) {
         sample s = make(i);
         s.b.tokens = s.tokens;
-        tickets[i] = kv_disk_ask(d, &s.b, count_wake, &n_wakes);
+        tickets[i] = kv_disk_files.ask(d, &s.b, count_wake, &n_wakes);
     }
     while (stats_of(d).n_queued > 0 && clock_now_us() < until_us)
         for (uint32_t i = ASKED_FROM; i < ASKED_TO; i++) put(d, i);
     for (uint32_t i = ASKED_FROM; i < ASKED_TO; i++) {
         if (tickets[i] == KV_DISK_NO_TICKET) continue;
-        while (kv_disk_look(d, tickets[i], &from, &us) == KV_DISK_WAIT && clock_now_us() < until_us)
+        while (kv_disk_files.look(d, tickets[i], &from, &us) == KV_DISK_WAIT &&
+               clock_now_us() < until_us)
             nap();
-        kv_disk_give_back(d, tickets[i]);
+        kv_disk_files.give_back(d, tickets[i]);
     }
     wait_written(d);
     kv_disk_stats s = stats_of(d);
@@ -649,13 +651,13 @@ static void room_is_waited_for_until_the_block_fits(void) {
     used = &half;
     EXPECT(put(d, 2));
     used = &most;
-    EXPECT(kv_disk_wait_room(d, &half, clock_now_us() + PATIENCE_US));
-    EXPECT(!kv_disk_wait_room(d, &most, clock_now_us() + 2000));
+    EXPECT(kv_disk_files.wait_room(d, &half, clock_now_us() + PATIENCE_US));
+    EXPECT(!kv_disk_files.wait_room(d, &most, clock_now_us() + 2000));
     EXPECT(!put(d, 3));
     atomic_store(&write_waits, false);
-    EXPECT(kv_disk_wait_room(d, &most, clock_now_us() + PATIENCE_US));
+    EXPECT(kv_disk_files.wait_room(d, &most, clock_now_us() + PATIENCE_US));
     EXPECT(put(d, 3));
-    EXPECT(!kv_disk_wait_room(d, &more, clock_now_us() + PATIENCE_US));
+    EXPECT(!kv_disk_files.wait_room(d, &more, clock_now_us() + PATIENCE_US));
     wait_written(d);
     used = &layout;
     kv_disk_close(d);

@@ -12,7 +12,7 @@ static void verify(const pool *p) {
 static pool open_pool(uint32_t n_pages, uint32_t n_owners) {
     pool p;
     inferd_err err = {0};
-    EXPECT_EQ(pool_init(&p, n_pages, n_owners, &err), INFERD_OK);
+    EXPECT_EQ(pool_init_extents(&p, n_pages, n_pages, 1, n_owners, &err), INFERD_OK);
     verify(&p);
     return p;
 }
@@ -37,9 +37,9 @@ static void every_page_is_taken_once(void) {
 static void many_pages_are_taken_all_or_none(void) {
     pool p = open_pool(4, 1);
     uint32_t pages[5];
-    EXPECT(!pool_take_many(&p, 0, PAGE_WEIGHT, 5, pages));
+    EXPECT(!pool_take_weights(&p, 0, PAGE_WEIGHT, 5, pages));
     EXPECT_EQ(p.n_in[PAGE_FREE], 4);
-    EXPECT(pool_take_many(&p, 0, PAGE_WEIGHT, 4, pages));
+    EXPECT(pool_take_weights(&p, 0, PAGE_WEIGHT, 4, pages));
     EXPECT_EQ(p.owners[0].held[PAGE_WEIGHT], 4);
     verify(&p);
     pool_deinit(&p);
@@ -116,7 +116,6 @@ static void a_ceiling_holds_while_pages_are_free(void) {
     EXPECT_EQ(pool_take(&p, 0, PAGE_KV), PAGE_NONE);
     pool_give(&p, page, 0);
     EXPECT_EQ(pool_n_takeable(&p, 0), 1);
-    EXPECT_EQ(pool_n_for_kv(&p, 0, 0), 2);
     verify(&p);
     pool_deinit(&p);
 }
@@ -125,7 +124,7 @@ static void weights_that_change_hands_stay_where_they_are(void) {
     pool p;
     uint32_t pages[3];
     inferd_err err = {0};
-    EXPECT_EQ(pool_init(&p, 10, 2, &err), INFERD_OK);
+    EXPECT_EQ(pool_init_extents(&p, 10, 10, 1, 2, &err), INFERD_OK);
     EXPECT_EQ(pool_set_limits(&p, 1, 4, 10, &err), INFERD_OK);
     EXPECT(pool_take_weights(&p, 0, PAGE_WEIGHT, 3, pages));
     EXPECT_EQ(pool_n_takeable(&p, 0), 3); // 4 are kept free for the other
@@ -153,20 +152,6 @@ static void watermarks_say_how_many_pages_are_short(void) {
     pool_deinit(&p);
 }
 
-static void what_is_left_for_keys_and_values_excludes_weights_and_guarantees(void) {
-    pool p = open_pool(20, 2);
-    uint32_t pages[8];
-    inferd_err err = {0};
-    EXPECT(pool_take_many(&p, 0, PAGE_WEIGHT, 8, pages));
-    EXPECT_EQ(pool_n_for_kv(&p, 0, 8), 12);
-    EXPECT_EQ(pool_n_for_kv(&p, 1, 0), 20); // the weights of the other may go
-    EXPECT_EQ(pool_set_limits(&p, 1, 5, UINT32_MAX, &err), INFERD_OK);
-    EXPECT_EQ(pool_n_for_kv(&p, 0, 8), 7);
-    EXPECT_EQ(pool_n_for_kv(&p, 1, 8), 12);
-    EXPECT_EQ(pool_n_for_kv(&p, 1, 30), 0);
-    pool_deinit(&p);
-}
-
 static void two_ledgers_share_the_pages(void) {
     pool p = open_pool(20, 2);
     uint32_t pages[12], warm[6];
@@ -174,7 +159,7 @@ static void two_ledgers_share_the_pages(void) {
     EXPECT_EQ(pool_n_device_free(&p), 12);
     EXPECT_EQ(pool_n_host_free(&p), 8);
     EXPECT(pool_take_weights(&p, 0, PAGE_WEIGHT, 10, pages));
-    EXPECT(!pool_take_many(&p, 1, PAGE_KV, 3, warm)); // pages are free, the ledger is full
+    EXPECT_EQ(pool_n_takeable(&p, 1), 2); // more pages are free, the ledger is full
     EXPECT(pool_take_weights(&p, 1, PAGE_WARM, 6, warm));
     EXPECT_EQ(pool_n_device_free(&p), 2);
     EXPECT_EQ(pool_n_host_free(&p), 2);
@@ -297,12 +282,11 @@ static void weights_without_mapping_take_neighbours(void) {
 static void pages_that_come_later_are_absent_until_then(void) {
     pool p = extents_of(12, 4, 4);
     EXPECT_EQ(pool_n_takeable(&p, 0), 4);
-    EXPECT_EQ(pool_n_for_kv(&p, 0, 0), 12);
     pool_set_ready(&p, 8, 12);
     EXPECT_EQ(pool_n_takeable(&p, 0), 8);
     verify(&p);
     pool_set_ready(&p, 8, 8); // the device had no more
-    EXPECT_EQ(pool_n_for_kv(&p, 0, 0), 8);
+    EXPECT_EQ(p.n_device, 8);
     EXPECT_EQ(p.n_in[PAGE_ABSENT], 0);
     verify(&p);
     pool_deinit(&p);
@@ -386,7 +370,6 @@ static const test_case cases[] = {
     TEST(a_ceiling_holds_while_pages_are_free),
     TEST(weights_that_change_hands_stay_where_they_are),
     TEST(watermarks_say_how_many_pages_are_short),
-    TEST(what_is_left_for_keys_and_values_excludes_weights_and_guarantees),
     TEST(two_ledgers_share_the_pages),
     TEST(converting_pages_respects_ceilings_and_guarantees),
     TEST(verify_finds_what_is_wrong),

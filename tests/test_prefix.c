@@ -24,7 +24,7 @@ static void verify(const rig *r) {
 static void rig_init(rig *r, uint32_t n_pages) {
     kv_layout l = {.block_tokens = 4, .n_groups = 1, .slots_per_page = 2};
     inferd_err err = {0};
-    EXPECT_EQ(pool_init(&r->pool, n_pages, 1, &err), INFERD_OK);
+    EXPECT_EQ(pool_init_extents(&r->pool, n_pages, n_pages, 1, 1, &err), INFERD_OK);
     EXPECT_EQ(kv_init(&r->kv, &l, &r->pool, 0, PAGE_KV, &err), INFERD_OK);
     EXPECT_EQ(prefix_init(&r->prefix, &r->kv, key, &err), INFERD_OK);
     verify(r);

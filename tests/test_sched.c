@@ -1310,7 +1310,7 @@ static void open_models(rig *r, uint32_t n_pages, uint32_t n_models, const sched
     rig_init(r, n_pages, l);
     sched_destroy(r->s);
     pool_deinit(&r->pool);
-    EXPECT_EQ(pool_init(&r->pool, n_pages, n_models, &err), INFERD_OK);
+    EXPECT_EQ(pool_init_extents(&r->pool, n_pages, n_pages, 1, n_models, &err), INFERD_OK);
     EXPECT_EQ(sched_create(l, &r->pool, n_models, on_event, r, &r->s, &err), INFERD_OK);
     sched_model_spec spec = {r->device.kv, r->device.context, FAKE_VOCAB, end_ids, 1, 0};
     for (uint32_t m = 0; m < n_models; m++) {

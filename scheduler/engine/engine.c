@@ -390,7 +390,6 @@ static void count_step(void *ctx, const step *st, uint64_t device_us, uint64_t w
     s->step_us_sum += wall_us;
     s->device_us_sum += device_us;
     s->step_us_hist[bucket]++;
-    s->last_step_us = device_us;
 }
 
 static uint64_t real_clock(void *ctx) {

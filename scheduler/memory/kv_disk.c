@@ -526,7 +526,7 @@ void kv_disk_secret(const kv_disk *d, const char *what, unsigned char out[16]) {
     memcpy(out, secret.h, sizeof secret.h);
 }
 
-void kv_disk_key(const kv_disk *d, const uint64_t model[2], uint64_t out[2]) {
+static void block_key(const kv_disk *d, const uint64_t model[2], uint64_t out[2]) {
     uint64_t words[3] = {model[0], model[1], KV_DISK_VERSION};
     prefix_name key = prefix_hash(d->key, words, 3);
     memcpy(out, key.h, sizeof key.h);
@@ -534,7 +534,7 @@ void kv_disk_key(const kv_disk *d, const uint64_t model[2], uint64_t out[2]) {
 
 /* ---- blocks ---- */
 
-bool kv_disk_has(kv_disk *d, const uint64_t name[2]) {
+static bool has(kv_disk *d, const uint64_t name[2]) {
     pthread_mutex_lock(&d->lock);
     uint32_t i = find(d, name);
     bool there = i != NONE && d->records[i].there;
@@ -569,7 +569,7 @@ static void give_room_back(kv_disk *d, const kv_disk_block *b, size_t n_bytes) {
     pthread_mutex_unlock(&d->lock);
 }
 
-void *kv_disk_put_begin(kv_disk *d, const kv_disk_block *b, unsigned char **slots) {
+static void *put_begin(kv_disk *d, const kv_disk_block *b, unsigned char **slots) {
     size_t n_bytes = kv_disk_file_bytes(b->layout);
     if (!take_room(d, b, n_bytes)) return NULL;
     put *p = malloc(sizeof *p + n_bytes);
@@ -583,7 +583,7 @@ void *kv_disk_put_begin(kv_disk *d, const kv_disk_block *b, unsigned char **slot
     return p;
 }
 
-void kv_disk_put_end(kv_disk *d, void *begun) {
+static void put_end(kv_disk *d, void *begun) {
     put *p = begun;
     pthread_mutex_lock(&d->lock);
     *(d->last_put != NULL ? &d->last_put->next : &d->first_put) = p;
@@ -592,7 +592,7 @@ void kv_disk_put_end(kv_disk *d, void *begun) {
     pthread_mutex_unlock(&d->lock);
 }
 
-bool kv_disk_wait_room(kv_disk *d, const kv_layout *l, uint64_t until_us) {
+static bool wait_room(kv_disk *d, const kv_layout *l, uint64_t until_us) {
     size_t n_bytes = kv_disk_file_bytes(l);
     int rc = 0;
     pthread_mutex_lock(&d->lock);
@@ -603,7 +603,7 @@ bool kv_disk_wait_room(kv_disk *d, const kv_layout *l, uint64_t until_us) {
     return ok;
 }
 
-uint32_t kv_disk_ask(kv_disk *d, const kv_disk_block *b, void (*wake)(void *ctx), void *wake_ctx) {
+static uint32_t ask(kv_disk *d, const kv_disk_block *b, void (*wake)(void *ctx), void *wake_ctx) {
     size_t n = b->layout->block_tokens * sizeof(tok_id);
     tok_id *tokens = malloc(n);
     uint32_t idx = KV_DISK_NO_TICKET;
@@ -634,8 +634,8 @@ uint32_t kv_disk_ask(kv_disk *d, const kv_disk_block *b, void (*wake)(void *ctx)
     return idx;
 }
 
-kv_disk_answer kv_disk_look(kv_disk *d, uint32_t idx, const unsigned char **slots,
-                            uint64_t *read_us) {
+static kv_disk_answer look(kv_disk *d, uint32_t idx, const unsigned char **slots,
+                           uint64_t *read_us) {
     kv_disk_answer answer = KV_DISK_WAIT;
     pthread_mutex_lock(&d->lock);
     ticket *t = &d->tickets[idx];
@@ -649,7 +649,7 @@ kv_disk_answer kv_disk_look(kv_disk *d, uint32_t idx, const unsigned char **slot
     return answer;
 }
 
-void kv_disk_give_back(kv_disk *d, uint32_t idx) {
+static void give_back(kv_disk *d, uint32_t idx) {
     pthread_mutex_lock(&d->lock);
     ticket *t = &d->tickets[idx];
     INFERD_CHECK(idx < KV_DISK_READS_MAX && t->state != TICKET_FREE && !t->given_back);
@@ -662,11 +662,11 @@ void kv_disk_give_back(kv_disk *d, uint32_t idx) {
     pthread_mutex_unlock(&d->lock);
 }
 
-const kv_disk_ops kv_disk_files = {.key = kv_disk_key,
-                                   .has = kv_disk_has,
-                                   .put_begin = kv_disk_put_begin,
-                                   .put_end = kv_disk_put_end,
-                                   .wait_room = kv_disk_wait_room,
-                                   .ask = kv_disk_ask,
-                                   .look = kv_disk_look,
-                                   .give_back = kv_disk_give_back};
+const kv_disk_ops kv_disk_files = {.key = block_key,
+                                   .has = has,
+                                   .put_begin = put_begin,
+                                   .put_end = put_end,
+                                   .wait_room = wait_room,
+                                   .ask = ask,
+                                   .look = look,
+                                   .give_back = give_back};

@@ -100,11 +100,6 @@ void kv_disk_put_sum(const uint64_t key[2], unsigned char *file, size_t n_bytes)
     memcpy(file + offsetof(file_header, sum), sum.h, sizeof sum.h);
 }
 
-void kv_disk_seal(const uint64_t key[2], const kv_disk_block *b, unsigned char *file) {
-    kv_disk_fill(b, file);
-    kv_disk_put_sum(key, file, kv_disk_file_bytes(b->layout));
-}
-
 bool kv_disk_is_whole(const uint64_t key[2], const kv_disk_block *b, const unsigned char *file,
                       size_t n_bytes) {
     file_header h, wanted = header_of(b);

@@ -33,8 +33,6 @@ unsigned char *kv_disk_slots(const kv_layout *l, unsigned char *file);
 /* Fills in everything but the bytes of the slots and the checksum. */
 void kv_disk_fill(const kv_disk_block *b, unsigned char *file);
 void kv_disk_put_sum(const uint64_t key[2], unsigned char *file, size_t n_bytes);
-/* kv_disk_fill and the checksum: the bytes of the slots are in the file already. */
-void kv_disk_seal(const uint64_t key[2], const kv_disk_block *b, unsigned char *file);
 bool kv_disk_is_whole(const uint64_t key[2], const kv_disk_block *b, const unsigned char *file,
                       size_t n_bytes);
 

@@ -158,10 +158,6 @@ inferd_status pool_init_extents(pool *p, uint32_t n_pages, uint32_t n_ready, uin
     return INFERD_OK;
 }
 
-inferd_status pool_init(pool *p, uint32_t n_pages, uint32_t n_owners, inferd_err *err) {
-    return pool_init_extents(p, n_pages, n_pages, 1, n_owners, err);
-}
-
 void pool_deinit(pool *p) {
     free(p->pages);
     free(p->owners);
@@ -236,12 +232,6 @@ uint32_t pool_take(pool *p, uint32_t owner, page_state state) {
     p->n_in[state]++;
     charge(p, owner, state, true);
     return page;
-}
-
-bool pool_take_many(pool *p, uint32_t owner, page_state state, uint32_t n, uint32_t *out) {
-    if (n_takeable_as(p, owner, state) < n) return false;
-    for (uint32_t i = 0; i < n; i++) out[i] = pool_take(p, owner, state);
-    return true;
 }
 
 static void take_extent(pool *p, uint32_t owner, page_state state, uint32_t e, uint32_t *out) {
@@ -387,12 +377,6 @@ uint32_t pool_n_short(const pool *p) {
     uint32_t coming = p->n_in[PAGE_FREE] + p->n_in[PAGE_QUARANTINE] + p->n_in[PAGE_ABSENT];
     coming = u32_min(coming, u32_less(p->n_device, p->n_in[PAGE_WEIGHT] + p->n_in[PAGE_KV]));
     return coming < p->low ? p->high - coming : 0;
-}
-
-uint32_t pool_n_for_kv(const pool *p, uint32_t owner, uint32_t n_weights) {
-    uint32_t left = u32_less(
-        p->n_device, p->n_min - p->owners[owner].min); // beside the guarantees of the others
-    return u32_less(u32_min(left, p->owners[owner].max), n_weights);
 }
 
 /* Length of a list of pages that are all in `state` (and of this fence class), or UINT32_MAX. */

@@ -115,9 +115,8 @@ typedef struct pool {
     uint32_t n_reserved; // of the free pages: kept for guarantees of tenants
 } pool;
 
-/* All pages free; low and high are n_pages / 64 and n_pages / 32. */
-inferd_status pool_init(pool *p, uint32_t n_pages, uint32_t n_owners, inferd_err *err);
-/* With extents, and pages that become ready later; extent_pages 0: weights are runs of pages. */
+/* All pages that are ready are free; low and high are n_pages / 64 and n_pages / 32.  extent_pages
+ * 0: weights are runs of pages. */
 inferd_status pool_init_extents(pool *p, uint32_t n_pages, uint32_t n_ready, uint32_t extent_pages,
                                 uint32_t n_owners, inferd_err *err);
 void pool_deinit(pool *p); // accepts a zeroed pool
@@ -151,9 +150,8 @@ uint32_t pool_n_takeable(const pool *p, uint32_t owner);
 /* One page, or PAGE_NONE when none can be taken now. */
 uint32_t pool_take(pool *p, uint32_t owner, page_state state);
 bool pool_next_is_cold(const pool *p); // the page that pool_take would take, if any, is cold
-/* n pages; false: too few, and the pool is unchanged. */
-bool pool_take_many(pool *p, uint32_t owner, page_state state, uint32_t n, uint32_t *out);
-/* n pages for weights (WEIGHT or WARM): whole extents (a multiple of extent_pages), or a run. */
+/* n pages for weights (WEIGHT or WARM): whole extents (a multiple of extent_pages), or a run.
+ * False: too few, and the pool is unchanged. */
 bool pool_take_weights(pool *p, uint32_t owner, page_state state, uint32_t n, uint32_t *out);
 /* Pages of one owner from WARM to WEIGHT or back.  False: the other budget, or the owner's ceiling,
  * has no room for all of them; nothing changed. */
@@ -174,8 +172,6 @@ void pool_finish(pool *p, uint64_t epoch);
 
 /* Below the low watermark of free pages: how many are missing to the high one; else 0. */
 uint32_t pool_n_short(const pool *p);
-/* Pages for its keys and values beside n_weights, if all others had only their guarantees. */
-uint32_t pool_n_for_kv(const pool *p, uint32_t owner, uint32_t n_weights);
 
 inferd_status pool_verify(const pool *p, inferd_err *err);
 

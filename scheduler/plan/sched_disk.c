@@ -1,7 +1,7 @@
 /* sched_disk.c - cached blocks that are written to a disk, and read back.
  *
- *     device, host memory  --their page is needed-->  kv_disk_put  ...  a file
- *     a file  ...  kv_disk_ask  --later plans-->  host memory, or the device's page
+ *     device, host memory  --their page is needed-->  put_begin  ...  a file
+ *     a file  ...  ask  --later plans-->  host memory, or the device's page
  *
  * A sequence with its next blocks on the disk waits for them, without rows, as long as computing
  * them is expected to take, and then computes.  Other sequences do not wait: the disk works beside

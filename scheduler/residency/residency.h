@@ -218,10 +218,6 @@ void residency_fail_all(residency *r, const inferd_err *why, uint64_t now_us);
  * afterwards.  No step is on its way. */
 void residency_close(residency *r);
 
-/* The weights that this slot computes with. */
-static inline resident *resident_weights(residency *r, uint32_t idx) {
-    return &r->slots[r->slots[idx].weights_of];
-}
 model_state residency_state(const residency *r, uint32_t idx);
 /* Time spent on bringing evicted models back in the newest RESIDENCY_WINDOW_US, approximately. */
 uint64_t residency_reload_us(const residency *r);

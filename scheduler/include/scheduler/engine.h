@@ -168,7 +168,6 @@ typedef struct engine_stats {
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
     uint64_t n_drafted, n_drafts_right; // draft tokens, and the accepted ones
     uint64_t n_submitted, n_finished[GEN_ERROR + 1];
-    uint64_t last_step_us;                              // device time of the newest step
     uint32_t pages_device, pages_host, pages_host_free; // budgets; the host's has warm and swapped
     uint32_t pages_device_free;                         // free in the device's budget
     uint32_t pages_tenants_min;                         // guaranteed to tenants

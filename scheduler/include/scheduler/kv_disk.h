@@ -82,41 +82,30 @@ void kv_disk_get_stats(kv_disk *d, kv_disk_stats *out);
 
 /* A secret derived from this folder, for other uses that need the same one after a restart. */
 void kv_disk_secret(const kv_disk *d, const char *what, unsigned char out[16]);
-/* The key for block names of a model; `model` identifies the model. */
-void kv_disk_key(const kv_disk *d, const uint64_t model[2], uint64_t out[2]);
-
-/* Is there such a file, according to the index?  Does no I/O. */
-bool kv_disk_has(kv_disk *d, const uint64_t name[2]);
-
-/* Begin to write a block: the caller puts the bytes of its slots (n_groups * slot_bytes, in order)
- * at *slots and calls kv_disk_put_end.  NULL: it is there, the queue is full, or writing is off. */
-void *kv_disk_put_begin(kv_disk *d, const kv_disk_block *b, unsigned char **slots);
-void kv_disk_put_end(kv_disk *d, void *begun);
-/* At the end of a process, and the only function that waits: for room in the queue for a block of
- * this layout, until until_us of clock_now_us.  False: there is no room, or writing is off. */
-bool kv_disk_wait_room(kv_disk *d, const kv_layout *l, uint64_t until_us);
 
 typedef enum kv_disk_answer { KV_DISK_WAIT, KV_DISK_READY, KV_DISK_GONE } kv_disk_answer;
 
-/* Ask for a block.  `wake` is called from another thread when it is READY or GONE.
- * The index of a ticket; KV_DISK_NO_TICKET: it is not there, or too many are asked for. */
-uint32_t kv_disk_ask(kv_disk *d, const kv_disk_block *b, void (*wake)(void *ctx), void *wake_ctx);
-/* READY: the bytes of its slots, valid until kv_disk_give_back, and how long reading took. */
-kv_disk_answer kv_disk_look(kv_disk *d, uint32_t idx, const unsigned char **slots,
-                            uint64_t *read_us);
-/* In any state; `wake` is not called after this. */
-void kv_disk_give_back(kv_disk *d, uint32_t idx);
-
-/* The same as a table of functions, so that users can be built and tested without files. */
+/* The functions of a block, as a table, so that users can be built and tested without files. */
 typedef struct kv_disk_ops {
+    /* The key for block names of a model; `model` identifies the model. */
     void (*key)(const kv_disk *d, const uint64_t model[2], uint64_t out[2]);
+    /* Is there such a file, according to the index?  Does no I/O. */
     bool (*has)(kv_disk *d, const uint64_t name[2]);
+    /* Begin to write a block: the caller puts the bytes of its slots (n_groups * slot_bytes, in
+     * order) at *slots and calls put_end.  NULL: it is there, the queue is full, or writing is
+     * off. */
     void *(*put_begin)(kv_disk *d, const kv_disk_block *b, unsigned char **slots);
-    void (*put_end)(kv_disk *d, void *put);
+    void (*put_end)(kv_disk *d, void *begun);
+    /* At the end of a process, and the only function that waits: for room in the queue for a block
+     * of this layout, until until_us of clock_now_us.  False: no room, or writing is off. */
     bool (*wait_room)(kv_disk *d, const kv_layout *l, uint64_t until_us);
+    /* Ask for a block.  `wake` is called from another thread when it is READY or GONE.
+     * The index of a ticket; KV_DISK_NO_TICKET: it is not there, or too many are asked for. */
     uint32_t (*ask)(kv_disk *d, const kv_disk_block *b, void (*wake)(void *ctx), void *wake_ctx);
+    /* READY: the bytes of its slots, valid until give_back, and how long reading took. */
     kv_disk_answer (*look)(kv_disk *d, uint32_t idx, const unsigned char **slots,
                            uint64_t *read_us);
+    /* In any state; `wake` is not called after this. */
     void (*give_back)(kv_disk *d, uint32_t idx);
 } kv_disk_ops;
 extern const kv_disk_ops kv_disk_files;
