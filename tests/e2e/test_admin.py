@@ -1318,12 +1318,12 @@ def test_device_and_host_memory_are_apart(fresh):
 
 def test_a_plan_with_a_min_names_the_models_that_it_takes_pages_of(launch, tmp_path):
     """It named none, because a min is given in any case; then a model was evicted."""
-    s = Served(launch, tmp_path, memory="16MiB", models=models(["a", "b", "c"]))
+    # The weight outweighs what loads took, and idle times, when the plan is made and at the eviction.
+    s = Served(launch, tmp_path, memory="16MiB", models=models(["a", "b", "c"], c={"weight": 1000}))
     for name in ("a", "b", "c"):
         assert s.do(name, "load").status_code == 200
     for name in ("b", "c", "a"):
         assert s.ask(name).status_code == 200
-        time.sleep(2 if name == "b" else 0.1)  # its idle time outweighs what loads took, then and at the eviction
     s.until(lambda: s.state()["queues"]["running"] == 0)
     hot = {"a", "b", "c"}
     p = plan(s, model={"name": "a", "path": "dummy:tiny?seed=1", "min": "10MiB"})
