@@ -5,8 +5,8 @@
  *
  *     page cache                             -> rows -> be_weight_prepare
  *
- * The engine takes the rows that are ready, as many at a time as take one piece by the measured time
- * of earlier pieces of that type, and computes steps between two calls.  The compute threads
+ * The engine takes the rows that are ready, as many at a time as take one piece by the measured
+ * time of earlier pieces of that type, and computes steps between two calls.  The compute threads
  * themselves read data that is in the page cache, a few hundred kilobytes each, and prepare it
  * before it has left their caches: copying is then a part of the piece and takes no CPU from steps.
  * Reads that would wait are refused (RWF_NOWAIT); from the first refusal on a thread of the stage,
