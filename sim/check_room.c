@@ -2,7 +2,7 @@
  * a lower class before they come from an idle model. */
 #include "check_yard.h"
 
-/* Pages of keys and values of a model whose sequences are all of a lower class; else 0. */
+/* Pages of keys and values of a model that runs sequences of a lower class only; else 0. */
 static uint32_t n_lower(const yard *y, uint32_t idx, gen_class prio) {
     const sched_model *m = &y->core.sched->models[idx];
     if (!m->open || !m->hot) return 0;
@@ -17,7 +17,7 @@ void yard_note_room(yard *y) {
         for (int c = 0; c < GEN_CLASSES; c++) y->slots[i].n_lower[c] = n_lower(y, i, (gen_class)c);
 }
 
-/* Residency_decide may have made room for it. */
+/* residency_decide may have made room for it. */
 static bool wanted_room(const yard *y, uint32_t i) {
     const slot *s = &y->slots[i];
     const resident *m = &y->core.models.slots[i];
@@ -27,8 +27,9 @@ static bool wanted_room(const yard *y, uint32_t i) {
     return m->on_device || m->room_wanted_us != 0 || m->n_loads != s->before.n_loads;
 }
 
-/* The class of work that it made room for; GEN_CLASSES: of none, of several models, whose loads may
- * have evicted each other, or of a model that may have less than the others would give. */
+/* The class of work that it made room for; GEN_CLASSES: of none, of several models, since their
+ * loads may have evicted each other, or of a model that may have less than the others would give.
+ */
 static gen_class class_of_room(const yard *y) {
     gen_class prio = GEN_CLASSES;
     for (uint32_t i = 0; i < y->n_models; i++) {
