@@ -63,15 +63,19 @@ static void each_gets_a_later_time_up_to_a_minute(void) {
 static void first_tries_stay_behind_the_line(void) {
     uint64_t now_us = run_full(20);
     line.sum_us *= 8; // each is held for 80 s
-    EXPECT_EQ(queue_line_due(&line, 160, now_us), 0);
+    EXPECT_EQ(queue_line_due(&line, 1, 160, now_us), 0);
     queue_line_join(&line, 16, 160, now_us); // 11.25 s
-    EXPECT_EQ(queue_line_due(&line, 160, now_us), 4);
-    EXPECT_EQ(queue_line_due(&line, 160, now_us + 11 * SECOND_US), 1);
-    EXPECT_EQ(queue_line_due(&line, 160, now_us + 12 * SECOND_US), 0);
+    EXPECT_EQ(queue_line_due(&line, 1, 160, now_us), 4);
+    EXPECT_EQ(queue_line_due(&line, 1, 160, now_us + 11 * SECOND_US), 1);
+    EXPECT_EQ(queue_line_due(&line, 1, 160, now_us + 12 * SECOND_US), 0);
+    EXPECT_EQ(queue_line_late_us(&line, now_us), 0);
+    EXPECT_EQ(queue_line_late_us(&line, now_us + SECOND_US / 2), SECOND_US / 2);
+    EXPECT_EQ(queue_line_late_us(&line, now_us + 12 * SECOND_US), SECOND_US / 4); // ended at 11.25
+    EXPECT_EQ(queue_line_late_us(&line, now_us + 13 * SECOND_US), 0);
     line.sum_us /= 1000;
-    EXPECT_EQ(queue_line_due(&line, 160, now_us), 40);
-    EXPECT_EQ(queue_line_due(&line, 2, now_us), 1);
-    EXPECT_EQ(queue_line_due(&line, 1, now_us), 0);
+    EXPECT_EQ(queue_line_due(&line, 1, 160, now_us), 40);
+    EXPECT_EQ(queue_line_due(&line, 1, 2, now_us), 1);
+    EXPECT_EQ(queue_line_due(&line, 1, 1, now_us), 0);
 }
 
 /* Within a hundredth: an odd number of ends is halved. */

@@ -249,6 +249,19 @@ static void the_line_gets_shorter_without_its_clients(void) {
     limits_destroy(l);
 }
 
+/* Ten places a second, told in whole seconds: nine clients come at once, up to 0.9 s after their
+ * places.  First tries once took them between the last place and that second. */
+static void a_place_that_has_passed_is_left_for_a_second(void) {
+    limits *l = open_limits((limits_spec){.requests_per_min = 600});
+    EXPECT(ask(l, T0, false, 600, 1));
+    for (int k = 0; k < 9; k++) EXPECT(!ask(l, T0, false, 1, 1) && answer.retry_after_s == 1);
+    EXPECT(ask(l, T0 + 950000, false, 1, 1));  // 9.5 are there, eight are due beside its own
+    EXPECT(!ask(l, T0 + 950000, false, 1, 1)); // 8.5
+    for (int k = 0; k < 9; k++) EXPECT(ask(l, T0 + S, true, 1, 1));
+    EXPECT(!ask(l, T0 + S, false, 1, 1));
+    limits_destroy(l);
+}
+
 static void a_first_try_leaves_what_the_line_needs(void) {
     limits *l = open_limits((limits_spec){.concurrent = 4, .tokens_per_min = 60});
     EXPECT(ask(l, T0, false, 1, 60));
@@ -1036,6 +1049,7 @@ static const test_case cases[] = {
     TEST(headers_spell_times_like_clients_read_them),
     TEST(refused_clients_are_told_different_times),
     TEST(the_line_gets_shorter_without_its_clients),
+    TEST(a_place_that_has_passed_is_left_for_a_second),
     TEST(a_first_try_leaves_what_the_line_needs),
     TEST(a_client_that_comes_early_gets_a_later_time),
     TEST(a_debt_comes_before_the_line),

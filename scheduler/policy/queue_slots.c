@@ -16,7 +16,8 @@ enum {
     GUESS_PARTS = 2,  // a running sequence has run for half of its time
     PACE_PARTS = 4,   // a quarter more than the measured time for each slot: it may be growing
     MARGIN_SLOTS = 2, // before the first of the line
-    DUE_S = 2,        // the part of the line that first tries stay behind
+    DUE_S = 2,        // the part of the line that first tries stay behind,
+    LATE_S = 1,       // a time is told in whole seconds: so late a client may come
     DUE_PARTS = 4     // at most a quarter of the slots is left for retries, rounded up
 };
 
@@ -53,11 +54,24 @@ static uint64_t each_us(const queue_line *l, uint32_t n_max, uint64_t now_us) {
     return u64_max(held_us + held_us / PACE_PARTS, SECOND_US) / u32_max(n_max, 1);
 }
 
-uint32_t queue_line_due(const queue_line *l, uint32_t n_max, uint64_t now_us) {
-    uint64_t each = each_us(l, n_max, now_us);
-    uint64_t us = l->end_us > now_us ? u64_min(l->end_us - now_us, DUE_S * SECOND_US) : 0;
+uint64_t queue_line_next_us(const queue_line *l, uint64_t now_us) {
+    return u64_min(u64_less(l->end_us, now_us), DUE_S * SECOND_US);
+}
+
+uint64_t queue_line_late_us(const queue_line *l, uint64_t now_us) {
+    uint64_t from_us = u64_max(l->begin_us, u64_less(now_us, LATE_S * SECOND_US));
+    return u64_less(u64_min(l->end_us, now_us), from_us);
+}
+
+uint32_t queue_line_due(const queue_line *l, uint32_t n, uint32_t n_max, uint64_t now_us) {
+    uint64_t each = each_us(l, n_max, now_us), us = queue_line_next_us(l, now_us);
     uint32_t most = (n_max + DUE_PARTS - 2) / DUE_PARTS; // none of one slot
-    return (uint32_t)u64_min((us + each - 1) / each, most);
+    return u32_min((uint32_t)u64_min((us + each - 1) / each, most), u32_less(n_max, n));
+}
+
+void queue_line_put_off(queue_line *l, uint64_t end_us, uint64_t now_us) {
+    if (l->end_us + LATE_S * SECOND_US <= now_us) l->begin_us = now_us;
+    l->end_us = u64_max(l->end_us, end_us);
 }
 
 uint64_t queue_line_wait_us(const queue_line *l, uint32_t n, uint32_t n_max, uint64_t now_us) {
@@ -69,7 +83,7 @@ uint32_t queue_line_join(queue_line *l, uint32_t n, uint32_t n_max, uint64_t now
     uint64_t wait_us = queue_line_wait_us(l, n, n_max, now_us);
     uint64_t after_s = (wait_us + SECOND_US - 1) / SECOND_US;
     if (after_s > QUEUE_FAR_S) return QUEUE_FAR_S;
-    if (after_s <= QUEUE_MAX_S) l->end_us = now_us + wait_us;
+    if (after_s <= QUEUE_MAX_S) queue_line_put_off(l, now_us + wait_us, now_us);
     return u32_max((uint32_t)after_s, QUEUE_MIN_S);
 }
 
@@ -198,8 +212,7 @@ static void use(queue_slots *p, queue_slot at, int32_t by) {
 static bool has_open(const queue_slots *p, const queue_ask *ask, uint64_t now_us) {
     uint32_t n_open = queue_slots_open(p);
     uint64_t n = queue_slots_open_used(p) + (uint64_t)ask->n;
-    if (!ask->again)
-        n += u32_min(queue_line_due(&p->line, n_open, now_us), u32_less(n_open, ask->n));
+    if (!ask->again) n += queue_line_due(&p->line, ask->n, n_open, now_us);
     return n <= n_open;
 }
 

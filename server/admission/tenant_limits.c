@@ -22,8 +22,7 @@ enum {
     TENANTS_FIRST = 16,
     DAY_S = 86400,
     NAME_SHOWN_BYTES = 64,
-    DUE_S = 2,     // first tries leave what the line needs within that time,
-    DUE_PARTS = 8, // and at most that part of a limit
+    DUE_PARTS = 8, // first tries leave at most that part of a limit to the line
 };
 
 enum { BUCKET_REQUESTS, BUCKET_TOKENS, BUCKETS, WAIT_RUNNING = BUCKETS, WAITS };
@@ -187,19 +186,20 @@ static void touch(tenant *t, uint64_t now_us) {
     t->touched_us = now_us;
 }
 
-/* What first tries leave in a bucket, of which they need that much. */
+/* What a first try leaves in a bucket, of which it needs that much: what the line needs next, and
+ * what those need whose place has just passed; one of these may be the one that asks. */
 static uint64_t due_parts(const tenant *t, int bucket, uint64_t need) {
-    uint64_t full = (uint64_t)full_of(rate_of(&t->spec, bucket)), end_us = t->line.end_us;
-    uint64_t us = end_us > t->touched_us ? u64_min(end_us - t->touched_us, DUE_S * SECOND_US) : 0;
-    uint64_t due = u64_min(us * rate_of(&t->spec, bucket), full / DUE_PARTS);
+    uint64_t rate = rate_of(&t->spec, bucket), full = (uint64_t)full_of((uint32_t)rate);
+    uint64_t due = queue_line_next_us(&t->line, t->touched_us) * rate;
+    due += u64_less(queue_line_late_us(&t->line, t->touched_us) * rate, need);
+    due = u64_min(due, full / DUE_PARTS);
     return u64_min(due, need < full ? full - need : 0);
 }
 
 /* Likewise, of the requests at once; none of one. */
 static uint32_t due_slots(const tenant *t, uint32_t need) {
-    if (t->line.end_us <= t->touched_us) return 0;
-    uint32_t most = t->spec.concurrent, due = queue_line_due(&t->line, most, t->touched_us);
-    return u32_min(u32_min(due, (most + DUE_PARTS - 2) / DUE_PARTS), u32_less(most, need));
+    uint32_t most = t->spec.concurrent, due = queue_line_due(&t->line, need, most, t->touched_us);
+    return u32_min(due, (most + DUE_PARTS - 2) / DUE_PARTS);
 }
 
 /* In how many microseconds the bucket has that much for a request behind the line: what is missing
@@ -218,8 +218,8 @@ static bool is_short(const tenant *t, const limits_ask *ask, uint64_t wait_us[WA
     bool any = false;
     for (int i = 0; i < WAITS; i++) wait_us[i] = 0;
     for (int i = 0; i < BUCKETS; i++) {
-        uint64_t all = need[i] + (ask->again ? 0 : due_parts(t, i, need[i]));
         if (rate_of(&t->spec, i) == 0 || need[i] == 0) continue;
+        uint64_t all = need[i] + (ask->again ? 0 : due_parts(t, i, need[i]));
         if (t->level[i] >= 0 && (uint64_t)t->level[i] >= all) continue;
         wait_us[i] = wait_of(t, i, need[i]);
         any = true;
@@ -336,7 +336,7 @@ static bool fits_quotas(tenant *t, const limits_ask *ask, int64_t unix_s, limits
 
 /* Whole requests or tokens that are there for a first try. */
 static unsigned long long left_now(const tenant *t, int bucket) {
-    int64_t left = lower(t->level[bucket], due_parts(t, bucket, 0));
+    int64_t left = lower(t->level[bucket], due_parts(t, bucket, PART));
     return left > 0 ? (unsigned long long)left / PART : 0;
 }
 
@@ -374,7 +374,7 @@ static bool refuse_to_wait(tenant *t, const limits_ask *ask, const uint64_t wait
     bool later = s > LIMITS_RETRY_MAX_S;
     refuse(t, out, reasons[last], later ? LIMITS_RETRY_MAX_S : (uint32_t)s);
     describe_wait(t, ask, last, later, out);
-    if (!later) t->line.end_us = u64_max(t->line.end_us, t->touched_us + wait_us[last]);
+    if (!later) queue_line_put_off(&t->line, t->touched_us + wait_us[last], t->touched_us);
     return false;
 }
 

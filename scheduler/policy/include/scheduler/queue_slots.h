@@ -47,7 +47,7 @@ enum {
 
 /* Zeroed at first. */
 typedef struct queue_line {
-    uint64_t end_us;                  // the last refused request comes back then
+    uint64_t begin_us, end_us;        // the last refused request comes back at end_us
     uint64_t sum_us, n_ends;          // slots * time until the newest end, per ends; the older fade
     uint64_t area_us, noted_us;       // slots * time since the newest end, up to noted_us
     uint64_t burst_us, busy_since_us; // the newest burst of ends; a slot has been in use since
@@ -58,10 +58,17 @@ typedef struct queue_line {
 void queue_line_note(queue_line *l, uint32_t n_used, uint32_t n_ended, uint64_t now_us);
 /* Average holding time of a slot; a guess before the first end. */
 uint64_t queue_line_held_us(const queue_line *l, uint64_t now_us);
-/* Of n_max slots, those that first tries leave free. */
-uint32_t queue_line_due(const queue_line *l, uint32_t n_max, uint64_t now_us);
+/* The part of the line that comes soon: first tries stay behind it. */
+uint64_t queue_line_next_us(const queue_line *l, uint64_t now_us);
+/* The part with places in the last second: those clients may not have come, because times are told
+ * in whole seconds. */
+uint64_t queue_line_late_us(const queue_line *l, uint64_t now_us);
+/* Of n_max slots, those that a first try for n of them leaves free. */
+uint32_t queue_line_due(const queue_line *l, uint32_t n, uint32_t n_max, uint64_t now_us);
 /* In how many microseconds a request for n slots behind the line should come. */
 uint64_t queue_line_wait_us(const queue_line *l, uint32_t n, uint32_t n_max, uint64_t now_us);
+/* A refused request comes back at end_us, if the line does not end later already. */
+void queue_line_put_off(queue_line *l, uint64_t end_us, uint64_t now_us);
 /* A request for n slots is refused: its Retry-After.  Above QUEUE_MAX_S it is not in the line. */
 uint32_t queue_line_join(queue_line *l, uint32_t n, uint32_t n_max, uint64_t now_us);
 
