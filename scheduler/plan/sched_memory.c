@@ -253,7 +253,7 @@ uint32_t sched_n_lower(const sched *s, uint32_t of_idx, uint32_t model_idx, gen_
     const sched_model *m = &s->models[of_idx];
     uint32_t n = 0;
     bool all = true;
-    if (!m->open || of_idx == model_idx) return 0;
+    if (!m->open || of_idx == model_idx || n_lent(m) == 0) return 0;
     LIST_EACH(node, &m->running) {
         const seq *v = LIST_ENTRY(node, seq, mine);
         if (v->req->prio > prio && is_lent_to(s, v, model_idx))

@@ -62,7 +62,8 @@ typedef enum victim_kind {
     VICTIM_NONE,
     VICTIM_IDLE,  // no work
     VICTIM_LOWER, // its work is of a lower class
-    VICTIM_SLICE  // its work is of the same class, and its time slice has ended
+    VICTIM_SLICE, // its work is of the same class, and its time slice has ended
+    VICTIM_KINDS
 } victim_kind;
 
 /* May this model be evicted for `root` at all? */
@@ -207,35 +208,58 @@ static uint32_t n_lower(const residency *r, uint32_t i, uint32_t root, gen_class
     return sched_n_lower(r->sched, i, root, prio);
 }
 
-/* Pages that `root` would have if all victims up to this kind were evicted.  Cached pages count as
+typedef struct room_sums {
+    uint64_t n, n_freed;           // pages; of those, keys and values in use now
+    uint64_t guaranteed, unfilled; // pages that others keep, and that their minima lack
+} room_sums;
+
+static void add_sums(room_sums *to, const room_sums *more) {
+    to->n += more->n;
+    to->n_freed += more->n_freed;
+    to->guaranteed += more->guaranteed;
+    to->unfilled += more->unfilled;
+}
+
+/* What a model adds to the room of `root` if it stays, and if it goes. */
+static void sum_model(const residency *r, uint32_t v, uint32_t root, gen_class prio,
+                      uint64_t now_us, room_sums *stays, room_sums *goes) {
+    *stays = (room_sums){.guaranteed = v != root ? guaranteed_to(r, v, prio, now_us) : 0};
+    *goes = (room_sums){.n = r->slots[v].n_pages};
+    EACH_MEMBER(r, v, i) {
+        const pool_owner *o = &r->pool->owners[i];
+        uint32_t cached = sched_model_n_cached(r->sched, i), n_kv = o->held[PAGE_KV];
+        uint32_t lower = n_lower(r, i, root, prio, now_us), min = i != root ? o->min : 0;
+        room_sums stay = {cached + lower, lower, 0, u32_less(min, pool_held(o) - cached)};
+        room_sums go = {n_kv, n_kv, 0, min};
+        add_sums(stays, &stay);
+        add_sums(goes, &go);
+    }
+}
+
+/* Pages that `root` would have if all victims up to each kind were evicted.  Cached pages count as
  * free, and so do keys and values of the victims and of sequences of a lower class. */
-static uint64_t room_after(const residency *r, uint32_t root, uint32_t n_pages, gen_class prio,
-                           victim_kind up_to, uint64_t now_us) {
+static void room_after(const residency *r, uint32_t root, uint32_t n_pages, gen_class prio,
+                       uint64_t now_us, uint64_t room[VICTIM_KINDS]) {
     bool owed = residency_is_owed(r, root, n_pages);
-    uint64_t n = pool_n_device_free(r->pool) + r->pool->n_in[PAGE_QUARANTINE], guaranteed = 0;
-    uint64_t n_freed = 0,
-             unfilled = 0; // KV of the victims; guarantees unfilled then
+    uint64_t n_free = pool_n_device_free(r->pool) + r->pool->n_in[PAGE_QUARANTINE];
+    uint64_t tenants_min = sched_tenants_min_pages(r->sched);
+    room_sums sums[VICTIM_KINDS] = {0}, stays, goes;
     for (uint32_t v = 0; v < r->n_used; v++) {
         if (!residency_is_root(r, v)) continue;
-        victim_kind kind = victim(r, v, root, prio, now_us);
-        bool goes = r->slots[v].leaving || (kind != VICTIM_NONE && kind <= up_to);
-        if (goes) n += r->slots[v].n_pages;
-        if (!goes && !owed && v != root) guaranteed += guaranteed_to(r, v, prio, now_us);
-        EACH_MEMBER(r, v, i) {
-            const pool_owner *o = &r->pool->owners[i];
-            uint32_t cached = sched_model_n_cached(r->sched, i);
-            uint32_t lower = goes ? 0 : n_lower(r, i, root, prio, now_us);
-            uint32_t held = goes ? 0 : pool_held(o) - cached; // guaranteed pages in use
-            if (i != root && o->min > held) unfilled += o->min - held;
-            n_freed += goes ? o->held[PAGE_KV] : lower;
-            n += goes ? o->held[PAGE_KV] : cached + lower;
-        }
+        victim_kind from = victim(r, v, root, prio, now_us);
+        if (from == VICTIM_NONE) from = VICTIM_KINDS;
+        if (r->slots[v].leaving) from = VICTIM_NONE;
+        sum_model(r, v, root, prio, now_us, &stays, &goes);
+        for (victim_kind k = VICTIM_NONE; k < VICTIM_KINDS; k++)
+            add_sums(&sums[k], k >= from ? &goes : &stays);
     }
-    /* Guarantees that keys and values of the victims filled are kept free instead. */
-    uint64_t reserved = r->pool->n_reserved + n_freed, most = sched_tenants_min_pages(r->sched);
-    if (reserved > most) reserved = most;
-    guaranteed += reserved > unfilled ? reserved : unfilled;
-    return n > guaranteed ? n - guaranteed : 0;
+    for (victim_kind k = VICTIM_NONE; k < VICTIM_KINDS; k++) {
+        const room_sums *sum = &sums[k];
+        /* Guarantees that keys and values of the victims filled are kept free instead. */
+        uint64_t reserved = u64_min(r->pool->n_reserved + sum->n_freed, tenants_min);
+        uint64_t kept = u64_max(reserved, sum->unfilled) + (owed ? 0 : sum->guaranteed);
+        room[k] = u64_less(n_free + sum->n, kept);
+    }
 }
 
 /* Evict it for waiting work of this class of `root`: at once, unless a step of it is on its way.
@@ -393,8 +417,10 @@ bool residency_make_room(residency *r, uint32_t root, uint32_t n, gen_class prio
                        : may_slice ? VICTIM_SLICE
                                    : VICTIM_LOWER,
                 up_to = VICTIM_NONE;
-    while (up_to < last && room_after(r, root, n, prio, up_to, now_us) < n) up_to++;
-    if (!owed && room_after(r, root, n, prio, up_to, now_us) < n) return false;
+    uint64_t room_at[VICTIM_KINDS];
+    room_after(r, root, n, prio, now_us, room_at);
+    while (up_to < last && room_at[up_to] < n) up_to++;
+    if (!owed && room_at[up_to] < n) return false;
     room got = make_room(r, root, n, prio, up_to, now_us);
     if (got == ROOM_COMING && prio != GEN_CLASSES) sched_make_room(r->sched, prio);
     return got == ROOM_THERE || (got == ROOM_NONE && owed && take_back(r, root, n, prio, now_us));
