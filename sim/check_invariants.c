@@ -297,7 +297,25 @@ static void check_wait(yard *y, request *q) {
         note_wait(y, q, &out->guaranteed_us, us, GUARANTEED_US_MAX, "us");
 }
 
+/* No sequence begins where its model is at its ceiling and has no block to give. */
+static void check_begin(yard *y, bool planned) {
+    const sched *s = y->core.sched;
+    LIST_EACH(node, &s->running) {
+        const seq *q = LIST_ENTRY(node, seq, link);
+        request *r = &y->requests[q->req->id];
+        yard_fail_if(
+            y,
+            planned && !r->has_run && q->table.n_blocks == 0 && sched_model_room(s, q) == 0 &&
+                s->models[q->model_idx].kv.n_free_slots == 0 &&
+                s->models[q->model_idx].prefix.n_evictable == 0,
+            CHECK_STATES, "request %llu began in a plan that has no page for it", (ull)q->req->id);
+        r->has_run = true;
+    }
+    LIST_EACH(node, &s->waiting) y->requests[LIST_ENTRY(node, seq, link)->req->id].has_run = false;
+}
+
 static void check_requests(yard *y, bool planned) {
+    check_begin(y, planned);
     for (uint64_t id = 1; id <= y->n_requests && is_sound(y); id++) {
         request *q = &y->requests[id];
         if (!q->is_alive) continue;

@@ -119,7 +119,7 @@ typedef struct request {
     uint32_t n_expected, n_tokens, n_scored, n_drawn;
     gen_finish finish;
     tok_id stop_id;
-    bool is_alive, is_paused, is_cancelled, has_failed_step, is_private;
+    bool is_alive, is_paused, is_cancelled, has_failed_step, is_private, has_run;
     bool may_be_refused;              // the queue is full, or its target may exceed what fits
     uint64_t submitted_us, served_us; // last row
     uint64_t steps_then;              // n_steps when it was served last, or could not be served
