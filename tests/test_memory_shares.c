@@ -163,6 +163,25 @@ static void a_tenants_guarantee_is_taken_back_from_borrowers(void) {
     core_rig_deinit(&r);
 }
 
+/* They grow to 21 blocks each, and no more: the older one may take nothing of a tenant within its
+ * guarantee, and the newer one nothing of an older equal.  Both once waited for ever. */
+static void a_sequence_that_fills_its_guarantee_goes_on_beside_an_older_one(void) {
+    static core_rig r;
+    model_policy p = plain_policy();
+    open_rig(&r, 24, 1);
+    p.min_bytes = (uint64_t)8 * PAGE_MIB << 20;
+    core_rig_attach(&r, 1, &p); // 42 blocks are left beside the weights
+    set_tenant(&r, 1, 21 * block_bytes, 0);
+    set_tenant(&r, 2, 0, 0);
+    core_rig_submit(&r, 0, request_of(1, 2, 8, 150)); // 40 blocks
+    core_rig_submit(&r, 0, request_of(2, 1, 8, 150));
+    core_rig_finish(&r);
+    for (uint64_t id = 1; id <= 2; id++) EXPECT(core_rig_gives(&r, id));
+    EXPECT_EQ(r.outcomes[1].done.done.n_preempted, 1);
+    EXPECT_EQ(r.outcomes[2].done.done.n_preempted, 0);
+    core_rig_deinit(&r);
+}
+
 static void a_tenant_at_its_ceiling_blocks_no_other(void) {
     static core_rig r;
     open_rig(&r, 100, 1);
@@ -415,6 +434,7 @@ static const test_case cases[] = {
     TEST(lowering_a_ceiling_pushes_out_the_newest_and_loses_nothing),
     TEST(what_another_device_needs_is_given_back_at_once),
     TEST(a_tenants_guarantee_is_taken_back_from_borrowers),
+    TEST(a_sequence_that_fills_its_guarantee_goes_on_beside_an_older_one),
     TEST(a_tenant_at_its_ceiling_blocks_no_other),
     TEST(an_urgent_one_goes_first_at_its_tenants_ceiling),
     TEST(the_guaranteed_do_not_take_it_from_each_other),

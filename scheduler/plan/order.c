@@ -39,7 +39,9 @@
  *      preempted three times last;
  *   d. within its own guarantee, of any that is above its guarantee; never of one within its own,
  *      but for a, b and c;
- *   e. of an equal, when its model computes nothing for want of pages and the other's goes on.
+ *   e. of an equal, when its model computes nothing for want of pages and the other's goes on;
+ *   f. a running one within its guarantee, of one of its class above its own, when its model
+ *      computes nothing for want of pages: the other may take nothing of it.
  *
  * The weights of a model that waiting work needs take pages by rule b alone, and not of a sequence
  * within a guarantee (sched_preempt_lower), before they take those of an idle model.  Until these
@@ -401,13 +403,19 @@ static bool may_take_from_equal(const sched *s, const seq *q, const seq *v) {
            others->running.next != &v->mine && v->n_preempted < PREEMPTIONS_SPARED;
 }
 
+/* Rule f.  Both wait for a page, and only v can give one. */
+static bool may_take_from_stuck(const sched *s, const seq *q, const seq *v) {
+    return s->models[q->model_idx].starved_plan == s->plan_no && v->req->prio == q->req->prio &&
+           sched_is_secure_from(s, q, v) && !sched_is_secure(s, v);
+}
+
 bool plan_may_take(const sched *s, const seq *q, bool claims, const seq *v) {
-    /* `less`: rules a, b, c and e.  Pages above v's guarantee go to a q with `less` or `claims`,
+    /* `less`: rules a, b, c, e and f.  Pages above v's guarantee go to a q with `less` or `claims`,
      * pages within it only to a q with both, or with `less` to a q of the same owner, which has as
      * much as before then.  q claims no more than its own guarantee: beyond it two owners would
      * take pages from each other again and again. */
     bool less = q->state == SEQ_RUNNING
-                    ? sched_deserves_less(v, q)
+                    ? sched_deserves_less(v, q) || may_take_from_stuck(s, q, v)
                     : v->paused || v->req->prio > q->req->prio || may_take_from_equal(s, q, v);
     if (!sched_has_guarantees(s) || (less && claims)) return less;
     return less ? !sched_is_secure_from(s, v, q) : claims && !sched_is_secure(s, v);

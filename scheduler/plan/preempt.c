@@ -66,6 +66,11 @@ bool plan_is_short(const plan *p, const sched_model *m) {
     return p->now_us <= m->short_at_us + gap_us && m->stepped_us < m->short_since_us;
 }
 
+/* For a time slice? */
+static bool is_starved(const plan *p, const sched_model *m) {
+    return plan_is_short(p, m) && p->now_us >= m->short_since_us + p->s->limits.kv_slice_us;
+}
+
 static uint64_t short_since_us(const plan *p, sched_model *m) {
     if (!plan_is_short(p, m)) m->short_since_us = p->now_us;
     m->short_at_us = p->now_us;
@@ -117,6 +122,7 @@ bool plan_take_block(plan *p, seq *q, bool must) {
     if (sched_leaves_room(p->s, q)) return false;
     sched_reserve_for(p->s, q);
     if (kv_next_is_cold(&p->m->kv, &q->table)) sched_evict_block(p->s, p->m);
+    p->m->starved_plan = must && is_starved(p, p->m) ? p->s->plan_no : 0;
     while (sched_tenant_is_full(p->s, q, 1) || !kv_append(&p->m->kv, &q->table)) {
         bool full = sched_tenant_is_full(p->s, q, 1);
         if (!full && evict_for(p, p->m)) continue;

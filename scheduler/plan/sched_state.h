@@ -65,7 +65,7 @@ typedef struct sched_model {
     uint32_t n_running;
     uint32_t n_started;                   // sequences, ever
     uint32_t n_steps;                     // unfinished steps
-    uint64_t starved_plan;                // number of the plan in which it may take pages of equals
+    uint64_t starved_plan;                // number of the plan in which rules e and f hold for it
     uint64_t stepped_us;                  // start of its newest step
     uint64_t short_since_us, short_at_us; // it found no pages: since when, and last
     uint64_t device_us;                   // of its finished steps
