@@ -11,8 +11,16 @@ static uint32_t n_lower(const yard *y, uint32_t idx, gen_class prio) {
     return u32_less(y->core.pool.owners[idx].held[PAGE_KV], m->kv.n_idle_pages);
 }
 
+static uint64_t n_preempted(const yard *y) {
+    uint64_t n = 0;
+    LIST_EACH(node, &y->core.sched->running) n += LIST_ENTRY(node, seq, link)->n_preempted;
+    LIST_EACH(node, &y->core.sched->waiting) n += LIST_ENTRY(node, seq, link)->n_preempted;
+    return n;
+}
+
 void yard_note_room(yard *y) {
     y->plan_before = y->core.sched->plan_no;
+    y->preempted_before = n_preempted(y);
     for (uint32_t i = 0; i < y->n_models; i++)
         for (int c = 0; c < GEN_CLASSES; c++) y->slots[i].n_lower[c] = n_lower(y, i, (gen_class)c);
 }
@@ -64,8 +72,9 @@ void yard_check_room(yard *y, uint32_t v) {
     const slot *s = &y->slots[v];
     uint64_t n = 0;
     if (s->unload_plan != y->plan_before || s->before.state != MODEL_HOT || y->extent_pages > 1 ||
-        s->policy.min_bytes != 0 || sched_tenants_min_pages(y->core.sched) > 0 || others_left(y))
-        return; // or it left in a plan, for keys and values
+        s->policy.min_bytes != 0 || sched_tenants_min_pages(y->core.sched) > 0 || others_left(y) ||
+        n_preempted(y) != y->preempted_before)
+        return; // or it left in a plan, for keys and values; or sequences gave what it lacked
     gen_class prio = class_of_room(y);
     for (uint32_t i = 0; i < y->n_models && prio < GEN_CLASSES; i++) {
         const slot *w = &y->slots[i];

@@ -143,6 +143,7 @@ typedef struct yard {
     slot slots[MODELS_MAX];
     uint32_t n_models;
     uint64_t plan_before;                // number of the newest plan before the newest iteration
+    uint64_t preempted_before;           // of all sequences
     uint64_t tenant_used_bytes[TENANTS]; // at the last look
     tok_id next_stamp;
     request requests[REQUESTS_MAX + 1]; // by id

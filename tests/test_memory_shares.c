@@ -182,6 +182,26 @@ static void a_sequence_that_fills_its_guarantee_goes_on_beside_an_older_one(void
     core_rig_deinit(&r);
 }
 
+/* The newer one has four times the weight.  When no page is left it may take none of the older one,
+ * which once waited for it to catch up. */
+static void a_sequence_without_pages_is_not_waited_for_by_its_weight(void) {
+    for (uint32_t k = 0; k < 4; k++) { // how far the older one is from its next block then
+        static core_rig r;
+        inferd_err err = {0};
+        open_rig(&r, 16, 1);
+        for (uint32_t t = 1; t <= 2; t++) {
+            tenant_policy p = {.weight = t == 1 ? 4 : 1};
+            EXPECT_EQ(sched_set_tenant(r.core.sched, t, &p, core_rig_now(&r), &err), INFERD_OK);
+        }
+        core_rig_submit(&r, 0, request_of(1, 2, 8 + k, 150)); // 40 blocks of 42
+        core_rig_submit(&r, 0, request_of(2, 1, 8, 150));
+        core_rig_finish(&r);
+        for (uint64_t id = 1; id <= 2; id++) EXPECT(core_rig_gives(&r, id));
+        EXPECT_EQ(r.outcomes[1].done.done.n_preempted, 0);
+        core_rig_deinit(&r);
+    }
+}
+
 static void a_tenant_at_its_ceiling_blocks_no_other(void) {
     static core_rig r;
     open_rig(&r, 100, 1);
@@ -435,6 +455,7 @@ static const test_case cases[] = {
     TEST(what_another_device_needs_is_given_back_at_once),
     TEST(a_tenants_guarantee_is_taken_back_from_borrowers),
     TEST(a_sequence_that_fills_its_guarantee_goes_on_beside_an_older_one),
+    TEST(a_sequence_without_pages_is_not_waited_for_by_its_weight),
     TEST(a_tenant_at_its_ceiling_blocks_no_other),
     TEST(an_urgent_one_goes_first_at_its_tenants_ceiling),
     TEST(the_guaranteed_do_not_take_it_from_each_other),

@@ -29,7 +29,8 @@
  * fewer than running_max sequences of its class and above run; those that are then behind the
  * running_max-th are displaced: they keep their blocks, and get rows by rule 2, or when others end.
  * A sequence of a flow that is ahead of a flow with more weight by more than a step yields: it has
- * no rows until the other has caught up.  So weights divide time also when all sequences fit.
+ * no rows until the other has caught up.  So weights divide time also when all sequences fit.  It
+ * does not yield to one that lacks pages.
  *
  * A sequence takes pages of another by one rule (plan_may_take):
  *
@@ -330,7 +331,8 @@ void plan_count_active(plan *p) {
         const seq *q = LIST_ENTRY(node, seq, mine);
         if (!plan_may_join(p, q)) continue;
         p->n_active[q->req->prio]++;
-        if (seq_n_wanted(q) > 0) note_weight(p, q);
+        bool lacks_pages = q->refused_plan > q->planned_plan; // others need not wait for it
+        if (seq_n_wanted(q) > 0 && !lacks_pages) note_weight(p, q);
     }
 }
 
