@@ -190,6 +190,7 @@ static void touch(tenant *t, uint64_t now_us) {
  * what those need whose place has just passed; one of these may be the one that asks. */
 static uint64_t due_parts(const tenant *t, int bucket, uint64_t need) {
     uint64_t rate = rate_of(&t->spec, bucket), full = (uint64_t)full_of((uint32_t)rate);
+    if (t->line.end_us == 0) return 0; // no request was refused
     uint64_t due = queue_line_next_us(&t->line, t->touched_us) * rate;
     due += u64_less(queue_line_late_us(&t->line, t->touched_us) * rate, need);
     due = u64_min(due, full / DUE_PARTS);
@@ -198,6 +199,7 @@ static uint64_t due_parts(const tenant *t, int bucket, uint64_t need) {
 
 /* Likewise, of the requests at once; none of one. */
 static uint32_t due_slots(const tenant *t, uint32_t need) {
+    if (t->line.end_us == 0) return 0;
     uint32_t most = t->spec.concurrent, due = queue_line_due(&t->line, need, most, t->touched_us);
     return u32_min(due, (most + DUE_PARTS - 2) / DUE_PARTS);
 }
