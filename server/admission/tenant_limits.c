@@ -187,7 +187,7 @@ static void touch(tenant *t, uint64_t now_us) {
 }
 
 /* What a first try leaves in a bucket, of which it needs that much: what the line needs next, and
- * what those need whose place has just passed; one of these may be the one that asks. */
+ * what the places of the last second need, less its own need: one of them may be its own. */
 static uint64_t due_parts(const tenant *t, int bucket, uint64_t need) {
     uint64_t rate = rate_of(&t->spec, bucket), full = (uint64_t)full_of((uint32_t)rate);
     if (t->line.end_us == 0) return 0; // no request was refused
