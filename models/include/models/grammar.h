@@ -1,0 +1,137 @@
+/* grammar.h - structured output: which tokens may come next, so that a text follows a JSON Schema, a
+ * regular expression, a list of choices or a GBNF grammar.
+ *
+ *     source --compile--> grammar (ir.h) --+
+ *     tokenizer --------> grammar_vocab ---+--> grammar_machine: states, masks --> grammar_pos
+ *
+ * A grammar is immutable.  A grammar_vocab holds the bytes of all tokens as a flat trie, with ready
+ * masks for tokens that are plain text inside a JSON string (vocab.h).  A machine (machine.h) is a
+ * grammar on a vocabulary: a pushdown automaton whose states are made as they are met, and the masks
+ * of states, cached.  A position is a place in a text: the machine's state after it.
+ *
+ * Promises, for every position: a token is in the mask exactly if the position accepts its bytes;
+ * the tokens of the end are in it exactly if the text may end there; other control tokens never.
+ * What cannot be enforced is refused when the grammar is compiled: nothing is ignored in silence.
+ *
+ * Nothing here recurses on its input.  Thread: any; a machine has a lock of its own. */
+#ifndef INFERD_GRAMMAR_H
+#define INFERD_GRAMMAR_H
+
+#include <jansson.h>
+
+#include "inferd/base.h"
+#include "inferd/buf.h"
+#include "inferd/status.h"
+#include "models/tokenizer.h"
+
+typedef struct grammar_limits {
+    size_t source_bytes_max;      // of a schema, pattern, grammar        default 1 MiB
+    uint32_t schema_depth_max;    // of nested schemas                    default 64
+    uint32_t nodes_max;           // of the graph                         default 200,000
+    uint32_t refs_max;            // $ref looked up                       default 10,000
+    uint32_t properties_max;      // of one object                        default 5,000
+    uint32_t enum_max;            // values of one enum, or choices       default 20,000
+    uint32_t enum_bytes_max;      // of them                              default 1 MiB
+    uint32_t pattern_bytes_max;   // of a pattern                         default 4 KiB
+    uint32_t pattern_nesting_max; // of groups                            default 50
+    uint32_t dfa_states_max;      // of one terminal                      default 16,384
+    uint32_t repeat_max;          // a count                              default 1,000,000
+    uint32_t stack_max;           // frames: nesting of what is written   default 512
+    uint32_t configs_max;         // ways to read the text, at once       default 4,096
+    uint32_t white_bytes_max;     // of white space between JSON tokens   default 20
+    size_t machine_bytes_max;     // states of a machine                  default 8 MiB
+    size_t mask_bytes_max;        // cached masks of a machine            default 8 MiB
+    uint32_t compile_ms_max;      // until compiling gives up             default 2,000
+} grammar_limits;
+extern const grammar_limits grammar_limits_default;
+
+typedef struct grammar grammar; // counted
+void grammar_hold(grammar *g);
+void grammar_release(grammar *g); // accepts NULL
+
+typedef struct grammar_schema_options {
+    /* OpenAI's strict profile: every object lists all its properties as required and allows no
+     * others, and more; what violates it is refused. */
+    bool strict;
+    /* White space: only what limits.white_bytes_max allows; true: none. */
+    bool compact;
+} grammar_schema_options;
+
+/* Errors: INFERD_EINVAL (not a schema, or none can match), INFERD_EUNSUPPORTED (a keyword that cannot
+ * be enforced), INFERD_ETOOLONG (a limit, with its name).  The text names keyword and JSON pointer:
+ * "\"not\" at #/properties/a cannot be enforced". limits NULL: the defaults. */
+inferd_status grammar_of_schema(const json_t *schema, const grammar_schema_options *options,
+                                const grammar_limits *limits, grammar **out, inferd_err *err);
+inferd_status grammar_of_json(const grammar_limits *limits, bool object_only, grammar **out,
+                              inferd_err *err); // any JSON value, or any object
+inferd_status grammar_of_regex(bytes pattern, const grammar_limits *limits, grammar **out,
+                               inferd_err *err); // matches the whole text
+inferd_status grammar_of_choices(const bytes *texts, size_t n, const grammar_limits *limits,
+                                 grammar **out, inferd_err *err);
+/* GBNF, llama.cpp's grammar format; the rule `root`.  Left recursion is refused. */
+inferd_status grammar_of_gbnf(bytes source, const grammar_limits *limits, grammar **out,
+                              inferd_err *err);
+
+/* ---- vocabulary ---- */
+
+typedef struct grammar_vocab grammar_vocab; // counted
+/* Tokens with ids below n_vocab; control tokens are not among them.  The tokenizer is borrowed. */
+inferd_status grammar_vocab_create(const tokenizer *t, uint32_t n_vocab, grammar_vocab **out,
+                                   inferd_err *err);
+/* The same from pieces, for tests and benches: pieces[i].n 0: token i is never allowed;
+ * end_ids: allowed where the text may end. */
+inferd_status grammar_vocab_of_pieces(const bytes *pieces, uint32_t n_vocab, const tok_id *end_ids,
+                                      uint32_t n_end_ids, grammar_vocab **out, inferd_err *err);
+void grammar_vocab_hold(grammar_vocab *v);
+void grammar_vocab_release(grammar_vocab *v); // accepts NULL
+uint32_t grammar_vocab_words(const grammar_vocab *v); // 64-bit words of a mask
+bytes grammar_vocab_piece(const grammar_vocab *v, tok_id id);
+
+/* ---- positions ---- */
+
+typedef struct grammar_machine grammar_machine; // counted
+inferd_status grammar_machine_create(grammar *g, grammar_vocab *v, grammar_machine **out,
+                                     inferd_err *err); // holds both
+void grammar_machine_hold(grammar_machine *m);
+void grammar_machine_release(grammar_machine *m); // accepts NULL
+
+/* A place in a text.  0: none.  Each belongs to its owner, who drops it; copies are independent. */
+typedef uint32_t grammar_pos;
+grammar_pos grammar_start(grammar_machine *m); // 0: no memory
+grammar_pos grammar_copy(grammar_machine *m, grammar_pos p);
+void grammar_drop(grammar_machine *m, grammar_pos p); // accepts 0
+
+/* Move on by a token, or by bytes.  False: not accepted, the position is unchanged; err (may be
+ * NULL) says whether that, or memory or a limit, is the reason. */
+bool grammar_accept(grammar_machine *m, grammar_pos p, tok_id id, inferd_err *err);
+bool grammar_accept_bytes(grammar_machine *m, grammar_pos p, bytes text, inferd_err *err);
+bool grammar_may_end(grammar_machine *m, grammar_pos p);  // the text may end here
+bool grammar_must_end(grammar_machine *m, grammar_pos p); // and nothing may follow
+
+/* Allowed tokens: bit id % 64 of word id / 64.  Counted: equal masks of one machine are usually the
+ * same object. */
+typedef struct grammar_mask {
+    uint32_t n_refs;   // private
+    uint32_t n_words;
+    uint64_t n_serial; // unique in the process
+    uint64_t bits[];   // [n_words]
+} grammar_mask;
+/* NULL: no memory or a limit (err).  The caller owns a count. */
+grammar_mask *grammar_mask_get(grammar_machine *m, grammar_pos p, inferd_err *err);
+void grammar_mask_release(grammar_mask *mask); // any thread; accepts NULL
+static inline bool grammar_mask_has(const grammar_mask *mask, tok_id id) {
+    return (mask->bits[(uint32_t)id / 64] >> ((uint32_t)id % 64) & 1) != 0;
+}
+/* Appends the bytes that must come next, while there is only one way on; at most n_max. */
+void grammar_forced(grammar_machine *m, grammar_pos p, size_t n_max, buf *out);
+/* Appends a shortest text that ends the grammar from here, for tests.  False: a limit. */
+bool grammar_complete(grammar_machine *m, grammar_pos p, size_t n_max, buf *out);
+
+typedef struct grammar_stats {
+    uint64_t n_masks_made, n_masks_cached, n_flushes;
+    uint32_t n_states, n_frames;
+    size_t n_bytes;
+} grammar_stats;
+void grammar_machine_stats(grammar_machine *m, grammar_stats *out);
+
+#endif
