@@ -15,7 +15,7 @@
  * nothing.  Building never fails at once: the first failure is kept (ir_status) and later calls
  * return IR_NEVER.
  *
- * Thread: any; an ir belongs to its builder until grammar_take_ir. */
+ * Thread: any; an ir belongs to its builder until ir_finish. */
 #ifndef INFERD_IR_H
 #define INFERD_IR_H
 
@@ -78,7 +78,9 @@ ir_node ir_object(ir *g, const ir_object_spec *spec);
 ir_node ir_array(ir *g, const ir_node *prefix, size_t n_prefix, ir_node rest, uint32_t min,
                  uint32_t max);
 
-/* Can the node produce the empty text?  Rules count as they are set now. */
-bool ir_nullable(const ir *g, ir_node node);
+/* The end of building: takes `g` in any case.  Fails with what building failed with, and with: no
+ * text matches; left recursion.  Puts the reasoning of `options` before the text. */
+inferd_status ir_finish(ir *g, ir_node root, const grammar_options *options, grammar **out,
+                        inferd_err *err);
 
 #endif

@@ -45,31 +45,37 @@ typedef struct grammar_limits {
 } grammar_limits;
 extern const grammar_limits grammar_limits_default;
 
+typedef struct grammar_options {
+    const grammar_limits *limits; // NULL: the defaults
+    /* Reasoning before the text of the grammar: it ends with this; NULL: none.  `begin`: the text
+     * may start with it, or not reason at all.  NULL: reasoning has begun already. */
+    const char *reasoning_begin, *reasoning_end;
+} grammar_options;
+
 typedef struct grammar grammar; // counted
 void grammar_hold(grammar *g);
 void grammar_release(grammar *g); // accepts NULL
 
-typedef struct grammar_schema_options {
+typedef struct grammar_schema_kind {
     /* OpenAI's strict profile: every object lists all its properties as required and allows no
      * others, and more; what violates it is refused. */
     bool strict;
-    /* White space: only what limits.white_bytes_max allows; true: none. */
-    bool compact;
-} grammar_schema_options;
+    bool compact; // no white space between JSON tokens; else up to limits.white_bytes_max
+} grammar_schema_kind;
 
 /* Errors: INFERD_EINVAL (not a schema, or none can match), INFERD_EUNSUPPORTED (a keyword that cannot
  * be enforced), INFERD_ETOOLONG (a limit, with its name).  The text names keyword and JSON pointer:
- * "\"not\" at #/properties/a cannot be enforced". limits NULL: the defaults. */
-inferd_status grammar_of_schema(const json_t *schema, const grammar_schema_options *options,
-                                const grammar_limits *limits, grammar **out, inferd_err *err);
-inferd_status grammar_of_json(const grammar_limits *limits, bool object_only, grammar **out,
+ * "\"not\" at #/properties/a cannot be enforced".  options NULL: the defaults. */
+inferd_status grammar_of_schema(const json_t *schema, const grammar_schema_kind *kind,
+                                const grammar_options *options, grammar **out, inferd_err *err);
+inferd_status grammar_of_json(const grammar_options *options, bool object_only, grammar **out,
                               inferd_err *err); // any JSON value, or any object
-inferd_status grammar_of_regex(bytes pattern, const grammar_limits *limits, grammar **out,
+inferd_status grammar_of_regex(bytes pattern, const grammar_options *options, grammar **out,
                                inferd_err *err); // matches the whole text
-inferd_status grammar_of_choices(const bytes *texts, size_t n, const grammar_limits *limits,
+inferd_status grammar_of_choices(const bytes *texts, size_t n, const grammar_options *options,
                                  grammar **out, inferd_err *err);
 /* GBNF, llama.cpp's grammar format; the rule `root`.  Left recursion is refused. */
-inferd_status grammar_of_gbnf(bytes source, const grammar_limits *limits, grammar **out,
+inferd_status grammar_of_gbnf(bytes source, const grammar_options *options, grammar **out,
                               inferd_err *err);
 
 /* ---- vocabulary ---- */
