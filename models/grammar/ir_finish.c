@@ -1,0 +1,406 @@
+/* ir_finish.c - from the graph of ir.h to a finished grammar: what can be produced, how long the
+ * shortest text is, and which states of the automata let any plain text follow. */
+#include <string.h>
+
+#include "ir_private.h"
+
+const grammar_limits grammar_limits_default = {
+    .source_bytes_max = 1 << 20,
+    .schema_depth_max = 64,
+    .nodes_max = 200000,
+    .refs_max = 10000,
+    .properties_max = 5000,
+    .enum_max = 20000,
+    .enum_bytes_max = 1 << 20,
+    .pattern_bytes_max = 4096,
+    .pattern_nesting_max = 50,
+    .dfa_states_max = 16384,
+    .repeat_max = 1000000,
+    .stack_max = 512,
+    .configs_max = 4096,
+    .white_bytes_max = 20,
+    .machine_bytes_max = 8 << 20,
+    .mask_bytes_max = 8 << 20,
+    .compile_ms_max = 2000,
+};
+
+enum { PLAIN_PASSES_MAX = 16 };
+enum { NULLABLE_REPEAT_MAX = 64 }; // of something that may be empty: each is a way of its own
+
+/* ---- the shortest text of each node ---- */
+
+static uint32_t add_sat(uint32_t a, uint32_t b) {
+    return a == GRAMMAR_NO_TEXT || b == GRAMMAR_NO_TEXT || a > GRAMMAR_NO_TEXT - 1 - b
+               ? GRAMMAR_NO_TEXT
+               : a + b;
+}
+
+static uint32_t mul_sat(uint32_t a, uint32_t n) {
+    if (n == 0) return 0;
+    return a == GRAMMAR_NO_TEXT || a > (GRAMMAR_NO_TEXT - 1) / n ? GRAMMAR_NO_TEXT : a * n;
+}
+
+/* `{` , `"name":` and the value of each required property, `,` between them, `}`. */
+static uint32_t shortest_object(const grammar *g, const object *o) {
+    uint32_t sum = 2, n = 0;
+    for (uint32_t i = 0; i < o->n_properties; i++) {
+        if (!o->required[i]) continue;
+        sum = add_sat(sum, add_sat(4, g->shortest[o->values[i]]));
+        n++;
+    }
+    uint32_t n_missing = o->min > n ? o->min - n : 0, each = GRAMMAR_NO_TEXT;
+    for (uint32_t i = 0; i < o->n_properties; i++)
+        if (!o->required[i]) each = u32_min(each, g->shortest[o->values[i]]);
+    for (uint32_t i = 0; i < o->n_other_values && o->others != UINT32_MAX; i++)
+        each = u32_min(each, g->shortest[o->other_values[i]]);
+    if (n > o->max) return GRAMMAR_NO_TEXT;
+    return n_missing > 0 ? add_sat(sum, mul_sat(add_sat(each, 4), n_missing)) : sum;
+}
+
+static uint32_t shortest_repeat(const grammar *g, const node *n) {
+    uint32_t first = g->shortest[n->a], rest = g->shortest[n->b];
+    if (n->c == 0) return 0;
+    return n->c == 1 ? first : add_sat(first, mul_sat(rest, n->c - 1));
+}
+
+static uint32_t shortest_of(const grammar *g, const node *n) {
+    uint32_t best = GRAMMAR_NO_TEXT, sum = 0;
+    switch (n->kind) {
+    case NODE_NEVER:
+        return GRAMMAR_NO_TEXT;
+    case NODE_EMPTY:
+        return 0;
+    case NODE_TERM:
+        return g->distance[g->first_state[n->a]];
+    case NODE_SEQ:
+        for (uint32_t i = 0; i < n->b; i++) sum = add_sat(sum, g->shortest[g->children[n->a + i]]);
+        return sum;
+    case NODE_ALT:
+        for (uint32_t i = 0; i < n->b; i++)
+            best = u32_min(best, g->shortest[g->children[n->a + i]]);
+        return best;
+    case NODE_REPEAT:
+        return shortest_repeat(g, n);
+    case NODE_CHARS:
+        return n->c;
+    case NODE_OBJECT:
+        return shortest_object(g, &g->objects[n->a]);
+    case NODE_REF:
+        return g->shortest[g->rules[n->a]];
+    }
+    return GRAMMAR_NO_TEXT;
+}
+
+/* Every node refers to earlier ones, except through rules: passes are as many as rules nest. */
+static inferd_status find_shortest(grammar *g, inferd_err *err) {
+    memset(g->shortest, 0xff, g->n_nodes * sizeof *g->shortest);
+    uint64_t work = 0;
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (uint32_t i = 0; i < g->n_nodes; i++) {
+            uint32_t n = shortest_of(g, &g->nodes[i]);
+            changed |= n != g->shortest[i];
+            g->shortest[i] = n;
+        }
+        work += g->n_nodes;
+        if (work > (uint64_t)1000 * g->limits.nodes_max)
+            return inferd_fail(err, INFERD_ETOOLONG, "the rules of the grammar nest too deeply");
+    }
+    return INFERD_OK;
+}
+
+/* Is the empty text possible, for repeats: they count each round as a way of its own. */
+static inferd_status check_repeats(const grammar *g, inferd_err *err) {
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        const node *n = &g->nodes[i];
+        if (n->kind != NODE_REPEAT || n->d == IR_NO_MAX || n->d <= NULLABLE_REPEAT_MAX) continue;
+        if (g->shortest[n->a] == 0 || g->shortest[n->b] == 0)
+            return inferd_fail(err, INFERD_EUNSUPPORTED,
+                               "up to %u repeats of something that may be empty; at most %d are "
+                               "supported",
+                               n->d, NULLABLE_REPEAT_MAX);
+    }
+    return INFERD_OK;
+}
+
+/* ---- left recursion ---- */
+
+/* Nodes that are entered with node n before any byte is read: the i-th, or IR_NEVER behind them. */
+static ir_node entered_with(const grammar *g, const node *n, uint32_t i) {
+    switch (n->kind) {
+    case NODE_SEQ:
+        if (i >= n->b) return IR_NEVER;
+        for (uint32_t k = 0; k < i; k++)
+            if (g->shortest[g->children[n->a + k]] != 0) return IR_NEVER;
+        return g->children[n->a + i];
+    case NODE_ALT:
+        return i < n->b ? g->children[n->a + i] : IR_NEVER;
+    case NODE_REPEAT:
+        return i == 0 ? n->a : i == 1 && g->shortest[n->a] == 0 ? n->b : IR_NEVER;
+    case NODE_REF:
+        return i == 0 ? g->rules[n->a] : IR_NEVER;
+    default:
+        return IR_NEVER;
+    }
+}
+
+typedef struct visit {
+    ir_node node;
+    uint32_t i;
+} visit;
+
+/* A depth-first search for a circle of nodes that are entered without reading. */
+static inferd_status check_left_recursion(const grammar *g, inferd_err *err) {
+    enum { NEW, OPEN, DONE };
+    uint8_t *state = calloc(g->n_nodes, 1);
+    visit *stack = malloc(((size_t)g->n_nodes + 1) * sizeof *stack);
+    inferd_status status = INFERD_OK;
+    if (state == NULL || stack == NULL)
+        status = inferd_fail(err, INFERD_ENOMEM, "no memory for a grammar of %u nodes", g->n_nodes);
+    for (ir_node root = 0; root < g->n_nodes && status == INFERD_OK; root++) {
+        uint32_t n = 0;
+        if (state[root] == NEW) {
+            stack[n++] = (visit){root, 0};
+            state[root] = OPEN;
+        }
+        while (n > 0 && status == INFERD_OK) {
+            visit *v = &stack[n - 1];
+            ir_node next = entered_with(g, &g->nodes[v->node], v->i++);
+            if (next == IR_NEVER) { // a child is NEVER only if all is
+                state[v->node] = DONE;
+                n--;
+            } else if (state[next] == OPEN) {
+                status = inferd_fail(err, INFERD_EUNSUPPORTED,
+                                     "a rule of the grammar begins with itself (left recursion)");
+            } else if (state[next] == NEW) {
+                state[next] = OPEN;
+                stack[n++] = (visit){next, 0};
+            }
+        }
+    }
+    free(state);
+    free(stack);
+    return status;
+}
+
+/* ---- the automata ---- */
+
+uint32_t grammar_n_states(const grammar *g) {
+    return g->first_state[g->n_terms];
+}
+
+/* Bytes to the nearest accepting state: a breadth-first search against the ways, as rounds. */
+static void find_distances(const dfa *d, uint32_t *distance) {
+    for (uint32_t s = 0; s < d->n_states; s++) distance[s] = d->tags[s] != 0 ? 0 : GRAMMAR_NO_TEXT;
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (uint32_t s = d->n_states; s-- > 0;) {
+            for (uint32_t c = 0; c < d->n_classes; c++) {
+                uint32_t to = d->next[(size_t)s * d->n_classes + c];
+                if (to == DFA_DEAD || distance[to] == GRAMMAR_NO_TEXT) continue;
+                if (distance[to] + 1 < distance[s]) {
+                    distance[s] = distance[to] + 1;
+                    changed = true;
+                }
+            }
+        }
+    }
+}
+
+static uint32_t step_byte(const dfa *d, uint32_t s, unsigned b) {
+    return s == DFA_DEAD ? s : d->next[(size_t)s * d->n_classes + d->classes[b]];
+}
+
+/* From s, do all bytes of a range lead to plain states, after `more` bytes 80..BF each? */
+static bool leads_to_plain(const dfa *d, const uint8_t *plain, uint32_t s, unsigned low,
+                           unsigned high, unsigned low2, unsigned high2, int more) {
+    uint32_t last = DFA_DEAD - 1; // bytes side by side mostly lead to the same state
+    for (unsigned b = low; b <= high; b++) {
+        uint32_t to = step_byte(d, s, b);
+        if (to == last) continue;
+        last = to;
+        if (to == DFA_DEAD) return false;
+        if (more == 0 ? plain[to] == 0
+                      : !leads_to_plain(d, plain, to, low2, high2, 0x80, 0xbf, more - 1))
+            return false;
+    }
+    return true;
+}
+
+/* All of plain text may follow state s: code points but controls, quote and backslash. */
+static bool is_plain(const dfa *d, const uint8_t *plain, uint32_t s) {
+    return leads_to_plain(d, plain, s, 0x20, 0x21, 0, 0, 0) &&
+           leads_to_plain(d, plain, s, 0x23, 0x5b, 0, 0, 0) &&
+           leads_to_plain(d, plain, s, 0x5d, 0x7e, 0, 0, 0) &&
+           leads_to_plain(d, plain, s, 0xc2, 0xdf, 0x80, 0xbf, 1) &&
+           leads_to_plain(d, plain, s, 0xe0, 0xe0, 0xa0, 0xbf, 2) &&
+           leads_to_plain(d, plain, s, 0xe1, 0xec, 0x80, 0xbf, 2) &&
+           leads_to_plain(d, plain, s, 0xed, 0xed, 0x80, 0x9f, 2) &&
+           leads_to_plain(d, plain, s, 0xee, 0xef, 0x80, 0xbf, 2) &&
+           leads_to_plain(d, plain, s, 0xf0, 0xf0, 0x90, 0xbf, 3) &&
+           leads_to_plain(d, plain, s, 0xf1, 0xf3, 0x80, 0xbf, 3) &&
+           leads_to_plain(d, plain, s, 0xf4, 0xf4, 0x80, 0x8f, 3);
+}
+
+/* The largest set of states that plain text does not leave: states fall out until none does.  States
+ * are numbered from the start on, so most fall in the first pass backwards; where many passes are
+ * needed none is called plain, which is only slower. */
+static void find_plain(const dfa *d, uint8_t *plain) {
+    for (uint32_t s = 0; s < d->n_states; s++)
+        plain[s] = step_byte(d, s, ' ') != DFA_DEAD && step_byte(d, s, 0xf0) != DFA_DEAD;
+    for (int pass = 0; pass < PLAIN_PASSES_MAX; pass++) {
+        bool changed = false;
+        for (uint32_t s = d->n_states; s-- > 0;) {
+            if (plain[s] == 0 || is_plain(d, plain, s)) continue;
+            plain[s] = 0;
+            changed = true;
+        }
+        if (!changed) return;
+    }
+    memset(plain, 0, d->n_states);
+}
+
+static inferd_status number_states(grammar *g, inferd_err *err) {
+    g->first_state = calloc((size_t)g->n_terms + 1, sizeof *g->first_state);
+    uint64_t n = 0;
+    for (uint32_t t = 0; t < g->n_terms; t++) n += g->terms[t].n_states;
+    if (g->first_state == NULL || n >= UINT32_MAX / 8) goto no_memory;
+    g->term_of = malloc(size_max(n, 1) * sizeof *g->term_of);
+    g->distance = malloc(size_max(n, 1) * sizeof *g->distance);
+    g->plain = calloc(size_max(n, 1), 1);
+    if (g->term_of == NULL || g->distance == NULL || g->plain == NULL) goto no_memory;
+    for (uint32_t t = 0; t < g->n_terms; t++) {
+        const dfa *d = &g->terms[t];
+        uint32_t first = g->first_state[t];
+        g->first_state[t + 1] = first + d->n_states;
+        for (uint32_t s = 0; s < d->n_states; s++) g->term_of[first + s] = t;
+        find_distances(d, g->distance + first);
+        find_plain(d, g->plain + first);
+    }
+    return INFERD_OK;
+
+no_memory:
+    return inferd_fail(err, INFERD_ENOMEM, "no memory for the automata of a grammar");
+}
+
+/* ---- reasoning before the text ---- */
+
+/* Any bytes up to the first occurrence of `end`: Knuth, Morris and Pratt's automaton. */
+static ir_node until(ir *g, const char *end) {
+    uint32_t n = (uint32_t)strlen(end);
+    dfa d = {.n_classes = 256, .n_states = n + 1};
+    uint32_t *fall = calloc((size_t)n + 1, sizeof *fall);
+    d.next = malloc(((size_t)n + 1) * 256 * sizeof *d.next);
+    d.tags = calloc((size_t)n + 1, sizeof *d.tags);
+    if (d.next == NULL || d.tags == NULL || fall == NULL || n == 0) {
+        ir_fail(g, INFERD_ENOMEM, "no memory for a grammar after reasoning");
+        free(fall);
+        dfa_deinit(&d);
+        return IR_NEVER;
+    }
+    for (uint32_t b = 0; b < 256; b++) d.classes[b] = (uint8_t)b;
+    for (uint32_t s = 0; s < n; s++) {
+        for (uint32_t b = 0; b < 256; b++)
+            d.next[s * 256 + b] = b == (unsigned char)end[s] ? s + 1
+                                  : s == 0                   ? 0
+                                                             : d.next[fall[s] * 256 + b];
+        fall[s + 1] = s == 0 ? 0 : d.next[fall[s] * 256 + (unsigned char)end[s]];
+    }
+    memset(d.next + (size_t)n * 256, 0xff, 256 * sizeof *d.next);
+    d.tags[n] = 1;
+    free(fall);
+    return ir_term(g, &d);
+}
+
+static ir_node after_reasoning(ir *g, ir_node root, const grammar_options *o) {
+    if (o == NULL || o->reasoning_end == NULL) return root;
+    dfa_limits limits = ir_dfa_limits(g);
+    dfa white = {0};
+    inferd_err err = {0};
+    if (regex_compile((bytes){"[ \\t\\n\\r]{0,20}", 15}, REGEX_TEXT, &limits, &white, &err) !=
+        INFERD_OK)
+        ir_fail(g, err.status, "%s", err.text);
+    ir_node rest = ir_seq(
+        g, (ir_node[]){until(g, o->reasoning_end), ir_term(g, &white), root}, 3);
+    if (o->reasoning_begin == NULL) return rest;
+    ir_node begun = ir_literal(g, (bytes){o->reasoning_begin, strlen(o->reasoning_begin)});
+    return ir_alt(g, (ir_node[]){ir_seq(g, (ir_node[]){begun, rest}, 2), root}, 2);
+}
+
+/* ---- all of it ---- */
+
+void grammar_hold(grammar *g) {
+    atomic_fetch_add_explicit(&g->n_refs, 1, memory_order_relaxed);
+}
+
+void grammar_release(grammar *g) {
+    if (g == NULL || atomic_fetch_sub_explicit(&g->n_refs, 1, memory_order_acq_rel) != 1) return;
+    for (uint32_t i = 0; i < g->n_terms; i++) dfa_deinit(&g->terms[i]);
+    ir_objects_free(g->objects, g->n_objects);
+    free(g->terms);
+    free(g->nodes);
+    free(g->children);
+    free(g->rules);
+    free(g->shortest);
+    free(g->first_state);
+    free(g->term_of);
+    free(g->distance);
+    free(g->plain);
+    free(g);
+}
+
+/* Moves the arrays over; the ir is empty then. */
+static grammar *take(ir *g, ir_node root) {
+    grammar *out = calloc(1, sizeof *out);
+    if (out == NULL) return NULL;
+    *out = (grammar){.limits = g->limits,
+                     .nodes = g->nodes,
+                     .n_nodes = g->n_nodes,
+                     .children = g->children,
+                     .n_children = g->n_children,
+                     .rules = g->rules,
+                     .n_rules = g->n_rules,
+                     .objects = g->objects,
+                     .n_objects = g->n_objects,
+                     .terms = g->terms,
+                     .n_terms = g->n_terms,
+                     .root = root};
+    atomic_init(&out->n_refs, 1);
+    g->nodes = NULL;
+    g->children = g->rules = NULL;
+    g->objects = NULL;
+    g->terms = NULL;
+    g->n_nodes = g->n_children = g->n_rules = g->n_objects = g->n_terms = 0;
+    return out;
+}
+
+static inferd_status analyse(grammar *g, inferd_err *err) {
+    inferd_status status = number_states(g, err);
+    if (status != INFERD_OK) return status;
+    g->shortest = malloc(g->n_nodes * sizeof *g->shortest);
+    if (g->shortest == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for a grammar of %u nodes", g->n_nodes);
+    status = find_shortest(g, err);
+    if (status == INFERD_OK) status = check_repeats(g, err);
+    if (status == INFERD_OK) status = check_left_recursion(g, err);
+    if (status == INFERD_OK && g->shortest[g->root] == GRAMMAR_NO_TEXT)
+        status = inferd_fail(err, INFERD_EINVAL, "no text can match");
+    return status;
+}
+
+inferd_status ir_finish(ir *g, ir_node root, const grammar_options *options, grammar **out,
+                        inferd_err *err) {
+    *out = NULL;
+    root = after_reasoning(g, root, options);
+    inferd_status status = ir_status(g, err);
+    if (status == INFERD_OK) {
+        *out = take(g, root);
+        status = *out == NULL ? inferd_fail(err, INFERD_ENOMEM, "no memory for a grammar")
+                              : analyse(*out, err);
+    }
+    ir_destroy(g);
+    if (status == INFERD_OK) return status;
+    grammar_release(*out);
+    *out = NULL;
+    return status;
+}

@@ -1,0 +1,48 @@
+/* vocab.h - the tokens of a vocabulary as a trie over their bytes, and masks that are ready.
+ *
+ * The trie lies flat, in depth-first order: a node's subtree is the nodes behind it up to `next`, so
+ * a walk is one pass over an array that jumps over subtrees.  Tokens of the same bytes are chained.
+ *
+ * A token is *plain* if it is whole code points but controls, quote and backslash, at most
+ * VOCAB_PLAIN_MAX of them: 9 of 10 tokens.  Where any plain text may follow, inside a JSON string,
+ * all of them are allowed at once: plain[n] is the mask of plain tokens of at most n code points, and
+ * only `others`, a trie without plain tokens, is walked.
+ *
+ * Thread: any; immutable. */
+#ifndef INFERD_GRAMMAR_VOCAB_H
+#define INFERD_GRAMMAR_VOCAB_H
+
+#include <stdatomic.h>
+
+#include "models/grammar.h"
+
+enum {
+    VOCAB_PLAIN_MAX = 32,       // code points of a plain token
+    VOCAB_PIECE_BYTES_MAX = 512 // longer tokens are never allowed
+};
+#define VOCAB_NO_TOKEN 0xffffffu
+
+typedef struct vocab_node {
+    uint32_t token : 24, byte : 8; // VOCAB_NO_TOKEN: none ends here
+    uint32_t next;                 // behind the subtree
+} vocab_node;
+
+typedef struct vocab_trie {
+    vocab_node *nodes; // [n_nodes] the root is not among them
+    uint32_t n_nodes;
+    uint32_t of_byte[256]; // the node of this first byte, or n_nodes
+    uint32_t depth;        // of the longest token
+} vocab_trie;
+
+struct grammar_vocab {
+    atomic_uint n_refs;
+    uint32_t n_vocab, n_words;
+    uint32_t *piece_at; // [n_vocab + 1] in piece_bytes
+    char *piece_bytes;
+    uint32_t *same;                       // [n_vocab] another token of the same bytes, or VOCAB_NO_TOKEN
+    uint64_t *end_mask;                   // [n_words]
+    uint64_t *plain[VOCAB_PLAIN_MAX + 1]; // [n_words] each
+    vocab_trie all, others;
+};
+
+#endif
