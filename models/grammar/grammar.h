@@ -14,6 +14,8 @@
 #include "ir.h"
 
 #define GRAMMAR_NO_TEXT UINT32_MAX
+/* Any plain text may follow a state; some plain text may. */
+enum { GRAMMAR_PLAIN = 1, GRAMMAR_TAKES_PLAIN = 2 };
 
 typedef enum node_kind {
     NODE_NEVER,
@@ -94,7 +96,7 @@ struct grammar {
     uint32_t *first_state; // [n_terms + 1]
     uint32_t *term_of;     // [n_states] of a state numbered through
     uint32_t *distance;    // [n_states] bytes to the nearest accepting state
-    uint8_t *plain;        // [n_states] any plain text may follow (vocab.h)
+    uint8_t *plain;        // [n_states] GRAMMAR_PLAIN, GRAMMAR_TAKES_PLAIN: see vocab.h
 };
 
 uint32_t grammar_n_states(const grammar *g);

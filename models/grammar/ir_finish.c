@@ -260,6 +260,17 @@ static void find_plain(const dfa *d, uint8_t *plain) {
     memset(plain, 0, d->n_states);
 }
 
+/* States that read some first byte of plain text. */
+static void find_takers(const dfa *d, uint8_t *plain) {
+    for (uint32_t s = 0; s < d->n_states; s++)
+        for (unsigned b = 0x20; b < 0xf5; b++) {
+            if (b == '"' || b == '\\' || (b >= 0x7f && b < 0xc2)) continue;
+            if (step_byte(d, s, b) == DFA_DEAD) continue;
+            plain[s] |= GRAMMAR_TAKES_PLAIN;
+            break;
+        }
+}
+
 static inferd_status number_states(grammar *g, inferd_err *err) {
     g->first_state = calloc((size_t)g->n_terms + 1, sizeof *g->first_state);
     uint64_t n = 0;
@@ -276,6 +287,7 @@ static inferd_status number_states(grammar *g, inferd_err *err) {
         for (uint32_t s = 0; s < d->n_states; s++) g->term_of[first + s] = t;
         find_distances(d, g->distance + first);
         find_plain(d, g->plain + first);
+        find_takers(d, g->plain + first);
     }
     return INFERD_OK;
 

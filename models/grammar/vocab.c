@@ -46,12 +46,37 @@ bytes grammar_vocab_piece(const grammar_vocab *v, tok_id id) {
     return (bytes){v->piece_bytes + v->piece_at[id], v->piece_at[id + 1] - v->piece_at[id]};
 }
 
-static int compare_pieces(const void *a, const void *b, void *ctx) {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    bytes p = grammar_vocab_piece(ctx, (tok_id)x), q = grammar_vocab_piece(ctx, (tok_id)y);
-    int order = memcmp(p.p, q.p, size_min(p.n, q.n));
+typedef struct named {
+    bytes piece;
+    uint32_t id;
+} named;
+
+static int compare_named(const void *a, const void *b) {
+    const named *x = a, *y = b;
+    int order = memcmp(x->piece.p, y->piece.p, size_min(x->piece.n, y->piece.n));
     if (order != 0) return order;
-    return p.n != q.n ? (p.n > q.n ? 1 : -1) : (x > y) - (x < y);
+    if (x->piece.n != y->piece.n) return x->piece.n > y->piece.n ? 1 : -1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* Ids of the tokens with usable pieces, in the order of their bytes.  NULL: no memory. */
+static uint32_t *sort_tokens(const grammar_vocab *v, uint32_t *n_out) {
+    named *all = malloc(size_max(v->n_vocab, 1) * sizeof *all);
+    uint32_t *tokens = malloc(size_max(v->n_vocab, 1) * sizeof *tokens), n = 0;
+    if (all == NULL || tokens == NULL) {
+        free(all);
+        free(tokens);
+        return NULL;
+    }
+    for (uint32_t id = 0; id < v->n_vocab; id++) {
+        bytes piece = grammar_vocab_piece(v, (tok_id)id);
+        if (piece.n > 0 && piece.n <= VOCAB_PIECE_BYTES_MAX) all[n++] = (named){piece, id};
+    }
+    qsort(all, n, sizeof *all, compare_named);
+    for (uint32_t i = 0; i < n; i++) tokens[i] = all[i].id;
+    free(all);
+    *n_out = n;
+    return tokens;
 }
 
 static size_t common_prefix(bytes a, bytes b) {
@@ -102,15 +127,9 @@ static void set_bit(uint64_t *mask, uint32_t id) {
 
 /* Sorts the tokens, chains those of the same bytes, and builds both tries and the plain masks. */
 static bool build(grammar_vocab *v) {
-    uint32_t n = 0, n_others = 0;
-    uint32_t *tokens = malloc(size_max(v->n_vocab, 1) * sizeof *tokens);
+    uint32_t n = 0, n_different = 0, n_others = 0;
+    uint32_t *tokens = sort_tokens(v, &n);
     if (tokens == NULL) return false;
-    for (uint32_t id = 0; id < v->n_vocab; id++) {
-        bytes piece = grammar_vocab_piece(v, (tok_id)id);
-        if (piece.n > 0 && piece.n <= VOCAB_PIECE_BYTES_MAX) tokens[n++] = id;
-    }
-    qsort_r(tokens, n, sizeof *tokens, compare_pieces, v);
-    uint32_t n_different = 0;
     for (uint32_t i = 0; i < n; i++) {
         bytes piece = grammar_vocab_piece(v, (tok_id)tokens[i]);
         uint32_t length = plain_length(piece);

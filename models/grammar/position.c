@@ -1,0 +1,234 @@
+/* position.c - positions of a machine: what grammar.h promises, under the machine's lock.
+ *
+ * A position is an index of a table of states, so that a flush can renumber the states. */
+#include <string.h>
+
+#include "inferd/hash.h"
+#include "machine.h"
+#include "mask.h"
+
+enum { STACK_MAX = 4096, COMPLETE_STATES_MAX = 100000 };
+
+/* ---- the machine ---- */
+
+/* The map of states with many automata: every byte is a group. */
+static bool make_first_map(grammar_machine *m) {
+    if (!machine_hold(m, (void **)&m->maps, &m->maps_capacity, 1, sizeof *m->maps)) return false;
+    m->maps[0] = (byte_map){.n_groups = 256};
+    for (uint32_t b = 0; b < 256; b++) m->maps[0].of[b] = m->maps[0].reps[b] = (uint8_t)b;
+    m->n_maps = 1;
+    return true;
+}
+
+static bool init(grammar_machine *m) {
+    size_t mask_bytes = sizeof(grammar_mask) + (size_t)m->v->n_words * sizeof(uint64_t);
+    m->masks_max = (uint32_t)size_max(m->g->limits.mask_bytes_max / mask_bytes, 4);
+    m->masks = calloc(m->masks_max, sizeof *m->masks);
+    m->walk = malloc(2 * ((size_t)m->v->all.depth + 1) * sizeof *m->walk);
+    if (m->masks == NULL || m->walk == NULL || !make_first_map(m) ||
+        !machine_hold(m, (void **)&m->frames, &m->frames_capacity, 1, sizeof *m->frames) ||
+        !machine_hold(m, (void **)&m->states, &m->states_capacity, 1, sizeof *m->states) ||
+        !machine_hold(m, (void **)&m->positions, &m->positions_capacity, 1, sizeof *m->positions))
+        return false;
+    m->frames[0] = (frame){0};
+    m->states[0] = (state){0};
+    m->positions[0] = 0;
+    m->n_frames = m->n_states = m->n_positions = 1;
+    return true;
+}
+
+inferd_status grammar_machine_create(grammar *g, grammar_vocab *v, grammar_machine **out,
+                                     inferd_err *err) {
+    *out = NULL;
+    if (g->limits.stack_max > STACK_MAX)
+        return inferd_fail(err, INFERD_EINVAL, "stack_max is %u, at most %d is possible",
+                           g->limits.stack_max, STACK_MAX);
+    grammar_machine *m = calloc(1, sizeof *m);
+    if (m == NULL || pthread_mutex_init(&m->lock, NULL) != 0) {
+        free(m);
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the machine of a grammar");
+    }
+    m->n_refs = 1;
+    m->g = g;
+    m->v = v;
+    grammar_hold(g);
+    grammar_vocab_hold(v);
+    if (!init(m)) {
+        grammar_machine_release(m);
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the machine of a grammar");
+    }
+    *out = m;
+    return INFERD_OK;
+}
+
+void grammar_machine_hold(grammar_machine *m) {
+    __atomic_fetch_add(&m->n_refs, 1, __ATOMIC_RELAXED);
+}
+
+void grammar_machine_release(grammar_machine *m) {
+    if (m == NULL || __atomic_sub_fetch(&m->n_refs, 1, __ATOMIC_ACQ_REL) != 0) return;
+    for (uint32_t i = 0; i < m->n_masks; i++) grammar_mask_release(m->masks[i].mask);
+    free(m->masks);
+    free(m->walk);
+    free(m->frames);
+    free(m->frame_table);
+    free(m->configs);
+    free(m->states);
+    free(m->state_table);
+    free(m->succ);
+    free(m->maps);
+    free(m->map_sources);
+    free(m->positions);
+    free(m->made);
+    free(m->todos);
+    free(m->entered);
+    pthread_mutex_destroy(&m->lock);
+    grammar_release(m->g);
+    grammar_vocab_release(m->v);
+    free(m);
+}
+
+static void lock(grammar_machine *m) {
+    pthread_mutex_lock(&m->lock);
+    m->failure = (inferd_err){0};
+}
+
+static void unlock(grammar_machine *m) {
+    pthread_mutex_unlock(&m->lock);
+}
+
+void grammar_machine_stats(grammar_machine *m, grammar_stats *out) {
+    lock(m);
+    *out = m->stats;
+    out->n_states = m->n_states;
+    out->n_frames = m->n_frames;
+    out->n_bytes = machine_bytes(m);
+    unlock(m);
+}
+
+/* ---- positions ---- */
+
+/* A new position in state s; 0: no memory. */
+static grammar_pos place(grammar_machine *m, uint32_t s) {
+    for (uint32_t p = 1; p < m->n_positions; p++)
+        if (m->positions[p] == UINT32_MAX) {
+            m->positions[p] = s;
+            return p;
+        }
+    if (!machine_hold(m, (void **)&m->positions, &m->positions_capacity,
+                      (size_t)m->n_positions + 1, sizeof *m->positions))
+        return 0;
+    m->positions[m->n_positions] = s;
+    return m->n_positions++;
+}
+
+grammar_pos grammar_start(grammar_machine *m) {
+    lock(m);
+    uint32_t s = machine_keep_small(m) ? machine_start(m) : STATE_DEAD;
+    grammar_pos p = s != STATE_DEAD ? place(m, s) : 0;
+    unlock(m);
+    return p;
+}
+
+grammar_pos grammar_copy(grammar_machine *m, grammar_pos p) {
+    lock(m);
+    grammar_pos copy = p != 0 && p < m->n_positions ? place(m, m->positions[p]) : 0;
+    unlock(m);
+    return copy;
+}
+
+void grammar_drop(grammar_machine *m, grammar_pos p) {
+    if (p == 0) return;
+    lock(m);
+    m->positions[p] = UINT32_MAX;
+    unlock(m);
+}
+
+/* The state after `text`; STATE_DEAD: not accepted, or a failure. */
+static uint32_t read_text(grammar_machine *m, uint32_t s, bytes text) {
+    for (size_t i = 0; i < text.n && s != STATE_DEAD; i++)
+        s = machine_next(m, s, (unsigned char)text.p[i]);
+    return s;
+}
+
+static bool tell(const grammar_machine *m, inferd_err *err, const char *what) {
+    if (m->failure.status == INFERD_OK)
+        inferd_fail(err, INFERD_EINVAL, "%s", what);
+    else if (err != NULL)
+        *err = m->failure;
+    return false;
+}
+
+bool grammar_accept_bytes(grammar_machine *m, grammar_pos p, bytes text, inferd_err *err) {
+    lock(m);
+    bool ok = false;
+    if (machine_keep_small(m)) {
+        uint32_t s = read_text(m, m->positions[p], text);
+        ok = s != STATE_DEAD && m->failure.status == INFERD_OK;
+        if (ok) m->positions[p] = s;
+    }
+    if (!ok) tell(m, err, "the grammar does not allow this text here");
+    unlock(m);
+    return ok;
+}
+
+bool grammar_accept(grammar_machine *m, grammar_pos p, tok_id id, inferd_err *err) {
+    const grammar_vocab *v = m->v;
+    if ((uint32_t)id < v->n_vocab && (v->end_mask[id / 64] >> (id % 64) & 1) != 0)
+        return grammar_may_end(m, p) ||
+               tell(m, err, "the grammar does not allow the text to end here");
+    bytes piece = grammar_vocab_piece(v, id);
+    if (piece.n > 0 && piece.n <= VOCAB_PIECE_BYTES_MAX)
+        return grammar_accept_bytes(m, p, piece, err);
+    inferd_fail(err, INFERD_EINVAL, "token %d has no text that a grammar could allow", id);
+    return false;
+}
+
+bool grammar_may_end(grammar_machine *m, grammar_pos p) {
+    lock(m);
+    bool may = m->states[m->positions[p]].accepts;
+    unlock(m);
+    return may;
+}
+
+bool grammar_must_end(grammar_machine *m, grammar_pos p) {
+    lock(m);
+    const state *q = &m->states[m->positions[p]];
+    bool must = q->accepts && q->n_configs == 0;
+    unlock(m);
+    return must;
+}
+
+grammar_mask *grammar_mask_get(grammar_machine *m, grammar_pos p, inferd_err *err) {
+    grammar_mask *mask = NULL;
+    lock(m);
+    if (machine_keep_small(m) && m->positions[p] != STATE_DEAD)
+        mask = machine_mask(m, m->positions[p]);
+    if (mask == NULL) tell(m, err, "the grammar has lost this position");
+    unlock(m);
+    return mask;
+}
+
+/* The only byte that may come next; -1: there are several, or none. */
+static int only_byte(grammar_machine *m, uint32_t s) {
+    int only = -1;
+    if (m->states[s].accepts) return -1;
+    for (int b = 0; b < 256; b++) {
+        if (machine_next(m, s, (unsigned char)b) == STATE_DEAD) continue;
+        if (only >= 0) return -1;
+        only = b;
+    }
+    return m->failure.status == INFERD_OK ? only : -1;
+}
+
+void grammar_forced(grammar_machine *m, grammar_pos p, size_t n_max, buf *out) {
+    lock(m);
+    uint32_t s = machine_keep_small(m) ? m->positions[p] : STATE_DEAD;
+    for (size_t n = 0; n < n_max && s != STATE_DEAD; n++) {
+        int b = only_byte(m, s);
+        if (b < 0) break;
+        buf_add_char(out, (char)b);
+        s = machine_next(m, s, (unsigned char)b);
+    }
+    unlock(m);
+}
