@@ -1,10 +1,12 @@
 /* dfa.h - deterministic automata over bytes, and the operations that build them.
  *
- * The terminals of a grammar (ir.h) are such automata: a literal, a pattern, the numbers of a range.
- * Every automaton here is trimmed: each of its states can reach an accepting one, so a text that has
- * a state can be completed.  State 0 is the start.  n_states 0 is the empty language.
+ * The terminals of a grammar (ir.h) are such automata: a literal, a pattern, the numbers of a
+ * range. Every automaton here is trimmed: each of its states can reach an accepting one, so a text
+ * that has a state can be completed.  State 0 is the start.  n_states 0 is the empty language.
  *
- * Bytes that no state tells apart share a class; `next` has a column per class.
+ * Bytes that no state tells apart share a class.  A dense automaton has a table with a column per
+ * class; a large set of literals, where nearly every state has one way on, has lists of edges
+ * instead.  dfa_step reads both.
  *
  * All operations are iterative and bounded by dfa_limits; a language that needs more states is an
  * INFERD_ETOOLONG that says so.
@@ -21,9 +23,31 @@
 typedef struct dfa {
     uint8_t classes[256]; // of each byte
     uint32_t n_classes, n_states;
-    uint32_t *next; // [n_states, n_classes] owned; DFA_DEAD: no way on
     uint32_t *tags; // [n_states] owned; 0: does not accept, else 1 + the tag of what was read
+    uint32_t *next; // [n_states, n_classes] owned; DFA_DEAD: no way on.  NULL: lists of edges
+    uint32_t
+        *edges_at; // [n_states + 1] owned; the edges of state s: [edges_at[s], edges_at[s + 1])
+    uint8_t *edge_class; // [n_edges] owned; ascending within a state
+    uint32_t *edge_to;   // [n_edges] owned
 } dfa;
+
+/* The state after `state` and a byte of this class (this byte); DFA_DEAD: there is none. */
+static inline uint32_t dfa_step_class(const dfa *d, uint32_t state, uint32_t byte_class) {
+    if (d->next != NULL) return d->next[(size_t)state * d->n_classes + byte_class];
+    uint32_t low = d->edges_at[state], high = d->edges_at[state + 1];
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (d->edge_class[middle] == byte_class) return d->edge_to[middle];
+        if (d->edge_class[middle] < byte_class)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return DFA_DEAD;
+}
+static inline uint32_t dfa_step(const dfa *d, uint32_t state, unsigned char byte) {
+    return dfa_step_class(d, state, d->classes[byte]);
+}
 
 typedef struct dfa_limits {
     uint32_t nfa_states_max;    // while a pattern is built       default 65,536
@@ -40,12 +64,13 @@ bool dfa_is_empty(const dfa *d);
 uint32_t dfa_match(const dfa *d, bytes text);
 inferd_status dfa_copy(const dfa *d, dfa *out, inferd_err *err);
 
-/* Exactly these texts; text i has tag tags[i] (NULL: all 0).  A text given twice: the lower tag. */
+/* Exactly these texts; text i has tag tags[i] (NULL: all 0).  A text given twice: the lower tag.
+ * States are bounded by the bytes of the texts, not by limits. */
 inferd_status dfa_of_literals(const bytes *texts, const uint32_t *tags, size_t n,
                               const dfa_limits *limits, dfa *out, inferd_err *err);
 
-/* What both accept (tag of a) / what a accepts and b does not (tag of a) / what any accepts (the tag
- * of a, where both accept). */
+/* What both accept (tag of a) / what a accepts and b does not (tag of a) / what any accepts (the
+ * tag of a, where both accept). */
 inferd_status dfa_and(const dfa *a, const dfa *b, const dfa_limits *limits, dfa *out,
                       inferd_err *err);
 inferd_status dfa_and_not(const dfa *a, const dfa *b, const dfa_limits *limits, dfa *out,
@@ -56,7 +81,7 @@ inferd_status dfa_or(const dfa *a, const dfa *b, const dfa_limits *limits, dfa *
  * as bits. */
 inferd_status dfa_classify(const dfa *all, const dfa *const *parts, size_t n,
                            const dfa_limits *limits, dfa *out, inferd_err *err);
-/* Fewest states (partition refinement); for automata of up to a few thousand states. */
+/* Fewest states, in time n log n.  Lists of edges are left as they are. */
 inferd_status dfa_minimize(dfa *d, inferd_err *err);
 
 /* ---- patterns (regex.c): ECMA-262 with the u flag, less look-around, back-references, \b and \B,

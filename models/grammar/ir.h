@@ -10,10 +10,10 @@
  *     OBJECT               a JSON object: named properties in order, then others
  *     REF                  a rule, which may be recursive, but not left-recursive
  *
- * Nodes are hash-consed: building the same node twice gives the same index.  Nodes are never changed
- * or freed before the whole.  A count is a number on the machine's stack, so a large bound costs
- * nothing.  Building never fails at once: the first failure is kept (ir_status) and later calls
- * return IR_NEVER.
+ * Nodes are hash-consed: building the same node twice gives the same index.  Nodes are never
+ * changed or freed before the whole.  A count is a number on the machine's stack, so a large bound
+ * costs nothing.  Building never fails at once: the first failure is kept (ir_status) and later
+ * calls return IR_NEVER.
  *
  * Thread: any; an ir belongs to its builder until ir_finish. */
 #ifndef INFERD_IR_H
@@ -62,10 +62,10 @@ typedef struct ir_property {
 typedef struct ir_object_spec {
     const ir_property *properties; // [n_properties] in the order in which they are written
     size_t n_properties;
-    /* Properties with other names, behind the named ones: the names as automaton over the content of
-     * a JSON string in canonical encoding, without quotes; its tag is an index of other_values.
+    /* Properties with other names, behind the named ones: the names as automaton over the content
+     * of a JSON string in canonical encoding, without quotes; its tag is an index of other_values.
      * Declared names never count as others, so it may accept them.  NULL: none. */
-    dfa *others; // taken, and zeroed
+    dfa *others;                 // taken, and zeroed
     const ir_node *other_values; // [n_other_values]
     size_t n_other_values;
     uint32_t min, max; // of properties; IR_NO_MAX

@@ -1,13 +1,13 @@
-/* grammar.h - structured output: which tokens may come next, so that a text follows a JSON Schema, a
- * regular expression, a list of choices or a GBNF grammar.
+/* grammar.h - structured output: which tokens may come next, so that a text follows a JSON Schema,
+ * a regular expression, a list of choices or a GBNF grammar.
  *
  *     source --compile--> grammar (ir.h) --+
  *     tokenizer --------> grammar_vocab ---+--> grammar_machine: states, masks --> grammar_pos
  *
  * A grammar is immutable.  A grammar_vocab holds the bytes of all tokens as a flat trie, with ready
  * masks for tokens that are plain text inside a JSON string (vocab.h).  A machine (machine.h) is a
- * grammar on a vocabulary: a pushdown automaton whose states are made as they are met, and the masks
- * of states, cached.  A position is a place in a text: the machine's state after it.
+ * grammar on a vocabulary: a pushdown automaton whose states are made as they are met, and the
+ * masks of states, cached.  A position is a place in a text: the machine's state after it.
  *
  * Promises, for every position: a token is in the mask exactly if the position accepts its bytes;
  * the tokens of the end are in it exactly if the text may end there; other control tokens never.
@@ -63,8 +63,9 @@ typedef struct grammar_schema_kind {
     bool compact; // no white space between JSON tokens; else up to limits.white_bytes_max
 } grammar_schema_kind;
 
-/* Errors: INFERD_EINVAL (not a schema, or none can match), INFERD_EUNSUPPORTED (a keyword that cannot
- * be enforced), INFERD_ETOOLONG (a limit, with its name).  The text names keyword and JSON pointer:
+/* Errors: INFERD_EINVAL (not a schema, or none can match), INFERD_EUNSUPPORTED (a keyword that
+ * cannot be enforced), INFERD_ETOOLONG (a limit, with its name).  The text names keyword and JSON
+ * pointer:
  * "\"not\" at #/properties/a cannot be enforced".  options NULL: the defaults. */
 inferd_status grammar_of_schema(const json_t *schema, const grammar_schema_kind *kind,
                                 const grammar_options *options, grammar **out, inferd_err *err);
@@ -89,7 +90,7 @@ inferd_status grammar_vocab_create(const tokenizer *t, uint32_t n_vocab, grammar
 inferd_status grammar_vocab_of_pieces(const bytes *pieces, uint32_t n_vocab, const tok_id *end_ids,
                                       uint32_t n_end_ids, grammar_vocab **out, inferd_err *err);
 void grammar_vocab_hold(grammar_vocab *v);
-void grammar_vocab_release(grammar_vocab *v); // accepts NULL
+void grammar_vocab_release(grammar_vocab *v);         // accepts NULL
 uint32_t grammar_vocab_words(const grammar_vocab *v); // 64-bit words of a mask
 bytes grammar_vocab_piece(const grammar_vocab *v, tok_id id);
 
@@ -117,7 +118,7 @@ bool grammar_must_end(grammar_machine *m, grammar_pos p); // and nothing may fol
 /* Allowed tokens: bit id % 64 of word id / 64.  Counted: equal masks of one machine are usually the
  * same object. */
 typedef struct grammar_mask {
-    uint32_t n_refs;   // private
+    uint32_t n_refs; // private
     uint32_t n_words;
     uint64_t n_serial; // unique in the process
     uint64_t bits[];   // [n_words]
