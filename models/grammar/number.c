@@ -411,22 +411,21 @@ static inferd_status or_pattern(dfa *d, const char *pattern, const dfa_limits *l
     return dfa_minimize(d, err);
 }
 
-/* How many digits there may be, so that no text is endless and doubles tell decimals apart. */
+/* How many digits there may be, so that no text is endless and doubles tell decimals apart.  Of
+ * multiples a validator divides doubles, so they are exact, and there are few digits, because each
+ * takes as many states as there are remainders. */
 static inferd_status set_digits(spec *w, inferd_err *err) {
     const number_range *r = w->range;
     bool multiples = r->multiple_of != 0;
     bool open = (r->has_min && r->open_min) || (r->has_max && r->open_max);
-    w->n_before_max = NUMBER_DIGITS_MAX;
-    if (multiples) // fewer, because each takes as many states as there are remainders
-        w->n_before_max = u32_min(NUMBER_DIGITS_MAX,
-                                  u32_max(EXACT_DIGITS, u32_max(w->min.n_before, w->max.n_before)));
+    w->n_before_max = multiples ? EXACT_DIGITS : NUMBER_DIGITS_MAX;
     w->n_point_max = multiples || open || r->exact ? EXACT_DIGITS : NUMBER_DIGITS_MAX;
     const magnitudes *both[] = {&w->positive, &w->negative};
     for (int i = 0; i < 2; i++)
-        if (both[i]->any && both[i]->has_low && both[i]->low.n_before > NUMBER_DIGITS_MAX)
+        if (both[i]->any && both[i]->has_low && both[i]->low.n_before > w->n_before_max)
             return inferd_fail(err, INFERD_EUNSUPPORTED,
-                               "a bound of %u digits cannot be enforced; the limit is %d",
-                               both[i]->low.n_before, NUMBER_DIGITS_MAX);
+                               "a bound of %u digits cannot be enforced; the limit is %u",
+                               both[i]->low.n_before, w->n_before_max);
     return INFERD_OK;
 }
 
