@@ -29,10 +29,10 @@ typedef enum node_kind {
     NODE_REF     // a: rule
 } node_kind;
 
-typedef struct node {
+typedef struct graph_node {
     node_kind kind;
     uint32_t a, b, c, d;
-} node;
+} graph_node;
 
 /* The names of an object's properties as a trie over their canonical encoding. */
 typedef struct key_node {
@@ -80,7 +80,7 @@ enum {
 struct grammar {
     atomic_uint n_refs;
     grammar_limits limits;
-    node *nodes; // [n_nodes]
+    graph_node *nodes; // [n_nodes]
     uint32_t n_nodes;
     ir_node *children; // [n_children]
     uint32_t n_children;

@@ -55,7 +55,7 @@ static bool hold(ir *g, void **array, uint32_t *capacity, size_t n, size_t bytes
 
 /* ---- nodes ---- */
 
-static uint64_t hash_node(const node *n, const ir_node *children) {
+static uint64_t hash_node(const graph_node *n, const ir_node *children) {
     uint64_t h = hash_step(hash_step(HASH_BEGIN, (uint64_t)n->kind), n->b);
     if (n->kind == NODE_SEQ || n->kind == NODE_ALT)
         for (uint32_t i = 0; i < n->b; i++) h = hash_step(h, children[i]);
@@ -64,7 +64,7 @@ static uint64_t hash_node(const node *n, const ir_node *children) {
     return hash_fold(h);
 }
 
-static bool same_node(const ir *g, const node *a, const node *b, const ir_node *b_children) {
+static bool same_node(const ir *g, const graph_node *a, const graph_node *b, const ir_node *b_children) {
     if (a->kind != b->kind || a->b != b->b) return false;
     if (a->kind == NODE_SEQ || a->kind == NODE_ALT)
         return memcmp(g->children + a->a, b_children, b->b * sizeof *b_children) == 0;
@@ -91,7 +91,7 @@ static bool grow_table(ir *g) {
 }
 
 /* The node, which may have been built before; `children` of SEQ and ALT are copied. */
-static ir_node add_node(ir *g, node n, const ir_node *children) {
+static ir_node add_node(ir *g, graph_node n, const ir_node *children) {
     if (g->failure.status != INFERD_OK) return IR_NEVER;
     if (g->n_nodes >= g->table_size / 2 && !grow_table(g)) return IR_NEVER;
     uint32_t mask = g->table_size - 1, at = (uint32_t)hash_node(&n, children) & mask;
@@ -118,7 +118,7 @@ static ir_node add_node(ir *g, node n, const ir_node *children) {
 }
 
 ir_node ir_term_node(ir *g, uint32_t term) {
-    return add_node(g, (node){.kind = NODE_TERM, .a = term}, NULL);
+    return add_node(g, (graph_node){.kind = NODE_TERM, .a = term}, NULL);
 }
 
 ir_node ir_term(ir *g, dfa *take) {
@@ -163,7 +163,7 @@ ir_node ir_seq(ir *g, const ir_node *nodes, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (nodes[i] != IR_EMPTY) kept[at++] = nodes[i];
     ir_node made = n_kept == 1 ? kept[0]
-                               : add_node(g, (node){.kind = NODE_SEQ, .b = (uint32_t)n_kept}, kept);
+                               : add_node(g, (graph_node){.kind = NODE_SEQ, .b = (uint32_t)n_kept}, kept);
     free(kept);
     return made;
 }
@@ -190,7 +190,7 @@ ir_node ir_alt(ir *g, const ir_node *nodes, size_t n) {
     if (n_kept == 1)
         made = kept[0];
     else if (n_kept > 1)
-        made = add_node(g, (node){.kind = NODE_ALT, .b = (uint32_t)n_kept}, kept);
+        made = add_node(g, (graph_node){.kind = NODE_ALT, .b = (uint32_t)n_kept}, kept);
     free(kept);
     return made;
 }
@@ -210,7 +210,7 @@ ir_node ir_repeat(ir *g, ir_node first, ir_node rest, uint32_t min, uint32_t max
     if (max == 0 || (first == IR_EMPTY && rest == IR_EMPTY)) return IR_EMPTY;
     if (min == 1 && max == 1) return first;
     if (max == 1) return ir_alt(g, (ir_node[]){IR_EMPTY, first}, 2);
-    return add_node(g, (node){.kind = NODE_REPEAT, .a = first, .b = rest, .c = min, .d = max}, NULL);
+    return add_node(g, (graph_node){.kind = NODE_REPEAT, .a = first, .b = rest, .c = min, .d = max}, NULL);
 }
 
 ir_node ir_string(ir *g, uint32_t min, uint32_t max) {
@@ -218,7 +218,7 @@ ir_node ir_string(ir *g, uint32_t min, uint32_t max) {
     if (min == 0 && max == IR_NO_MAX) return ir_term_node(g, TERM_STRING);
     ir_node quote = ir_term_node(g, TERM_QUOTE);
     ir_node chars =
-        max == 0 ? IR_EMPTY : add_node(g, (node){.kind = NODE_CHARS, .c = min, .d = max}, NULL);
+        max == 0 ? IR_EMPTY : add_node(g, (graph_node){.kind = NODE_CHARS, .c = min, .d = max}, NULL);
     return ir_seq(g, (ir_node[]){quote, chars, quote}, 3);
 }
 
@@ -242,7 +242,7 @@ void ir_rule_set(ir *g, uint32_t rule, ir_node node) {
 
 ir_node ir_ref(ir *g, uint32_t rule) {
     if (rule >= g->n_rules) return IR_NEVER;
-    return add_node(g, (node){.kind = NODE_REF, .a = rule}, NULL);
+    return add_node(g, (graph_node){.kind = NODE_REF, .a = rule}, NULL);
 }
 
 /* ---- arrays ---- */
@@ -281,7 +281,7 @@ ir_node ir_array(ir *g, const ir_node *prefix, size_t n_prefix, ir_node rest, ui
 
 /* The graph's node of object `at`; the object is complete. */
 ir_node ir_object_node(ir *g, uint32_t at) {
-    return add_node(g, (node){.kind = NODE_OBJECT, .a = at}, NULL);
+    return add_node(g, (graph_node){.kind = NODE_OBJECT, .a = at}, NULL);
 }
 
 object *ir_new_object(ir *g) {
@@ -467,8 +467,8 @@ ir *ir_create(const grammar_limits *limits) {
     ir *g = calloc(1, sizeof *g);
     if (g == NULL) return NULL;
     g->limits = limits != NULL ? *limits : grammar_limits_default;
-    bool ok = add_fixed_terms(g) && add_node(g, (node){.kind = NODE_NEVER}, NULL) == IR_NEVER &&
-              add_node(g, (node){.kind = NODE_EMPTY}, NULL) == IR_EMPTY;
+    bool ok = add_fixed_terms(g) && add_node(g, (graph_node){.kind = NODE_NEVER}, NULL) == IR_NEVER &&
+              add_node(g, (graph_node){.kind = NODE_EMPTY}, NULL) == IR_EMPTY;
     if (ok) return g;
     ir_destroy(g);
     return NULL;

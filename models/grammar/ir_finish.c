@@ -57,13 +57,13 @@ static uint32_t shortest_object(const grammar *g, const object *o) {
     return n_missing > 0 ? add_sat(sum, mul_sat(add_sat(each, 4), n_missing)) : sum;
 }
 
-static uint32_t shortest_repeat(const grammar *g, const node *n) {
+static uint32_t shortest_repeat(const grammar *g, const graph_node *n) {
     uint32_t first = g->shortest[n->a], rest = g->shortest[n->b];
     if (n->c == 0) return 0;
     return n->c == 1 ? first : add_sat(first, mul_sat(rest, n->c - 1));
 }
 
-static uint32_t shortest_of(const grammar *g, const node *n) {
+static uint32_t shortest_of(const grammar *g, const graph_node *n) {
     uint32_t best = GRAMMAR_NO_TEXT, sum = 0;
     switch (n->kind) {
     case NODE_NEVER:
@@ -112,7 +112,7 @@ static inferd_status find_shortest(grammar *g, inferd_err *err) {
 /* Is the empty text possible, for repeats: they count each round as a way of its own. */
 static inferd_status check_repeats(const grammar *g, inferd_err *err) {
     for (uint32_t i = 0; i < g->n_nodes; i++) {
-        const node *n = &g->nodes[i];
+        const graph_node *n = &g->nodes[i];
         if (n->kind != NODE_REPEAT || n->d == IR_NO_MAX || n->d <= NULLABLE_REPEAT_MAX) continue;
         if (g->shortest[n->a] == 0 || g->shortest[n->b] == 0)
             return inferd_fail(err, INFERD_EUNSUPPORTED,
@@ -126,7 +126,7 @@ static inferd_status check_repeats(const grammar *g, inferd_err *err) {
 /* ---- left recursion ---- */
 
 /* Nodes that are entered with node n before any byte is read: the i-th, or IR_NEVER behind them. */
-static ir_node entered_with(const grammar *g, const node *n, uint32_t i) {
+static ir_node entered_with(const grammar *g, const graph_node *n, uint32_t i) {
     switch (n->kind) {
     case NODE_SEQ:
         if (i >= n->b) return IR_NEVER;

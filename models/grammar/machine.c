@@ -396,7 +396,7 @@ static void move_key(grammar_machine *m, const config *c, unsigned char byte) {
 
 static void advance_repeat(grammar_machine *m, uint32_t at) {
     const frame f = m->frames[at];
-    const node *n = &m->g->nodes[f.node];
+    const graph_node *n = &m->g->nodes[f.node];
     uint64_t done = (uint64_t)f.count + 1;
     if (done >= n->c) add_todo(m, IR_NEVER, f.parent);
     if (n->d != IR_NO_MAX && done >= n->d) return;
@@ -414,7 +414,7 @@ static void advance(grammar_machine *m, uint32_t at) {
         m->made_accepts = true;
         return;
     }
-    const node *n = &m->g->nodes[f.node];
+    const graph_node *n = &m->g->nodes[f.node];
     if (n->kind == NODE_SEQ) {
         ir_node child = m->g->children[n->a + f.pos];
         bool last = f.pos + 1 == n->b; // its frame would do nothing: recursion at the end is flat
@@ -427,7 +427,7 @@ static void advance(grammar_machine *m, uint32_t at) {
 }
 
 static void enter(grammar_machine *m, ir_node id, uint32_t f) {
-    const node *n = &m->g->nodes[id];
+    const graph_node *n = &m->g->nodes[id];
     if (!has_text(m, id)) return;
     switch (n->kind) {
     case NODE_NEVER:

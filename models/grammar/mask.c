@@ -56,7 +56,7 @@ static uint32_t find_alike(grammar_machine *m, uint32_t s) {
     for (uint32_t i = 0; i < n; i++) {
         config c = m->configs[first + i];
         frame f = m->frames[c.frame];
-        const node *k = &m->g->nodes[f.node];
+        const graph_node *k = &m->g->nodes[f.node];
         if (c.frame != 0 && k->kind == NODE_CHARS) {
             uint32_t count = same_count(f.count, k->c, k->d, m->v->all.depth);
             if (count != f.count) {
@@ -120,7 +120,7 @@ static uint32_t plain_allowed(const grammar_machine *m, uint32_t s, bool *all) {
     *all = false;
     for (uint32_t i = 0; i < m->states[s].n_configs; i++) {
         const config *c = &m->configs[m->states[s].configs + i];
-        const node *k = &g->nodes[m->frames[c->frame].node];
+        const graph_node *k = &g->nodes[m->frames[c->frame].node];
         if (c->d != OTHERS_OFF && (g->plain[c->d] & GRAMMAR_PLAIN) != 0) {
             *all = true;
             return VOCAB_PLAIN_MAX;

@@ -416,10 +416,10 @@ static inferd_status or_pattern(dfa *d, const char *pattern, const dfa_limits *l
  * takes as many states as there are remainders. */
 static inferd_status set_digits(spec *w, inferd_err *err) {
     const number_range *r = w->range;
-    bool multiples = r->multiple_of != 0;
+    bool divided = r->multiple_of != 0;
     bool open = (r->has_min && r->open_min) || (r->has_max && r->open_max);
-    w->n_before_max = multiples ? EXACT_DIGITS : NUMBER_DIGITS_MAX;
-    w->n_point_max = multiples || open || r->exact ? EXACT_DIGITS : NUMBER_DIGITS_MAX;
+    w->n_before_max = divided ? EXACT_DIGITS : NUMBER_DIGITS_MAX;
+    w->n_point_max = divided || open || r->exact ? EXACT_DIGITS : NUMBER_DIGITS_MAX;
     const magnitudes *both[] = {&w->positive, &w->negative};
     for (int i = 0; i < 2; i++)
         if (both[i]->any && both[i]->has_low && both[i]->low.n_before > w->n_before_max)
@@ -445,12 +445,12 @@ static inferd_status add_unbounded(const spec *w, const dfa_limits *limits, dfa 
 
 static inferd_status keep_multiples(const number_range *r, const dfa_limits *limits, dfa *d,
                                     inferd_err *err) {
-    dfa multiples, both;
+    dfa steps, both;
     if (r->multiple_of == 0) return INFERD_OK;
-    inferd_status s = multiples_automaton(r, &multiples, err);
+    inferd_status s = multiples_automaton(r, &steps, err);
     if (s != INFERD_OK) return s;
-    s = dfa_and(d, &multiples, limits, &both, err);
-    dfa_deinit(&multiples);
+    s = dfa_and(d, &steps, limits, &both, err);
+    dfa_deinit(&steps);
     if (s != INFERD_OK) return s;
     dfa_deinit(d);
     *d = both;

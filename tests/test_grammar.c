@@ -1,0 +1,310 @@
+/* The graph of a grammar and its machine: what texts are read, and what is shared. */
+#include "grammar/ir.h"
+#include "grammar_rig.h"
+
+static bytes text(const char *s) {
+    return (bytes){s, strlen(s)};
+}
+
+static grammar_machine *finish(ir *g, ir_node root) {
+    inferd_err err = {0};
+    grammar *out = NULL;
+    inferd_status s = ir_finish(g, root, NULL, &out, &err);
+    if (s != INFERD_OK) printf("%s\n", err.text);
+    EXPECT(s == INFERD_OK);
+    return rig_machine(out);
+}
+
+static ir_node digits(ir *g) {
+    dfa d = {0};
+    dfa_limits limits = dfa_limits_default;
+    EXPECT(regex_compile(text("[0-9]+"), REGEX_TEXT, &limits, &d, NULL) == INFERD_OK);
+    return ir_term(g, &d);
+}
+
+static void sequences_alternatives_and_repeats_are_read(void) {
+    ir *g = ir_create(NULL);
+    ir_node ab = ir_alt(g, (ir_node[]){ir_literal(g, text("ab")), ir_literal(g, text("a"))}, 2);
+    ir_node many = ir_repeat(g, ab, ir_literal(g, text(";x")), 2, 3);
+    grammar_machine *m = finish(g, many);
+    EXPECT(rig_accepts(m, "ab;x"));
+    EXPECT(rig_accepts(m, "a;x;x"));
+    EXPECT(!rig_accepts(m, "ab"));
+    EXPECT_EQ(rig_read(m, "a;x;x;x"), 5);
+    EXPECT_EQ(rig_read(m, "b"), 0);
+    grammar_machine_release(m);
+}
+
+static void a_large_count_is_a_number_on_the_stack(void) {
+    ir *g = ir_create(NULL);
+    ir_node a = ir_literal(g, text("a"));
+    grammar_machine *m = finish(g, ir_repeat(g, a, a, 1000, 100000));
+    char many[2001] = {0};
+    memset(many, 'a', 2000);
+    EXPECT(rig_accepts(m, many));
+    many[999] = 0;
+    EXPECT_EQ(rig_read(m, many), 999);
+    grammar_machine_release(m);
+}
+
+static void recursion_nests_up_to_the_stack(void) {
+    grammar_limits limits = grammar_limits_default;
+    limits.stack_max = 16;
+    ir *g = ir_create(&limits);
+    uint32_t rule = ir_rule(g);
+    ir_node open = ir_literal(g, text("(")), close = ir_literal(g, text(")"));
+    ir_node inner = ir_seq(g, (ir_node[]){open, ir_ref(g, rule), close}, 3);
+    ir_rule_set(g, rule, ir_alt(g, (ir_node[]){IR_EMPTY, inner}, 2));
+    grammar_machine *m = finish(g, ir_ref(g, rule));
+    EXPECT(rig_accepts(m, "((()))"));
+    EXPECT(!rig_accepts(m, "((())"));
+    EXPECT_EQ(rig_read(m, "(((((((((((((((((((("), 16);
+    grammar_machine_release(m);
+}
+
+static void recursion_at_the_end_does_not_nest(void) {
+    grammar_limits limits = grammar_limits_default;
+    limits.stack_max = 4;
+    ir *g = ir_create(&limits);
+    uint32_t rule = ir_rule(g);
+    ir_node a = ir_literal(g, text("a"));
+    ir_rule_set(g, rule, ir_alt(g, (ir_node[]){a, ir_seq(g, (ir_node[]){a, ir_ref(g, rule)}, 2)}, 2));
+    grammar_machine *m = finish(g, ir_ref(g, rule));
+    EXPECT(rig_accepts(m, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"));
+    grammar_machine_release(m);
+}
+
+static void what_produces_no_text_is_refused_or_left_out(void) {
+    inferd_err err = {0};
+    grammar *out = NULL;
+    ir *g = ir_create(NULL);
+    uint32_t rule = ir_rule(g);
+    ir_node a = ir_literal(g, text("a"));
+    ir_rule_set(g, rule, ir_seq(g, (ir_node[]){a, ir_ref(g, rule)}, 2)); // never ends
+    EXPECT_EQ(ir_finish(g, ir_ref(g, rule), NULL, &out, &err), INFERD_EINVAL);
+
+    g = ir_create(NULL);
+    rule = ir_rule(g);
+    a = ir_literal(g, text("a"));
+    ir_rule_set(g, rule, ir_seq(g, (ir_node[]){a, ir_ref(g, rule)}, 2));
+    ir_node b = ir_literal(g, text("b"));
+    grammar_machine *m = finish(g, ir_alt(g, (ir_node[]){ir_ref(g, rule), b}, 2));
+    EXPECT_EQ(rig_read(m, "a"), 0);
+    EXPECT(rig_accepts(m, "b"));
+    grammar_machine_release(m);
+}
+
+static void left_recursion_is_refused(void) {
+    inferd_err err = {0};
+    grammar *out = NULL;
+    ir *g = ir_create(NULL);
+    uint32_t rule = ir_rule(g);
+    ir_node a = ir_literal(g, text("a"));
+    ir_node maybe = ir_alt(g, (ir_node[]){IR_EMPTY, a}, 2);
+    ir_node left = ir_seq(g, (ir_node[]){maybe, ir_ref(g, rule), a}, 3);
+    ir_rule_set(g, rule, ir_alt(g, (ir_node[]){left, a}, 2));
+    EXPECT_EQ(ir_finish(g, ir_ref(g, rule), NULL, &out, &err), INFERD_EUNSUPPORTED);
+    EXPECT(strstr(err.text, "left recursion") != NULL);
+}
+
+static void strings_have_lengths_in_code_points(void) {
+    ir *g = ir_create(NULL);
+    grammar_machine *m = finish(g, ir_string(g, 2, 3));
+    EXPECT(rig_accepts(m, "\"ab\""));
+    EXPECT(rig_accepts(m, "\"\xc3\xa4\xf0\x9f\x98\x80\\n\""));
+    EXPECT(rig_accepts(m, "\"\\ud83d\\ude00a\"")); // a pair is one code point
+    EXPECT(!rig_accepts(m, "\"\\ud83d\\ude00\""));
+    EXPECT_EQ(rig_read(m, "\"a\""), 2);
+    EXPECT_EQ(rig_read(m, "\"abcd\""), 4);
+    EXPECT_EQ(rig_read(m, "\"\\ud83dx"), 7); // a surrogate alone
+    EXPECT_EQ(rig_read(m, "\"\xc0\x80"), 1);
+    EXPECT_EQ(rig_read(m, "\"\n"), 1);
+    grammar_machine_release(m);
+
+    g = ir_create(NULL);
+    m = finish(g, ir_string(g, 0, IR_NO_MAX));
+    EXPECT(rig_accepts(m, "\"\""));
+    EXPECT(rig_accepts(m, "\"a\\\"\\\\ \\u00e4\""));
+    grammar_machine_release(m);
+}
+
+static ir_node make_object(ir *g, uint32_t min, uint32_t max, bool others) {
+    ir_node n = digits(g);
+    ir_property p[] = {{text("id"), true, n}, {text("ids"), false, n}, {text("name"), false,
+                       ir_string(g, 0, IR_NO_MAX)}};
+    dfa names = {0};
+    dfa_limits limits = dfa_limits_default;
+    ir_object_spec spec = {.properties = p, .n_properties = 3, .min = min, .max = max};
+    ir_node value = ir_literal(g, text("true"));
+    if (others) {
+        EXPECT(dfa_of_json_lengths(0, UINT32_MAX, &limits, &names, NULL) == INFERD_OK);
+        spec.others = &names;
+        spec.other_values = &value;
+        spec.n_other_values = 1;
+    }
+    return ir_object(g, &spec);
+}
+
+static void properties_come_in_order(void) {
+    ir *g = ir_create(NULL);
+    grammar_machine *m = finish(g, make_object(g, 0, IR_NO_MAX, false));
+    EXPECT(rig_accepts(m, "{\"id\":1}"));
+    EXPECT(rig_accepts(m, "{ \"id\" : 1, \"ids\": 2 , \"name\":\"x\" }"));
+    EXPECT(rig_accepts(m, "{\"id\":1,\"name\":\"x\"}"));
+    EXPECT_EQ(rig_read(m, "{}"), 1);
+    EXPECT_EQ(rig_read(m, "{\"ids\":1}"), 4); // id is required first
+    EXPECT_EQ(rig_read(m, "{\"id\":1,\"id\":2}"), 11);
+    EXPECT_EQ(rig_read(m, "{\"id\":1,\"x\":2}"), 9);
+    EXPECT_EQ(rig_read(m, "{\"id\":1,}"), 8);
+    EXPECT_EQ(rig_read(m, "{                     }"), 21); // 20 bytes of white space
+    grammar_machine_release(m);
+}
+
+static void other_properties_come_behind_and_are_never_declared_ones(void) {
+    ir *g = ir_create(NULL);
+    grammar_machine *m = finish(g, make_object(g, 0, IR_NO_MAX, true));
+    EXPECT(rig_accepts(m, "{\"id\":1,\"x\":true,\"idsx\":true,\"\\\"\":true}"));
+    EXPECT(rig_accepts(m, "{\"id\":1,\"ids\":3,\"i\":true}"));
+    EXPECT(!rig_accepts(m, "{\"id\":1,\"x\":true,\"ids\":3}")); // behind another
+    EXPECT(!rig_accepts(m, "{\"id\":1,\"x\":true,\"id\":true}"));
+    EXPECT(!rig_accepts(m, "{\"id\":1,\"name\":true}"));
+    EXPECT(!rig_accepts(m, "{\"x\":true,\"id\":1}"));
+    EXPECT(!rig_accepts(m, "{\"id\":1,\"x\":1}"));
+    grammar_machine_release(m);
+}
+
+static void numbers_of_properties_are_kept(void) {
+    ir *g = ir_create(NULL);
+    grammar_machine *m = finish(g, make_object(g, 2, 2, false));
+    EXPECT(rig_accepts(m, "{\"id\":1,\"ids\":2}"));
+    EXPECT(!rig_accepts(m, "{\"id\":1}"));
+    EXPECT_EQ(rig_read(m, "{\"id\":1,\"ids\":2,"), 15);
+    grammar_machine_release(m);
+    g = ir_create(NULL);
+    m = finish(g, make_object(g, 3, IR_NO_MAX, false));
+    EXPECT_EQ(rig_read(m, "{\"id\":1,\"name\":\"x\"}"), 9); // ids would be left out
+    grammar_machine_release(m);
+}
+
+static void arrays_have_prefixes_and_bounds(void) {
+    ir *g = ir_create(NULL);
+    ir_node prefix[] = {ir_literal(g, text("a")), ir_literal(g, text("b"))};
+    grammar_machine *m = finish(g, ir_array(g, prefix, 2, ir_literal(g, text("c")), 1, 4));
+    const char *good[] = {"[a]", "[ a , b ]", "[a,b,c]", "[a,b,c,c]"};
+    const char *bad[] = {"[]", "[a,c]", "[b]", "[a,b,c,c,c]", "[a,]"};
+    for (size_t i = 0; i < INFERD_COUNT(good); i++) EXPECT(rig_accepts(m, good[i]));
+    for (size_t i = 0; i < INFERD_COUNT(bad); i++) EXPECT(!rig_accepts(m, bad[i]));
+    grammar_machine_release(m);
+    g = ir_create(NULL);
+    m = finish(g, ir_array(g, NULL, 0, ir_literal(g, text("c")), 0, 2));
+    EXPECT(rig_accepts(m, "[]") && rig_accepts(m, "[ ]") && rig_accepts(m, "[c]"));
+    EXPECT(rig_accepts(m, "[c,c]") && !rig_accepts(m, "[c,c,c]"));
+    grammar_machine_release(m);
+}
+
+static void a_small_machine_forgets_and_goes_on(void) {
+    grammar_limits limits = grammar_limits_default;
+    limits.machine_bytes_max = 20000;
+    ir *g = ir_create(&limits);
+    ir_node item = ir_string(g, 1, 1000);
+    grammar_machine *m = finish(g, ir_array(g, NULL, 0, item, 0, 1000));
+    grammar_pos p = grammar_start(m), q = grammar_copy(m, p);
+    EXPECT(grammar_accept_bytes(m, p, text("["), NULL));
+    for (int i = 0; i < 300; i++) {
+        if (i > 0) EXPECT(grammar_accept_bytes(m, p, text(","), NULL));
+        EXPECT(grammar_accept_bytes(m, p, text("\"some text\""), NULL));
+        grammar_mask *mask = grammar_mask_get(m, p, NULL);
+        EXPECT(mask != NULL && grammar_mask_has(mask, ',') && grammar_mask_has(mask, ']') &&
+               !grammar_mask_has(mask, '"') && !grammar_mask_has(mask, RIG_END_ID));
+        grammar_mask_release(mask);
+    }
+    grammar_stats stats;
+    grammar_machine_stats(m, &stats);
+    EXPECT(stats.n_flushes > 3);
+    EXPECT(grammar_accept_bytes(m, p, text("]"), NULL) && grammar_must_end(m, p));
+    EXPECT(grammar_accept(m, p, RIG_END_ID, NULL));
+    EXPECT(!grammar_accept(m, q, RIG_END_ID, NULL));
+    EXPECT(grammar_accept_bytes(m, q, text("[\"x\"]"), NULL)); // the copy stayed at the begin
+    grammar_machine_release(m);
+}
+
+static void forced_bytes_end_where_there_is_a_choice(void) {
+    grammar_limits limits = grammar_limits_default;
+    limits.white_bytes_max = 0;
+    ir *g = ir_create(&limits);
+    grammar_machine *m = finish(g, make_object(g, 0, IR_NO_MAX, false));
+    grammar_pos p = grammar_start(m);
+    buf b = {0};
+    grammar_forced(m, p, 100, &b);
+    EXPECT(strcmp(buf_cstr(&b), "{\"id\":") == 0);
+    buf_clear(&b);
+    EXPECT(grammar_accept_bytes(m, p, text("{\"id\":7,"), NULL));
+    grammar_forced(m, p, 100, &b);
+    EXPECT(strcmp(buf_cstr(&b), "\"") == 0); // ids or name
+    buf_deinit(&b);
+    grammar_machine_release(m);
+}
+
+static void a_cut_text_is_completed(void) {
+    ir *g = ir_create(NULL);
+    grammar_machine *m = finish(g, ir_array(g, NULL, 0, make_object(g, 2, IR_NO_MAX, true), 2, 5));
+    const char *cuts[] = {"", "[", "[{\"id\":1,\"name\":\"a\\", "[{\"id\":1,\"q", "[{ \"i"};
+    for (size_t i = 0; i < INFERD_COUNT(cuts); i++) {
+        grammar_pos p = grammar_start(m);
+        buf b = {0};
+        EXPECT(grammar_accept_bytes(m, p, text(cuts[i]), NULL));
+        EXPECT(grammar_complete(m, p, 1000, &b));
+        EXPECT(grammar_accept_bytes(m, p, (bytes){b.p, b.n}, NULL) && grammar_may_end(m, p));
+        EXPECT(b.n < 60);
+        grammar_drop(m, p);
+        buf_deinit(&b);
+    }
+    grammar_machine_release(m);
+}
+
+static void reasoning_comes_before_the_text(void) {
+    for (int open = 0; open < 2; open++) {
+        grammar_options o = {.reasoning_begin = open ? NULL : "<think>",
+                             .reasoning_end = "</think>"};
+        ir *g = ir_create(NULL);
+        grammar *out = NULL;
+        EXPECT(ir_finish(g, ir_literal(g, text("yes")), &o, &out, NULL) == INFERD_OK);
+        grammar_machine *m = rig_machine(out);
+        EXPECT_EQ(rig_accepts(m, "yes"), !open);
+        EXPECT_EQ(rig_accepts(m, "<think>hm</think>\n\nyes"), true);
+        EXPECT_EQ(rig_accepts(m, "hm <</think</think>yes"), open);
+        EXPECT(!rig_accepts(m, "<think>hm</think>no"));
+        EXPECT(!rig_accepts(m, "<think>hm"));
+        grammar_machine_release(m);
+    }
+}
+
+static void choices_share_states(void) {
+    const bytes words[] = {text("red"), text("green"), text("grey")};
+    grammar *g = NULL;
+    EXPECT(grammar_of_choices(words, 3, NULL, &g, NULL) == INFERD_OK);
+    grammar_machine *m = rig_machine(g);
+    EXPECT(rig_accepts(m, "grey") && rig_accepts(m, "red"));
+    EXPECT_EQ(rig_read(m, "gray"), 2);
+    grammar_machine_release(m);
+}
+
+static const test_case cases[] = {
+    TEST(sequences_alternatives_and_repeats_are_read),
+    TEST(a_large_count_is_a_number_on_the_stack),
+    TEST(recursion_nests_up_to_the_stack),
+    TEST(recursion_at_the_end_does_not_nest),
+    TEST(what_produces_no_text_is_refused_or_left_out),
+    TEST(left_recursion_is_refused),
+    TEST(strings_have_lengths_in_code_points),
+    TEST(properties_come_in_order),
+    TEST(other_properties_come_behind_and_are_never_declared_ones),
+    TEST(numbers_of_properties_are_kept),
+    TEST(arrays_have_prefixes_and_bounds),
+    TEST(a_small_machine_forgets_and_goes_on),
+    TEST(forced_bytes_end_where_there_is_a_choice),
+    TEST(a_cut_text_is_completed),
+    TEST(reasoning_comes_before_the_text),
+    TEST(choices_share_states),
+};
+TEST_MAIN(cases)
