@@ -1,0 +1,307 @@
+/* schema.c - a JSON Schema becomes a grammar (see schema.h for how).
+ *
+ * Goals are planned and finished depth-first on a stack of their own: a goal is planned when it is met
+ * first, its children are finished, then it is.  A child that is open already is a recursion and
+ * becomes a reference to a rule. */
+#include "schema.h"
+
+#include "inferd/clock.h"
+
+/* ---- goals ---- */
+
+static goal *new_goal(schema_ctx *c, goal_id *id) {
+    if (c->n_goals >= c->limits->nodes_max)
+        schema_fail(c, INFERD_ETOOLONG, "the schema needs more than nodes_max, %u, combinations",
+                    c->limits->nodes_max);
+    c->goals = schema_grow(c, c->goals, c->n_goals, &c->goals_capacity, sizeof *c->goals);
+    goal *g = schema_take(c, sizeof *g);
+    *id = (goal_id)c->n_goals;
+    c->goals[c->n_goals++] = g;
+    return g;
+}
+
+/* The goal of flattened atoms: the same for the same list. */
+static goal_id goal_of_flat(schema_ctx *c, const atom_list *flat) {
+    size_t n_bytes;
+    if (!size_mul(flat->n, 3 * sizeof(uint64_t), &n_bytes)) schema_no_memory(c);
+    uint64_t *key = schema_take(c, n_bytes);
+    for (size_t i = 0; i < flat->n; i++) {
+        const schema_atom *a = &flat->at[i];
+        key[3 * i] = (uint64_t)(uintptr_t)a->schema;
+        key[3 * i + 1] = (uint64_t)(uintptr_t)a->name;
+        key[3 * i + 2] = (uint64_t)a->kind << 32 | (uint64_t)a->word << 16 | a->types;
+    }
+    void **known = schema_table_at(c, c->goals_by_atoms, key, n_bytes, true);
+    if (*known == NULL) {
+        goal_id id;
+        new_goal(c, &id)->atoms = *flat;
+        *known = (void *)(uintptr_t)id;
+    }
+    return (goal_id)(uintptr_t)*known;
+}
+
+goal_id schema_goal(schema_ctx *c, const atom_list *atoms) {
+    atom_list flat = {0};
+    void **single = NULL;
+    schema_tick(c);
+    if (atoms->n == 1 && atoms->at[0].kind == ATOM_SCHEMA && json_is_object(atoms->at[0].schema)) {
+        const json_t *schema = atoms->at[0].schema;
+        single = schema_table_at(c, c->single_goals, &schema, sizeof schema, false);
+        if (single != NULL) return (goal_id)(uintptr_t)*single - 1;
+    }
+    goal_id id = GOAL_NEVER;
+    if (schema_flatten(c, atoms, &flat) && (flat.n < 2 || !schema_apart(c, &flat, 2)))
+        id = goal_of_flat(c, &flat);
+    if (atoms->n == 1 && atoms->at[0].kind == ATOM_SCHEMA && json_is_object(atoms->at[0].schema)) {
+        const json_t *schema = atoms->at[0].schema;
+        single = schema_table_at(c, c->single_goals, &schema, sizeof schema, true);
+        *single = (void *)(uintptr_t)(id + 1);
+    }
+    return id;
+}
+
+void schema_goal_child(schema_ctx *c, goal *g, goal_id child) {
+    g->children =
+        schema_grow(c, g->children, g->n_children, &g->children_capacity, sizeof *g->children);
+    g->children[g->n_children++] = child;
+}
+
+ir_node schema_goal_node(schema_ctx *c, goal_id id) {
+    goal *g = c->goals[id];
+    if (g->state == GOAL_DONE && (!g->has_rule || g->node == IR_NEVER)) return g->node;
+    if (!g->has_rule) {
+        g->rule = ir_rule(c->graph);
+        g->has_rule = true;
+    }
+    return ir_ref(c->graph, g->rule);
+}
+
+/* ---- plans ---- */
+
+static void plan_alternatives(schema_ctx *c, goal *g, size_t at) {
+    split s;
+    c->dropped_word = WORD_NONE;
+    schema_split(c, &g->atoms.at[at], &s);
+    g->alternatives = true;
+    for (size_t i = 0; i < s.n; i++) {
+        atom_list atoms = {0};
+        for (size_t k = 0; k < g->atoms.n; k++) {
+            if (k != at) {
+                atom_list_add(c, &atoms, g->atoms.at[k]);
+                continue;
+            }
+            for (size_t m = 0; m < s.at[i].n; m++) atom_list_add(c, &atoms, s.at[i].at[m]);
+        }
+        goal_id child = schema_goal(c, &atoms);
+        if (child != GOAL_NEVER) {
+            schema_goal_child(c, g, child);
+        } else if (c->dropped_word != WORD_NONE) {
+            /* Nothing is left, perhaps because a violation could not be expressed. */
+            schema_word w = g->atoms.at[at].kind == ATOM_ONE_OF ? WORD_ONE_OF : WORD_NOT;
+            char text[160];
+            snprintf(text, sizeof text, "a value that violates \"%s\" cannot be described",
+                     schema_word_name(c->dropped_word));
+            if (g->atoms.at[at].kind == ATOM_ONE_OF) schema_refuse(c, w, g->atoms.at[at].schema, text);
+        }
+    }
+}
+
+static void add_scalar(schema_ctx *c, goal *g, ir_node node) {
+    if (node == IR_NEVER) return;
+    g->scalars = schema_grow(c, g->scalars, g->n_scalars, &g->scalars_capacity, sizeof *g->scalars);
+    g->scalars[g->n_scalars++] = node;
+}
+
+/* null, true or false, unless an excluded value. */
+static void add_named(schema_ctx *c, goal *g, json_t *value, const char *text) {
+    for (size_t i = 0; i < g->atoms.n; i++)
+        if (g->atoms.at[i].kind == ATOM_NOT_ENUM &&
+            schema_valid(c, value, &g->atoms.at[i]) == TRUTH_NO)
+            return;
+    add_scalar(c, g, ir_literal(c->graph, (bytes){text, strlen(text)}));
+}
+
+/* Excluded arrays and objects cannot be told apart; those of types that do not come do no harm. */
+static void check_excluded(schema_ctx *c, const goal *g, uint32_t types) {
+    for (size_t i = 0; i < g->atoms.n; i++) {
+        const schema_atom *a = &g->atoms.at[i];
+        if (a->kind != ATOM_NOT_ENUM) continue;
+        const schema_view *v = schema_view_of(c, a->schema);
+        const json_t *many = v->of[WORD_ENUM];
+        size_t n = a->word == WORD_CONST ? 1 : json_array_size(many);
+        for (size_t k = 0; k < n; k++) {
+            const json_t *x = a->word == WORD_CONST ? v->of[WORD_CONST] : json_array_get(many, k);
+            if ((schema_type_of(x) & types & (TYPE_ARRAY | TYPE_OBJECT)) != 0)
+                schema_refuse(c, WORD_NOT, a->schema, "an array or object as excluded value");
+        }
+    }
+}
+
+static void plan_types(schema_ctx *c, goal *g) {
+    uint32_t types = schema_types_left(c, &g->atoms);
+    check_excluded(c, g, types);
+    if ((types & TYPE_NULL) != 0) add_named(c, g, json_null(), "null");
+    if ((types & TYPE_BOOLEAN) != 0) {
+        add_named(c, g, json_true(), "true");
+        add_named(c, g, json_false(), "false");
+    }
+    if ((types & TYPE_NUMBER) != 0)
+        add_scalar(c, g, schema_number(c, &g->atoms, types & TYPE_NUMBER));
+    if ((types & TYPE_STRING) != 0) add_scalar(c, g, schema_string(c, &g->atoms));
+    if ((types & TYPE_ARRAY) != 0) schema_plan_array(c, g);
+    if ((types & TYPE_OBJECT) != 0) schema_plan_object(c, g);
+}
+
+static void plan(schema_ctx *c, goal *g) {
+    for (size_t i = 0; i < g->atoms.n; i++) {
+        if (g->atoms.at[i].kind != ATOM_BASE) continue;
+        const schema_view *v = schema_view_of(c, g->atoms.at[i].schema);
+        if (schema_get(c, v, WORD_ENUM) == NULL && schema_get(c, v, WORD_CONST) == NULL) continue;
+        add_scalar(c, g, schema_values(c, &g->atoms, v));
+        return;
+    }
+    for (size_t i = 0; i < g->atoms.n; i++) {
+        if (!atom_is_split(&g->atoms.at[i])) continue;
+        plan_alternatives(c, g, i);
+        return;
+    }
+    plan_types(c, g);
+}
+
+static ir_node finish(schema_ctx *c, goal *g) {
+    size_t n = 0, n_max = g->n_scalars + 2 + (g->alternatives ? g->n_children : 0);
+    ir_node *ways = schema_take_array(c, n_max, sizeof *ways);
+    for (size_t i = 0; i < g->n_scalars; i++) ways[n++] = g->scalars[i];
+    if (g->array != NULL) ways[n++] = schema_finish_array(c, g->array);
+    if (g->object != NULL) ways[n++] = schema_finish_object(c, g->object);
+    if (g->alternatives)
+        for (size_t i = 0; i < g->n_children; i++) ways[n++] = schema_goal_node(c, g->children[i]);
+    return ir_alt(c->graph, ways, n);
+}
+
+/* A goal that is an alternative of itself, with nothing written in between. */
+static void check_loop(schema_ctx *c, const goal_id *stack, size_t n, goal_id child) {
+    for (size_t i = n; i-- > 0;) {
+        if (!c->goals[stack[i]]->alternatives) return;
+        if (stack[i] != child) continue;
+        const json_t *at = c->root;
+        for (size_t k = 0; k < c->goals[child]->atoms.n; k++)
+            if (c->goals[child]->atoms.at[k].schema != NULL) at = c->goals[child]->atoms.at[k].schema;
+        schema_malformed(c, WORD_NONE, at, "the schema refers to itself for the same value");
+    }
+}
+
+static void build(schema_ctx *c, goal_id root) {
+    goal_id *stack = NULL;
+    size_t n = 0, capacity = 0;
+    stack = schema_grow(c, stack, n, &capacity, sizeof *stack);
+    stack[n++] = root;
+    while (n > 0) {
+        goal *g = c->goals[stack[n - 1]];
+        schema_tick(c);
+        if (g->state == GOAL_NEW) {
+            g->state = GOAL_OPEN;
+            plan(c, g);
+        }
+        if (g->next_child < g->n_children) {
+            goal_id child = g->children[g->next_child++];
+            if (c->goals[child]->state == GOAL_OPEN) check_loop(c, stack, n, child);
+            if (c->goals[child]->state != GOAL_NEW) continue;
+            stack = schema_grow(c, stack, n, &capacity, sizeof *stack);
+            stack[n++] = child;
+            continue;
+        }
+        g->node = finish(c, g);
+        g->state = GOAL_DONE;
+        if (g->has_rule) ir_rule_set(c->graph, g->rule, g->node);
+        schema_check(c, ir_status(c->graph, c->err));
+        n--;
+    }
+}
+
+/* ---- the whole ---- */
+
+static int draft_of(const json_t *root) {
+    const char *uri = json_string_value(json_object_get(root, "$schema"));
+    static const struct {
+        const char *part;
+        int draft;
+    } drafts[] = {{"draft-03", 3},    {"draft-04", 4}, {"draft-05", 4}, {"draft-06", 6},
+                  {"draft-07", 7},    {"2019-09", 2019}, {"2020-12", 2020}};
+    for (size_t i = 0; uri != NULL && i < INFERD_COUNT(drafts); i++)
+        if (strstr(uri, drafts[i].part) != NULL) return drafts[i].draft;
+    return 2020;
+}
+
+static void begin(schema_ctx *c) {
+    c->deadline_us = clock_now_us() + (uint64_t)c->limits->compile_ms_max * 1000;
+    c->draft = draft_of(c->root);
+    c->graph = ir_create(c->limits);
+    if (c->graph == NULL) schema_no_memory(c);
+    c->sites = schema_table_create(c);
+    c->views = schema_table_create(c);
+    c->names = schema_table_create(c);
+    c->goals_by_atoms = schema_table_create(c);
+    c->made = schema_table_create(c);
+    c->automata = schema_table_create(c);
+    c->resolved = schema_table_create(c);
+    c->ids = schema_table_create(c);
+    c->single_goals = schema_table_create(c);
+    goal_id never;
+    goal *g = new_goal(c, &never);
+    g->state = GOAL_DONE;
+    g->node = IR_NEVER;
+}
+
+static void compile(schema_ctx *c, ir_node *root) {
+    begin(c);
+    schema_sites_build(c);
+    if (c->kind->strict) schema_check_strict(c);
+    atom_list atoms = {0};
+    atom_list_add(c, &atoms, atom_of(c->root));
+    goal_id id = schema_goal(c, &atoms);
+    build(c, id);
+    *root = c->goals[id]->node;
+    if (*root != IR_NEVER) return;
+    if (c->dropped_word != WORD_NONE)
+        schema_refuse(c, WORD_NOT, c->dropped_at, "no value is left that can be described");
+    schema_fail(c, INFERD_EINVAL, "no value can be valid for the schema");
+}
+
+static inferd_status run(schema_ctx *c, ir_node *root) {
+    if (setjmp(c->exit) != 0) return c->status;
+    compile(c, root);
+    return INFERD_OK;
+}
+
+inferd_status grammar_of_schema(const json_t *schema, const grammar_schema_kind *kind,
+                                const grammar_options *options, grammar **out, inferd_err *err) {
+    grammar_limits limits = options == NULL || options->limits == NULL ? grammar_limits_default
+                                                                       : *options->limits;
+    static const grammar_schema_kind plain = {0};
+    inferd_err failure = {0};
+    *out = NULL;
+    if (kind == NULL) kind = &plain;
+    if (kind->compact) limits.white_bytes_max = 0;
+    if (!json_is_object(schema) && !json_is_boolean(schema))
+        return inferd_fail(err, INFERD_EINVAL, "a schema is an object or a boolean");
+    schema_ctx c = {.limits = &limits, .kind = kind, .root = schema, .err = &failure};
+    ir_node root = IR_NEVER;
+    inferd_status s = run(&c, &root);
+    schema_memory_deinit(&c);
+    if (s != INFERD_OK) {
+        ir_destroy(c.graph);
+        return inferd_fail(err, s, "%s", failure.text);
+    }
+    return ir_finish(c.graph, root, options, out, err);
+}
+
+inferd_status grammar_of_json(const grammar_options *options, bool object_only, grammar **out,
+                              inferd_err *err) {
+    json_t *schema = object_only ? json_pack("{s:s}", "type", "object") : json_object();
+    *out = NULL;
+    if (schema == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a grammar");
+    inferd_status s = grammar_of_schema(schema, NULL, options, out, err);
+    json_decref(schema);
+    return s;
+}

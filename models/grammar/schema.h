@@ -1,0 +1,328 @@
+/* schema.h - parts of the JSON Schema compiler (schema*.c).
+ *
+ *     schema ──flatten──> atoms ──goal──> plan ──finish──> node of ir.h
+ *
+ * An *atom* is one demand on a value: "valid for this schema", "not valid for that one", "the keywords
+ * of this object that need no other schema at the same place" (ATOM_BASE), "one of its anyOf".
+ * A *goal* is a list of atoms that hold at once: flattened, which means that $ref, allOf and `not`
+ * have been followed until only bases and splits are left.  Goals are kept by their list, so a shared
+ * definition is built once, and recursion is a goal that is met while it is open.
+ *
+ * A goal with a *split* (anyOf, oneOf, if, dependencies, the negation of several keywords) becomes an
+ * alternation of goals in which an alternative takes the place of the split.  A goal of bases only
+ * becomes an alternation over the types: for each, the bases are merged (ranges are cut, automata
+ * multiplied, a property has the atoms of all bases as its goal).
+ *
+ * So every combination is exact or refused, and merging allOf, $ref with siblings and conditions is
+ * the same operation.  The price is a number of cases; it is bounded by limits.nodes_max.
+ *
+ * Order of properties: that in which the keywords are written, a $ref or allOf where it stands.
+ *
+ * Two readings of a schema: the validators of draft 7 and older ignore siblings of $ref, those of old
+ * drafts ignore newer keywords, and not all enforce formats.  The *narrow* reading has all these
+ * demands and is used where a demand must hold; the *wide* one leaves them out and is used where a
+ * schema must not hold.  So a text that is accepted is valid under both.
+ *
+ * Memory is an arena; a failure is a longjmp to the function that began (schema_run), which frees the
+ * arena, the automata (schema_own) and the graph.
+ * Thread: any; a schema_ctx belongs to one compilation. */
+#ifndef INFERD_GRAMMAR_SCHEMA_H
+#define INFERD_GRAMMAR_SCHEMA_H
+
+#include <jansson.h>
+#include <setjmp.h>
+
+#include "dfa.h"
+#include "inferd/base.h"
+#include "inferd/buf.h"
+#include "inferd/status.h"
+#include "ir.h"
+#include "models/grammar.h"
+
+/* ---- keywords (schema_words.c) ---- */
+
+typedef enum schema_word {
+    WORD_NONE, // not a keyword of JSON Schema, or an annotation: no effect
+    WORD_DYNAMIC_REF,
+    WORD_RECURSIVE_REF,
+    WORD_REF,
+    WORD_ADDITIONAL_ITEMS,
+    WORD_ADDITIONAL_PROPERTIES,
+    WORD_ALL_OF,
+    WORD_ANY_OF,
+    WORD_CONST,
+    WORD_CONTAINS,
+    WORD_DEPENDENCIES,
+    WORD_DEPENDENT_REQUIRED,
+    WORD_DEPENDENT_SCHEMAS,
+    WORD_ELSE,
+    WORD_ENUM,
+    WORD_EXCLUSIVE_MAXIMUM,
+    WORD_EXCLUSIVE_MINIMUM,
+    WORD_FORMAT,
+    WORD_IF,
+    WORD_ITEMS,
+    WORD_MAX_CONTAINS,
+    WORD_MAX_ITEMS,
+    WORD_MAX_LENGTH,
+    WORD_MAX_PROPERTIES,
+    WORD_MAXIMUM,
+    WORD_MIN_CONTAINS,
+    WORD_MIN_ITEMS,
+    WORD_MIN_LENGTH,
+    WORD_MIN_PROPERTIES,
+    WORD_MINIMUM,
+    WORD_MULTIPLE_OF,
+    WORD_NOT,
+    WORD_ONE_OF,
+    WORD_PATTERN,
+    WORD_PATTERN_PROPERTIES,
+    WORD_PREFIX_ITEMS,
+    WORD_PROPERTIES,
+    WORD_PROPERTY_NAMES,
+    WORD_REQUIRED,
+    WORD_THEN,
+    WORD_TYPE,
+    WORD_UNEVALUATED_ITEMS,
+    WORD_UNEVALUATED_PROPERTIES,
+    WORD_UNIQUE_ITEMS,
+    WORD_COUNT
+} schema_word;
+schema_word schema_word_of(const char *name);
+const char *schema_word_name(schema_word w);
+
+/* Of one object, its keywords: looked up once. */
+typedef struct schema_view {
+    const json_t *schema;
+    json_t *of[WORD_COUNT]; // NULL: absent
+} schema_view;
+
+/* ---- atoms and goals ---- */
+
+typedef enum atom_kind {
+    ATOM_SCHEMA, // valid for the schema; none is left after flattening
+    ATOM_NOT,    // not valid for it; a split
+    ATOM_BASE,
+    ATOM_ANY_OF, // splits of a schema object
+    ATOM_ONE_OF,
+    ATOM_IF,
+    ATOM_NEEDS,       // what a property needs: `word` and `name` say which of the dependencies
+    ATOM_TYPES,       // of these types
+    ATOM_HAS,         // if an object: has the property
+    ATOM_LACKS,       // if an object: does not have it
+    ATOM_NOT_ENUM,    // none of the values of `enum` or `const` (word)
+    ATOM_NOT_PATTERN, // if a string: does not match the pattern
+    ATOM_NOT_MULTIPLE // if a number: no multiple
+} atom_kind;
+
+typedef struct schema_atom {
+    const json_t *schema;
+    atom_kind kind;
+    schema_word word;
+    uint32_t types;   // of ATOM_TYPES
+    const char *name; // interned: equal names are equal pointers
+} schema_atom;
+
+typedef struct atom_list {
+    schema_atom *at;
+    size_t n, capacity;
+} atom_list;
+
+enum {
+    TYPE_NULL = 1,
+    TYPE_BOOLEAN = 2,
+    TYPE_INTEGER = 4,
+    TYPE_FRACTION = 8, // a number that is not an integer
+    TYPE_STRING = 16,
+    TYPE_ARRAY = 32,
+    TYPE_OBJECT = 64,
+    TYPE_NUMBER = TYPE_INTEGER | TYPE_FRACTION,
+    TYPE_ALL = 127
+};
+
+typedef uint32_t goal_id;
+enum { GOAL_NEVER = 0 }; // always there
+
+typedef struct object_plan {
+    const char **names; // [n] in order
+    bool *required;     // [n]
+    goal_id *values;    // [n]
+    size_t n;
+    dfa *others; // registered with schema_own; NULL: none
+    goal_id *other_values; // [n_others] by tag
+    size_t n_others;
+    uint32_t min, max;
+} object_plan;
+
+typedef struct array_plan {
+    goal_id *prefix; // [n_prefix]
+    size_t n_prefix;
+    goal_id rest;
+    uint32_t min, max;
+    bool has_contains;
+    goal_id contains;     // one item at least is of this goal
+    const json_t *unique; // the values of which each is an item once at most; NULL: no such demand
+} array_plan;
+
+typedef struct goal {
+    atom_list atoms; // flattened
+    enum { GOAL_NEW, GOAL_OPEN, GOAL_DONE } state;
+    ir_node node; // of a done goal
+    bool has_rule;
+    uint32_t rule;     // of a goal that was met while it was open
+    bool alternatives; // an alternation of `children`; else types
+    goal_id *children;
+    size_t n_children, next_child, children_capacity;
+    ir_node *scalars; // [n_scalars] nodes of types without children
+    size_t n_scalars, scalars_capacity;
+    object_plan *object; // NULL: no objects
+    array_plan *array;   // NULL: no arrays
+} goal;
+
+typedef struct schema_site schema_site;
+typedef struct schema_block schema_block;
+typedef struct schema_table schema_table;
+
+typedef struct schema_ctx {
+    const grammar_limits *limits;
+    const grammar_schema_kind *kind;
+    const json_t *root;
+    ir *graph;
+    uint64_t deadline_us;
+    uint32_t n_ticks;
+    int draft; // 3, 4, 6, 7, 2019, 2020
+    /* Flattening and proofs may fail quietly: then a failure jumps to `quiet`. */
+    jmp_buf exit;
+    jmp_buf *quiet;
+    bool wide; // the reading in force
+    inferd_status status;
+    inferd_err *err;
+    /* The last keyword whose negation cannot be expressed, so that an alternative was left out; for
+     * the error of what nothing matches then.  WORD_NONE: none. */
+    schema_word dropped_word;
+    const json_t *dropped_at;
+    schema_block *blocks;
+    char *at, *end;
+    schema_table *sites, *views, *names, *goals_by_atoms, *made, *automata, *resolved, *ids, *single_goals;
+    uint32_t n_value_depth;
+    goal **goals;
+    size_t n_goals, goals_capacity;
+    void **owned; // automata
+    size_t n_owned, owned_capacity;
+    void **jsons; // made by the compiler
+    size_t n_jsons, jsons_capacity;
+    uint32_t n_refs;
+} schema_ctx;
+
+/* ---- memory and failures (schema_memory.c) ---- */
+
+void *schema_take(schema_ctx *c, size_t n_bytes); // zeroed; never NULL
+void *schema_take_array(schema_ctx *c, size_t n, size_t element_bytes);
+void *schema_grow(schema_ctx *c, void *items, size_t n, size_t *capacity, size_t element_bytes);
+void schema_memory_deinit(schema_ctx *c);
+/* Fails for a schema or keyword: "\"not\" at #/a cannot be enforced" is word, pointer, format. */
+_Noreturn void schema_fail(schema_ctx *c, inferd_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+_Noreturn void schema_refuse(schema_ctx *c, schema_word w, const json_t *at, const char *why);
+_Noreturn void schema_malformed(schema_ctx *c, schema_word w, const json_t *at, const char *why);
+_Noreturn void schema_no_memory(schema_ctx *c);
+void schema_check(schema_ctx *c, inferd_status s); // jumps unless INFERD_OK; err is set
+void schema_tick(schema_ctx *c); // now and then looks at the clock
+/* The automaton moves into the context, which frees it. */
+dfa *schema_own(schema_ctx *c, dfa *take);
+json_t *schema_own_json(schema_ctx *c, json_t *take); // NULL: no memory
+
+/* Open addressing over keys of bytes; values are pointers or numbers. */
+schema_table *schema_table_create(schema_ctx *c);
+void **schema_table_at(schema_ctx *c, schema_table *t, const void *key, size_t n, bool add);
+const char *schema_intern(schema_ctx *c, const char *name);
+
+/* ---- places and references (schema_refs.c) ---- */
+
+void schema_sites_build(schema_ctx *c);
+/* Appends "#/properties/a" for a node of the schema, or of the one that a made one stands for. */
+void schema_pointer(schema_ctx *c, const json_t *at, buf *out);
+void schema_made_at(schema_ctx *c, const json_t *made, const json_t *origin);
+const json_t *schema_resolve(schema_ctx *c, const json_t *from, schema_word w, const char *ref);
+
+/* ---- views (schema_words.c) ---- */
+
+const schema_view *schema_view_of(schema_ctx *c, const json_t *schema);
+/* The keyword, unless the reading in force leaves it out. */
+json_t *schema_get(schema_ctx *c, const schema_view *v, schema_word w);
+uint32_t schema_types(schema_ctx *c, const schema_view *v); // of `type`
+/* A count such as minLength; `otherwise` if absent. */
+uint32_t schema_count(schema_ctx *c, const schema_view *v, schema_word w, uint32_t otherwise);
+bool schema_flag(schema_ctx *c, const schema_view *v, schema_word w);
+
+/* ---- flattening and splits (schema_flat.c, schema_split.c) ---- */
+
+void atom_list_add(schema_ctx *c, atom_list *l, schema_atom a);
+static inline schema_atom atom_of(const json_t *schema) {
+    return (schema_atom){.schema = schema};
+}
+/* False: no value can satisfy all of them. */
+bool schema_flatten(schema_ctx *c, const atom_list *in, atom_list *out);
+bool atom_is_split(const schema_atom *a);
+/* The alternatives of a split: each a list of atoms. */
+typedef struct split {
+    atom_list *at;
+    size_t n, capacity;
+} split;
+void schema_split(schema_ctx *c, const schema_atom *a, split *out);
+void schema_negate(schema_ctx *c, const json_t *schema, split *out);
+goal_id schema_goal(schema_ctx *c, const atom_list *atoms);
+void schema_goal_child(schema_ctx *c, goal *g, goal_id child); // must be done before `g` is finished
+/* The types that flattened atoms leave, by `type`, enum, const. */
+uint32_t schema_types_left(schema_ctx *c, const atom_list *flat);
+
+/* Provably no value satisfies all (schema_apart.c). */
+bool schema_apart(schema_ctx *c, const atom_list *atoms, int depth);
+
+/* ---- types (schema_object.c, schema_array.c, schema_string.c, schema_number.c, schema_enum.c) ---- */
+
+/* What the bases demand of a property or an item; false: it cannot be there. */
+bool schema_property_atoms(schema_ctx *c, const atom_list *flat, const char *name, atom_list *out);
+bool schema_item_atoms(schema_ctx *c, const atom_list *flat, size_t i, atom_list *out);
+void schema_plan_object(schema_ctx *c, goal *g);
+ir_node schema_finish_object(schema_ctx *c, const object_plan *p);
+void schema_plan_array(schema_ctx *c, goal *g);
+ir_node schema_finish_array(schema_ctx *c, const array_plan *p);
+ir_node schema_goal_node(schema_ctx *c, goal_id id); // a reference while it is open
+ir_node schema_string(schema_ctx *c, const atom_list *flat);
+/* The automaton of the content; false: no string fits.  Lengths only: NULL, and they are set. */
+bool schema_string_dfa(schema_ctx *c, const atom_list *flat, dfa **out, uint32_t *min,
+                       uint32_t *max);
+ir_node schema_number(schema_ctx *c, const atom_list *flat, uint32_t types);
+ir_node schema_values(schema_ctx *c, const atom_list *flat, const schema_view *v); // of its enum, const
+ir_node schema_value_node(schema_ctx *c, const json_t *value);
+const dfa *schema_any_string(schema_ctx *c);
+const dfa *schema_pattern(schema_ctx *c, const json_t *at, schema_word w, const char *pattern);
+/* NULL: a format of numbers. */
+const dfa *schema_format(schema_ctx *c, const json_t *at, const char *name);
+dfa_limits schema_dfa_limits(const schema_ctx *c);
+
+typedef struct number_bound {
+    bool set, open;
+    long double at;
+} number_bound;
+/* Bounds of a base, formats included. */
+void schema_bounds(schema_ctx *c, const schema_view *v, number_bound *min, number_bound *max);
+
+/* ---- values (schema_value.c) ---- */
+
+typedef enum schema_truth { TRUTH_NO, TRUTH_YES, TRUTH_UNKNOWN } schema_truth;
+schema_truth schema_valid(schema_ctx *c, const json_t *value, const schema_atom *a);
+schema_truth schema_valid_all(schema_ctx *c, const json_t *value, const atom_list *atoms);
+/* The same for a value of enum or const of one of them. */
+schema_truth schema_valid_member(schema_ctx *c, const json_t *value, const atom_list *atoms,
+                                 const schema_view *of);
+bool schema_equal(const json_t *a, const json_t *b); // as JSON Schema says: 1 equals 1.0
+uint32_t schema_type_of(const json_t *value);
+size_t schema_code_points(const char *text);
+
+/* ---- the strict profile (schema_strict.c) ---- */
+
+void schema_check_strict(schema_ctx *c);
+
+#endif

@@ -1,0 +1,221 @@
+/* schema_memory.c - memory, tables and failures of the JSON Schema compiler. */
+#include "inferd/clock.h"
+#include "inferd/hash.h"
+#include "schema.h"
+
+enum { BLOCK_BYTES = 1 << 16, TICKS_PER_LOOK = 256 };
+
+struct schema_block {
+    schema_block *next;
+    _Alignas(16) char bytes[];
+};
+
+void *schema_take(schema_ctx *c, size_t n_bytes) {
+    if (n_bytes > SIZE_MAX / 2) schema_no_memory(c);
+    n_bytes = (n_bytes + 15) & ~(size_t)15;
+    if (n_bytes > (size_t)(c->end - c->at)) {
+        size_t size = size_max(n_bytes, BLOCK_BYTES);
+        schema_block *b = calloc(1, sizeof *b + size);
+        if (b == NULL) schema_no_memory(c);
+        b->next = c->blocks;
+        c->blocks = b;
+        if (size > BLOCK_BYTES) return b->bytes; // the shared block keeps its rest
+        c->at = b->bytes;
+        c->end = b->bytes + size;
+    }
+    void *p = c->at;
+    c->at += n_bytes;
+    return p;
+}
+
+void *schema_take_array(schema_ctx *c, size_t n, size_t element_bytes) {
+    size_t bytes;
+    if (!size_mul(n, element_bytes, &bytes)) schema_no_memory(c);
+    return schema_take(c, bytes);
+}
+
+void *schema_grow(schema_ctx *c, void *items, size_t n, size_t *capacity, size_t element_bytes) {
+    if (n < *capacity) return items;
+    size_t wanted = *capacity < 4 ? 4 : 2 * *capacity;
+    void *p = schema_take_array(c, wanted, element_bytes);
+    if (n != 0) memcpy(p, items, n * element_bytes);
+    *capacity = wanted;
+    return p;
+}
+
+void schema_memory_deinit(schema_ctx *c) {
+    for (size_t i = 0; i < c->n_owned; i++) {
+        dfa_deinit(c->owned[i]);
+        free(c->owned[i]);
+    }
+    free(c->owned);
+    for (size_t i = 0; i < c->n_jsons; i++) json_decref(c->jsons[i]);
+    free(c->jsons);
+    for (schema_block *b = c->blocks; b != NULL;) {
+        schema_block *next = b->next;
+        free(b);
+        b = next;
+    }
+    c->blocks = NULL;
+}
+
+/* ---- failures ---- */
+
+_Noreturn static void leave(schema_ctx *c, inferd_status status) {
+    if (c->quiet != NULL && status != INFERD_ENOMEM && status != INFERD_ETIMEOUT)
+        longjmp(*c->quiet, 1);
+    c->status = status;
+    longjmp(c->exit, 1);
+}
+
+_Noreturn void schema_fail(schema_ctx *c, inferd_status status, const char *format, ...) {
+    char text[INFERD_ERR_TEXT_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    inferd_fail(c->err, status, "%s", text);
+    leave(c, status);
+}
+
+_Noreturn static void fail_at(schema_ctx *c, inferd_status status, schema_word w, const json_t *at,
+                              const char *what) {
+    buf pointer;
+    buf_init(&pointer, 0);
+    if (c->quiet == NULL) schema_pointer(c, at, &pointer);
+    char text[INFERD_ERR_TEXT_BYTES];
+    if (w == WORD_NONE)
+        snprintf(text, sizeof text, "%.240s: %s", buf_cstr(&pointer), what);
+    else
+        snprintf(text, sizeof text, "\"%s\" at %.240s %s", schema_word_name(w), buf_cstr(&pointer),
+                 what);
+    buf_deinit(&pointer);
+    schema_fail(c, status, "%s", text);
+}
+
+_Noreturn void schema_refuse(schema_ctx *c, schema_word w, const json_t *at, const char *why) {
+    char text[INFERD_ERR_TEXT_BYTES];
+    snprintf(text, sizeof text, "cannot be enforced%s%s", why == NULL ? "" : ": ",
+             why == NULL ? "" : why);
+    fail_at(c, INFERD_EUNSUPPORTED, w, at, text);
+}
+
+_Noreturn void schema_malformed(schema_ctx *c, schema_word w, const json_t *at, const char *why) {
+    fail_at(c, INFERD_EINVAL, w, at, why);
+}
+
+_Noreturn void schema_no_memory(schema_ctx *c) {
+    inferd_fail(c->err, INFERD_ENOMEM, "no memory for a grammar");
+    c->quiet = NULL;
+    leave(c, INFERD_ENOMEM);
+}
+
+void schema_check(schema_ctx *c, inferd_status s) {
+    if (s != INFERD_OK) leave(c, s);
+}
+
+void schema_tick(schema_ctx *c) {
+    if (++c->n_ticks % TICKS_PER_LOOK != 0 || clock_now_us() < c->deadline_us) return;
+    c->quiet = NULL;
+    schema_fail(c, INFERD_ETOOLONG, "the schema takes longer to compile than compile_ms_max, %u ms",
+                c->limits->compile_ms_max);
+}
+
+/* Room for one more pointer; the array is made before the pointer, so a failure leaks nothing. */
+static bool room_for_one(void ***items, size_t n, size_t *capacity) {
+    if (n < *capacity) return true;
+    size_t wanted = *capacity < 16 ? 16 : 2 * *capacity;
+    void **p = realloc(*items, wanted * sizeof *p);
+    if (p == NULL) return false;
+    *items = p;
+    *capacity = wanted;
+    return true;
+}
+
+dfa *schema_own(schema_ctx *c, dfa *take) {
+    dfa *d = malloc(sizeof *d);
+    if (d == NULL || !room_for_one(&c->owned, c->n_owned, &c->owned_capacity)) {
+        free(d);
+        dfa_deinit(take);
+        schema_no_memory(c);
+    }
+    *d = *take;
+    *take = (dfa){0};
+    c->owned[c->n_owned++] = d;
+    return d;
+}
+
+json_t *schema_own_json(schema_ctx *c, json_t *take) {
+    if (take == NULL) schema_no_memory(c);
+    if (!room_for_one(&c->jsons, c->n_jsons, &c->jsons_capacity)) {
+        json_decref(take);
+        schema_no_memory(c);
+    }
+    c->jsons[c->n_jsons++] = take;
+    return take;
+}
+
+/* ---- tables ---- */
+
+typedef struct slot {
+    uint64_t hash;
+    const void *key; // NULL: free
+    size_t n;
+    void *value;
+} slot;
+
+struct schema_table {
+    slot *slots;
+    size_t n, capacity; // a power of two
+};
+
+schema_table *schema_table_create(schema_ctx *c) {
+    schema_table *t = schema_take(c, sizeof *t);
+    t->capacity = 16;
+    t->slots = schema_take_array(c, t->capacity, sizeof *t->slots);
+    return t;
+}
+
+static slot *find(const schema_table *t, uint64_t hash, const void *key, size_t n) {
+    for (size_t i = hash;; i++) {
+        slot *s = &t->slots[i & (t->capacity - 1)];
+        if (s->key == NULL) return s;
+        if (s->hash == hash && s->n == n && memcmp(s->key, key, n) == 0) return s;
+    }
+}
+
+static void enlarge(schema_ctx *c, schema_table *t) {
+    schema_table old = *t;
+    t->capacity *= 2;
+    t->slots = schema_take_array(c, t->capacity, sizeof *t->slots);
+    for (size_t i = 0; i < old.capacity; i++) {
+        slot *s = &old.slots[i];
+        if (s->key != NULL) *find(t, s->hash, s->key, s->n) = *s;
+    }
+}
+
+void **schema_table_at(schema_ctx *c, schema_table *t, const void *key, size_t n, bool add) {
+    uint64_t hash = hash_fold(hash_bytes(HASH_BEGIN, key, n));
+    slot *s = find(t, hash, key, n);
+    if (s->key != NULL) return &s->value;
+    if (!add) return NULL;
+    if (2 * (t->n + 1) > t->capacity) {
+        enlarge(c, t);
+        s = find(t, hash, key, n);
+    }
+    char *copy = schema_take(c, n + 1);
+    memcpy(copy, key, n);
+    *s = (slot){.hash = hash, .key = copy, .n = n};
+    t->n++;
+    return &s->value;
+}
+
+const char *schema_intern(schema_ctx *c, const char *name) {
+    void **at = schema_table_at(c, c->names, name, strlen(name), true);
+    if (*at == NULL) {
+        char *copy = schema_take(c, strlen(name) + 1);
+        strcpy(copy, name);
+        *at = copy;
+    }
+    return *at;
+}

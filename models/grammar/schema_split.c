@@ -1,0 +1,404 @@
+/* schema_split.c - alternatives: of anyOf, oneOf, if, dependencies, and of negations.
+ *
+ * oneOf is its branches, each with the negation of those others that are not provably apart from it.
+ * A negation is an alternation over the keywords of the schema: one of them is violated.  Where the
+ * violation of a keyword cannot be expressed (an additional property somewhere), its alternative is
+ * left out, which accepts less; when nothing remains, the schema is refused (schema.c). */
+#include "schema.h"
+
+static atom_list *add_alternative(schema_ctx *c, split *s) {
+    s->at = schema_grow(c, s->at, s->n, &s->capacity, sizeof *s->at);
+    s->at[s->n] = (atom_list){0};
+    return &s->at[s->n++];
+}
+
+static void add_one(schema_ctx *c, split *s, schema_atom a) {
+    atom_list_add(c, add_alternative(c, s), a);
+}
+
+static schema_atom atom_not(const json_t *schema) {
+    return (schema_atom){.schema = schema, .kind = ATOM_NOT};
+}
+
+static schema_atom atom_types(uint32_t types) {
+    return (schema_atom){.kind = ATOM_TYPES, .types = types};
+}
+
+static void add_typed(schema_ctx *c, split *s, uint32_t types, schema_atom a) {
+    atom_list *l = add_alternative(c, s);
+    atom_list_add(c, l, atom_types(types));
+    atom_list_add(c, l, a);
+}
+
+/* A schema with one keyword that the compiler makes, once for each origin and purpose. */
+static const json_t *make(schema_ctx *c, const json_t *origin, schema_word of, const char *name,
+                          schema_word w, json_t *take_value) {
+    const void *key[3] = {origin, name, (const void *)(uintptr_t)(of * WORD_COUNT + w)};
+    json_t *value = schema_own_json(c, take_value);
+    void **at = schema_table_at(c, c->made, key, sizeof key, true);
+    if (*at != NULL) return *at;
+    json_t *made = schema_own_json(c, json_object());
+    if (json_object_set(made, schema_word_name(w), value) != 0) schema_no_memory(c);
+    *at = made;
+    schema_made_at(c, made, origin);
+    return made;
+}
+
+/* {"not": value} */
+static json_t *negated(schema_ctx *c, const json_t *origin, json_t *value) {
+    json_t *not = schema_own_json(c, json_object());
+    if (json_object_set(not, "not", value) != 0) schema_no_memory(c);
+    schema_made_at(c, not, origin);
+    return not;
+}
+
+/* {"properties": {name: {"not": value}}} */
+static const json_t *make_property_not(schema_ctx *c, const json_t *origin, const char *name,
+                                       json_t *value) {
+    json_t *not = negated(c, origin, value), *map = schema_own_json(c, json_object());
+    if (json_object_set(map, name, not) != 0) schema_no_memory(c);
+    return make(c, origin, WORD_PROPERTIES, schema_intern(c, name), WORD_PROPERTIES,
+                json_incref(map));
+}
+
+/* ---- negation ---- */
+
+static void drop(schema_ctx *c, const schema_view *v, schema_word w) {
+    c->dropped_word = w;
+    c->dropped_at = v->schema;
+}
+
+/* The violation of a bound: the opposite bound, of a value that has one. */
+static void negate_count(schema_ctx *c, const schema_view *v, schema_word w, split *out) {
+    static const struct {
+        schema_word of, opposite;
+        uint32_t types;
+        int step;
+    } counts[] = {
+        {WORD_MIN_LENGTH, WORD_MAX_LENGTH, TYPE_STRING, -1},
+        {WORD_MAX_LENGTH, WORD_MIN_LENGTH, TYPE_STRING, 1},
+        {WORD_MIN_ITEMS, WORD_MAX_ITEMS, TYPE_ARRAY, -1},
+        {WORD_MAX_ITEMS, WORD_MIN_ITEMS, TYPE_ARRAY, 1},
+        {WORD_MIN_PROPERTIES, WORD_MAX_PROPERTIES, TYPE_OBJECT, -1},
+        {WORD_MAX_PROPERTIES, WORD_MIN_PROPERTIES, TYPE_OBJECT, 1},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(counts); i++) {
+        if (counts[i].of != w) continue;
+        int64_t n = (int64_t)schema_count(c, v, w, 0) + counts[i].step;
+        if (n < 0 || n >= IR_NO_MAX) return;
+        add_typed(c, out, counts[i].types,
+                  atom_of(make(c, v->schema, w, NULL, counts[i].opposite, json_integer(n))));
+    }
+}
+
+static void negate_bound(schema_ctx *c, const schema_view *v, schema_word w, split *out) {
+    json_t *bound = v->of[w];
+    schema_word opposite;
+    if (json_is_boolean(bound)) return; // of draft 4: part of its bound
+    if (!json_is_number(bound)) schema_malformed(c, w, v->schema, "is not a number");
+    bool open = (w == WORD_MINIMUM && json_is_true(v->of[WORD_EXCLUSIVE_MINIMUM])) ||
+                (w == WORD_MAXIMUM && json_is_true(v->of[WORD_EXCLUSIVE_MAXIMUM]));
+    switch (w) {
+    case WORD_MINIMUM:
+        opposite = open ? WORD_MAXIMUM : WORD_EXCLUSIVE_MAXIMUM;
+        break;
+    case WORD_MAXIMUM:
+        opposite = open ? WORD_MINIMUM : WORD_EXCLUSIVE_MINIMUM;
+        break;
+    case WORD_EXCLUSIVE_MINIMUM:
+        opposite = WORD_MAXIMUM;
+        break;
+    default:
+        opposite = WORD_MINIMUM;
+        break;
+    }
+    add_typed(c, out, TYPE_NUMBER,
+              atom_of(make(c, v->schema, w, NULL, opposite, json_incref(bound))));
+}
+
+static void negate_required(schema_ctx *c, const schema_view *v, const json_t *names, split *out) {
+    for (size_t i = 0; i < json_array_size(names); i++) {
+        const char *name = json_string_value(json_array_get(names, i));
+        if (name == NULL) schema_malformed(c, WORD_REQUIRED, v->schema, "has a name that is no string");
+        add_typed(c, out, TYPE_OBJECT,
+                  (schema_atom){.kind = ATOM_LACKS, .name = schema_intern(c, name)});
+    }
+}
+
+static void negate_properties(schema_ctx *c, const schema_view *v, json_t *map, split *out) {
+    const char *name;
+    json_t *value;
+    json_object_foreach(map, name, value) {
+        if (json_is_true(value) || (json_is_object(value) && json_object_size(value) == 0)) continue;
+        atom_list *l = add_alternative(c, out);
+        atom_list_add(c, l, atom_types(TYPE_OBJECT));
+        atom_list_add(c, l, (schema_atom){.kind = ATOM_HAS, .name = schema_intern(c, name)});
+        atom_list_add(c, l, atom_of(make_property_not(c, v->schema, name, value)));
+    }
+}
+
+static void negate_one_of(schema_ctx *c, const json_t *branches, split *out) {
+    size_t n = json_array_size(branches);
+    atom_list *none = add_alternative(c, out);
+    for (size_t i = 0; i < n; i++) atom_list_add(c, none, atom_not(json_array_get(branches, i)));
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = i + 1; j < n; j++) {
+            atom_list *two = add_alternative(c, out);
+            atom_list_add(c, two, atom_of(json_array_get(branches, i)));
+            atom_list_add(c, two, atom_of(json_array_get(branches, j)));
+        }
+    }
+}
+
+static void negate_needs(schema_ctx *c, const schema_view *v, json_t *map, split *out) {
+    const char *name;
+    json_t *needs;
+    json_object_foreach(map, name, needs) {
+        if (json_is_array(needs)) {
+            for (size_t i = 0; i < json_array_size(needs); i++) {
+                const char *needed = json_string_value(json_array_get(needs, i));
+                if (needed == NULL) continue;
+                atom_list *l = add_alternative(c, out);
+                atom_list_add(c, l, atom_types(TYPE_OBJECT));
+                atom_list_add(c, l, (schema_atom){.kind = ATOM_HAS, .name = schema_intern(c, name)});
+                atom_list_add(c, l,
+                              (schema_atom){.kind = ATOM_LACKS, .name = schema_intern(c, needed)});
+            }
+        } else {
+            atom_list *l = add_alternative(c, out);
+            atom_list_add(c, l, atom_types(TYPE_OBJECT));
+            atom_list_add(c, l, (schema_atom){.kind = ATOM_HAS, .name = schema_intern(c, name)});
+            atom_list_add(c, l, atom_not(needs));
+        }
+    }
+    (void)v;
+}
+
+static void negate_if(schema_ctx *c, const schema_view *v, split *out) {
+    const json_t *condition = v->of[WORD_IF], *then = v->of[WORD_THEN], *other = v->of[WORD_ELSE];
+    if (then != NULL) {
+        atom_list *l = add_alternative(c, out);
+        atom_list_add(c, l, atom_of(condition));
+        atom_list_add(c, l, atom_not(then));
+    }
+    if (other != NULL) {
+        atom_list *l = add_alternative(c, out);
+        atom_list_add(c, l, atom_not(condition));
+        atom_list_add(c, l, atom_not(other));
+    }
+}
+
+static void negate_schemas(schema_ctx *c, schema_word w, const json_t *array, split *out) {
+    if (w == WORD_ONE_OF) {
+        negate_one_of(c, array, out);
+        return;
+    }
+    atom_list *all = w == WORD_ANY_OF ? add_alternative(c, out) : NULL;
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        schema_atom a = atom_not(json_array_get(array, i));
+        if (all != NULL)
+            atom_list_add(c, all, a);
+        else
+            add_one(c, out, a);
+    }
+}
+
+static void negate_word(schema_ctx *c, const schema_view *v, schema_word w, json_t *value,
+                        split *out) {
+    switch (w) {
+    case WORD_NONE:
+    case WORD_THEN:
+    case WORD_ELSE:
+    case WORD_MIN_CONTAINS:
+    case WORD_MAX_CONTAINS:
+        return;
+    case WORD_TYPE: {
+        uint32_t types = TYPE_ALL & ~schema_types(c, v);
+        if (types != 0) add_one(c, out, atom_types(types));
+        return;
+    }
+    case WORD_REF:
+    case WORD_RECURSIVE_REF:
+    case WORD_DYNAMIC_REF:
+        if (json_is_string(value))
+            add_one(c, out, atom_not(schema_resolve(c, v->schema, w, json_string_value(value))));
+        return;
+    case WORD_NOT:
+        add_one(c, out, atom_of(value));
+        return;
+    case WORD_ENUM:
+    case WORD_CONST:
+        add_one(c, out, (schema_atom){.schema = v->schema, .kind = ATOM_NOT_ENUM, .word = w});
+        return;
+    case WORD_PATTERN:
+        add_typed(c, out, TYPE_STRING, (schema_atom){.schema = v->schema, .kind = ATOM_NOT_PATTERN});
+        return;
+    case WORD_MULTIPLE_OF:
+        add_typed(c, out, TYPE_NUMBER,
+                  (schema_atom){.schema = v->schema, .kind = ATOM_NOT_MULTIPLE});
+        return;
+    case WORD_MINIMUM:
+    case WORD_MAXIMUM:
+    case WORD_EXCLUSIVE_MINIMUM:
+    case WORD_EXCLUSIVE_MAXIMUM:
+        negate_bound(c, v, w, out);
+        return;
+    case WORD_MIN_LENGTH:
+    case WORD_MAX_LENGTH:
+    case WORD_MIN_ITEMS:
+    case WORD_MAX_ITEMS:
+    case WORD_MIN_PROPERTIES:
+    case WORD_MAX_PROPERTIES:
+        negate_count(c, v, w, out);
+        return;
+    case WORD_REQUIRED:
+        negate_required(c, v, value, out);
+        return;
+    case WORD_PROPERTIES:
+        negate_properties(c, v, value, out);
+        return;
+    case WORD_ALL_OF:
+    case WORD_ANY_OF:
+    case WORD_ONE_OF:
+        negate_schemas(c, w, value, out);
+        return;
+    case WORD_IF:
+        negate_if(c, v, out);
+        return;
+    case WORD_DEPENDENCIES:
+    case WORD_DEPENDENT_REQUIRED:
+    case WORD_DEPENDENT_SCHEMAS:
+        negate_needs(c, v, value, out);
+        return;
+    case WORD_CONTAINS:
+        if (v->of[WORD_MIN_CONTAINS] == NULL && v->of[WORD_MAX_CONTAINS] == NULL)
+            add_typed(c, out, TYPE_ARRAY, atom_of(make(c, v->schema, w, NULL, WORD_ITEMS,
+                                                   json_incref(negated(c, v->schema, value)))));
+        else
+            drop(c, v, w);
+        return;
+    case WORD_ITEMS:
+        if (!json_is_array(value) && v->of[WORD_PREFIX_ITEMS] == NULL) {
+            if (json_is_true(value)) return;
+            add_typed(c, out, TYPE_ARRAY, atom_of(make(c, v->schema, w, NULL, WORD_CONTAINS,
+                                                   json_incref(negated(c, v->schema, value)))));
+            return;
+        }
+        drop(c, v, w);
+        return;
+    default: // an additional property or an item somewhere, equal items, a format
+        if (!json_is_true(value)) drop(c, v, w);
+        return;
+    }
+}
+
+void schema_negate(schema_ctx *c, const json_t *schema, split *out) {
+    if (json_is_boolean(schema)) {
+        if (json_is_false(schema)) add_alternative(c, out);
+        return;
+    }
+    if (!json_is_object(schema))
+        schema_malformed(c, WORD_NONE, schema, "a schema is an object or a boolean");
+    bool wide = c->wide;
+    c->wide = true;
+    const schema_view *v = schema_view_of(c, schema);
+    for (schema_word w = 1; w < WORD_COUNT; w++) {
+        json_t *value = schema_get(c, v, w);
+        if (value != NULL) negate_word(c, v, w, value, out);
+    }
+    /* A format may be enforced or not: its violation is never an alternative. */
+    if (v->of[WORD_FORMAT] != NULL && !(c->draft <= 7 && v->of[WORD_REF] != NULL))
+        drop(c, v, WORD_FORMAT);
+    c->wide = wide;
+}
+
+/* ---- splits ---- */
+
+/* Whether no value is valid for both, in any reading. */
+static bool pair_apart(schema_ctx *c, const json_t *a, const json_t *b) {
+    const void *key[2] = {a, b};
+    void **known = schema_table_at(c, c->made, key, sizeof key, true);
+    if (*known == NULL) {
+        atom_list both = {0};
+        atom_list_add(c, &both, atom_of(a));
+        atom_list_add(c, &both, atom_of(b));
+        bool wide = c->wide;
+        c->wide = true;
+        bool apart = schema_apart(c, &both, 0);
+        c->wide = wide;
+        known = schema_table_at(c, c->made, key, sizeof key, true);
+        *known = apart ? c : (void *)c->limits;
+    }
+    return *known == c;
+}
+
+static void split_one_of(schema_ctx *c, const schema_view *v, split *out) {
+    const json_t *branches = v->of[WORD_ONE_OF];
+    size_t n = json_array_size(branches);
+    for (size_t i = 0; i < n; i++) {
+        atom_list *l = add_alternative(c, out);
+        const json_t *branch = json_array_get(branches, i);
+        atom_list_add(c, l, atom_of(branch));
+        for (size_t j = 0; j < n; j++) {
+            const json_t *other = json_array_get(branches, j);
+            schema_tick(c);
+            if (j == i) continue;
+            if (j < i ? pair_apart(c, other, branch) : pair_apart(c, branch, other)) continue;
+            atom_list_add(c, l, atom_not(other));
+        }
+    }
+}
+
+static void split_needs(schema_ctx *c, const schema_atom *a, const schema_view *v, split *out) {
+    const json_t *needs = json_object_get(v->of[a->word], a->name);
+    add_one(c, out, (schema_atom){.kind = ATOM_LACKS, .name = a->name});
+    atom_list *l = add_alternative(c, out);
+    atom_list_add(c, l, (schema_atom){.kind = ATOM_HAS, .name = a->name});
+    atom_list_add(c, l, atom_types(TYPE_OBJECT));
+    if (json_is_array(needs)) {
+        for (size_t i = 0; i < json_array_size(needs); i++) {
+            const char *name = json_string_value(json_array_get(needs, i));
+            if (name == NULL) schema_malformed(c, a->word, v->schema, "needs what is no name");
+            atom_list_add(c, l, (schema_atom){.kind = ATOM_HAS, .name = schema_intern(c, name)});
+        }
+    } else if (json_is_string(needs)) {
+        atom_list_add(c, l, (schema_atom){.kind = ATOM_HAS,
+                                          .name = schema_intern(c, json_string_value(needs))});
+    } else {
+        atom_list_add(c, l, atom_of(needs));
+    }
+}
+
+static void split_if(schema_ctx *c, const schema_view *v, split *out) {
+    const json_t *then = v->of[WORD_THEN], *other = v->of[WORD_ELSE];
+    atom_list *l = add_alternative(c, out);
+    atom_list_add(c, l, atom_of(v->of[WORD_IF]));
+    if (then != NULL) atom_list_add(c, l, atom_of(then));
+    l = add_alternative(c, out);
+    atom_list_add(c, l, atom_not(v->of[WORD_IF]));
+    if (other != NULL) atom_list_add(c, l, atom_of(other));
+}
+
+void schema_split(schema_ctx *c, const schema_atom *a, split *out) {
+    *out = (split){0};
+    if (a->kind == ATOM_NOT) {
+        schema_negate(c, a->schema, out);
+        return;
+    }
+    const schema_view *v = schema_view_of(c, a->schema);
+    switch (a->kind) {
+    case ATOM_ANY_OF:
+        for (size_t i = 0; i < json_array_size(v->of[WORD_ANY_OF]); i++)
+            add_one(c, out, atom_of(json_array_get(v->of[WORD_ANY_OF], i)));
+        return;
+    case ATOM_ONE_OF:
+        split_one_of(c, v, out);
+        return;
+    case ATOM_IF:
+        split_if(c, v, out);
+        return;
+    default:
+        split_needs(c, a, v, out);
+        return;
+    }
+}
