@@ -297,6 +297,8 @@ ir_node schema_number(schema_ctx *c, const atom_list *flat, uint32_t types);
 ir_node schema_values(schema_ctx *c, const atom_list *flat, const schema_view *v); // of its enum, const
 ir_node schema_value_node(schema_ctx *c, const json_t *value);
 const dfa *schema_any_string(schema_ctx *c);
+/* What `d` accepts but for these texts. */
+const dfa *schema_without(schema_ctx *c, const dfa *d, const char *const *texts, size_t n);
 const dfa *schema_pattern(schema_ctx *c, const json_t *at, schema_word w, const char *pattern);
 /* NULL: a format of numbers. */
 const dfa *schema_format(schema_ctx *c, const json_t *at, const char *name);

@@ -296,24 +296,35 @@ void schema_plan_object(schema_ctx *c, goal *g) {
     for (size_t i = 0; i < p->n_others; i++) schema_goal_child(c, g, p->other_values[i]);
 }
 
-/* The automaton of other names without the classes that nothing is valid for; false: none left. */
-static bool finish_others(schema_ctx *c, const object_plan *p, const ir_node *values, dfa *out) {
-    dfa marked;
+/* The automaton of other names, without the classes that nothing is valid for and without the names
+ * of properties that must not be there; false: none left. */
+static bool finish_others(schema_ctx *c, const object_plan *p, const ir_property *properties,
+                          const ir_node *values, dfa *out) {
+    const dfa *d = p->others;
+    dfa_limits limits = schema_dfa_limits(c);
+    dfa made;
     bool any = false, all = true;
     for (size_t i = 0; i < p->n_others; i++) {
         any |= values[i] != IR_NEVER;
         all &= values[i] != IR_NEVER;
     }
     if (!any) return false;
-    schema_check(c, dfa_copy(p->others, all ? out : &marked, c->err));
-    if (all) return true;
-    for (uint32_t s = 0; s < marked.n_states; s++)
-        if (marked.tags[s] != 0 && values[marked.tags[s] - 1] == IR_NEVER) marked.tags[s] = 0;
-    dfa_limits limits = schema_dfa_limits(c);
-    inferd_status s = dfa_and(&marked, schema_any_string(c), &limits, out, c->err); // trims
-    dfa_deinit(&marked);
-    schema_check(c, s);
-    return !dfa_is_empty(out);
+    if (!all) {
+        schema_check(c, dfa_copy(d, &made, c->err));
+        dfa *marked = schema_own(c, &made);
+        for (uint32_t s = 0; s < marked->n_states; s++)
+            if (marked->tags[s] != 0 && values[marked->tags[s] - 1] == IR_NEVER) marked->tags[s] = 0;
+        schema_check(c, dfa_and(marked, schema_any_string(c), &limits, &made, c->err)); // trims
+        d = schema_own(c, &made);
+    }
+    const char **names = schema_take_array(c, p->n, sizeof *names);
+    size_t n = 0;
+    for (size_t i = 0; i < p->n; i++)
+        if (properties[i].value == IR_NEVER) names[n++] = p->names[i];
+    if (n > 0) d = schema_without(c, d, names, n);
+    if (dfa_is_empty(d)) return false;
+    schema_check(c, dfa_copy(d, out, c->err));
+    return true;
 }
 
 ir_node schema_finish_object(schema_ctx *c, const object_plan *p) {
@@ -327,7 +338,7 @@ ir_node schema_finish_object(schema_ctx *c, const object_plan *p) {
     }
     for (size_t i = 0; i < p->n_others; i++) values[i] = schema_goal_node(c, p->other_values[i]);
     dfa names = {0};
-    bool some = p->others != NULL && finish_others(c, p, values, &names);
+    bool some = p->others != NULL && finish_others(c, p, properties, values, &names);
     ir_object_spec spec = {.properties = properties,
                            .n_properties = p->n,
                            .others = some ? &names : NULL,

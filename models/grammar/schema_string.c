@@ -8,7 +8,8 @@
 typedef struct parts {
     const dfa **at;
     size_t n, capacity;
-    json_t *excluded; // texts; NULL: none
+    const char **excluded;
+    size_t n_excluded, excluded_capacity;
     uint32_t min, max;
     const schema_view *last; // for errors
 } parts;
@@ -99,8 +100,9 @@ static void add_part(schema_ctx *c, parts *p, const dfa *d) {
 
 static void exclude(schema_ctx *c, parts *p, const json_t *value) {
     if (!json_is_string(value)) return;
-    if (p->excluded == NULL) p->excluded = schema_own_json(c, json_array());
-    if (json_array_append(p->excluded, (json_t *)(uintptr_t)value) != 0) schema_no_memory(c);
+    p->excluded =
+        schema_grow(c, p->excluded, p->n_excluded, &p->excluded_capacity, sizeof *p->excluded);
+    p->excluded[p->n_excluded++] = json_string_value(value);
 }
 
 static const char *string_of(schema_ctx *c, const schema_view *v, schema_word w) {
@@ -179,19 +181,18 @@ static const dfa *times(schema_ctx *c, const dfa *a, const dfa *b, const schema_
     return schema_own(c, &out);
 }
 
-static const dfa *without(schema_ctx *c, const dfa *d, const json_t *texts) {
-    size_t n = json_array_size(texts);
+const dfa *schema_without(schema_ctx *c, const dfa *d, const char *const *texts, size_t n) {
     bytes *literals = schema_take_array(c, n, sizeof *literals);
     for (size_t i = 0; i < n; i++) {
-        const char *text = json_string_value(json_array_get(texts, i));
         buf content;
         buf_init(&content, 0);
-        json_canonical(&content, (bytes){text, strlen(text)});
-        char *copy = content.failed ? NULL : schema_take(c, content.n + 1);
-        if (copy != NULL) memcpy(copy, content.p == NULL ? "" : content.p, content.n);
+        json_canonical(&content, (bytes){texts[i], strlen(texts[i])});
+        bool failed = content.failed;
+        char *copy = failed ? NULL : schema_take(c, content.n + 1);
+        if (content.n > 0 && !failed) memcpy(copy, content.p, content.n);
         literals[i] = (bytes){copy, content.n};
         buf_deinit(&content);
-        if (copy == NULL) schema_no_memory(c);
+        if (failed) schema_no_memory(c);
     }
     dfa_limits limits = schema_dfa_limits(c);
     dfa out;
@@ -229,8 +230,9 @@ bool schema_string_dfa(schema_ctx *c, const atom_list *flat, dfa **out, uint32_t
     if (p.min > p.max) return false;
     const dfa *d = NULL;
     if (p.n > 0) d = product(c, &p);
-    if (p.excluded != NULL)
-        d = without(c, d != NULL ? d : of_lengths(c, p.min, p.max, p.last), p.excluded);
+    if (p.n_excluded > 0)
+        d = schema_without(c, d != NULL ? d : of_lengths(c, p.min, p.max, p.last), p.excluded,
+                           p.n_excluded);
     *out = (dfa *)(uintptr_t)d;
     return d == NULL || !dfa_is_empty(d);
 }
