@@ -115,7 +115,7 @@ inferd_status mask_pieces_read(const char *path, grammar_vocab **out, uint32_t *
                                inferd_err *err) {
     char *file;
     size_t n;
-    uint32_t n_ends;
+    uint32_t n_ends = 0;
     if (!read_file(path, &file, &n))
         return inferd_fail(err, INFERD_EIO, "%s cannot be read, or is empty", path);
     bytes rest = {file, n};

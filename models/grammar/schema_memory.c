@@ -29,9 +29,9 @@ void *schema_take(schema_ctx *c, size_t n_bytes) {
 }
 
 void *schema_take_array(schema_ctx *c, size_t n, size_t element_bytes) {
-    size_t bytes;
-    if (!size_mul(n, element_bytes, &bytes)) schema_no_memory(c);
-    return schema_take(c, bytes);
+    size_t n_bytes;
+    if (!size_mul(n, element_bytes, &n_bytes)) schema_no_memory(c);
+    return schema_take(c, n_bytes);
 }
 
 void *schema_grow(schema_ctx *c, void *items, size_t n, size_t *capacity, size_t element_bytes) {

@@ -101,7 +101,7 @@ static const char *resolve_uri(schema_ctx *c, const char *base, const char *uri)
 }
 
 static void note(schema_ctx *c, const json_t *at, const walk *parent, const char *key, size_t index,
-                 place place) {
+                 place where) {
     schema_site *s = site_of(c, at, true);
     if (s->resource != NULL) return; // a tree that shares a node: its first place
     const schema_site *up = parent == NULL ? NULL : site_of(c, parent->at, false);
@@ -110,7 +110,7 @@ static void note(schema_ctx *c, const json_t *at, const walk *parent, const char
                        .index = index,
                        .resource = up == NULL ? at : up->resource};
     if (up == NULL) s->base = "";
-    if (place != PLACE_SCHEMA || !json_is_object(at)) return;
+    if (where != PLACE_SCHEMA || !json_is_object(at)) return;
     const char *id = identifier(at);
     if (id == NULL || id[0] == '#' || id[0] == 0) return;
     const char *outer = up == NULL ? "" : site_of(c, up->resource, false)->base;
