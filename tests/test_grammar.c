@@ -68,7 +68,8 @@ static void recursion_at_the_end_does_not_nest(void) {
     ir *g = ir_create(&limits);
     uint32_t rule = ir_rule(g);
     ir_node a = ir_literal(g, text("a"));
-    ir_rule_set(g, rule, ir_alt(g, (ir_node[]){a, ir_seq(g, (ir_node[]){a, ir_ref(g, rule)}, 2)}, 2));
+    ir_rule_set(g, rule,
+                ir_alt(g, (ir_node[]){a, ir_seq(g, (ir_node[]){a, ir_ref(g, rule)}, 2)}, 2));
     grammar_machine *m = finish(g, ir_ref(g, rule));
     EXPECT(rig_accepts(m, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"));
     grammar_machine_release(m);
@@ -130,8 +131,9 @@ static void strings_have_lengths_in_code_points(void) {
 
 static ir_node make_object(ir *g, uint32_t min, uint32_t max, bool others) {
     ir_node n = digits(g);
-    ir_property p[] = {{text("id"), true, n}, {text("ids"), false, n}, {text("name"), false,
-                       ir_string(g, 0, IR_NO_MAX)}};
+    ir_property p[] = {{text("id"), true, n},
+                       {text("ids"), false, n},
+                       {text("name"), false, ir_string(g, 0, IR_NO_MAX)}};
     dfa names = {0};
     dfa_limits limits = dfa_limits_default;
     ir_object_spec spec = {.properties = p, .n_properties = 3, .min = min, .max = max};

@@ -3,7 +3,8 @@
  *
  * A search of the machine's states, the most promising first: bytes written so far, and an estimate
  * of those that are missing: from a config's state to the end of its terminal, and what its frames
- * still demand.  The estimate of names is low, so the text is short, but perhaps not the shortest. */
+ * still demand.  The estimate of names is low, so the text is short, but perhaps not the shortest.
+ */
 #include <string.h>
 
 #include "machine.h"

@@ -14,8 +14,8 @@
 #include "ir.h"
 
 #define GRAMMAR_NO_TEXT UINT32_MAX
-/* Any plain text may follow a state; some plain text may. */
-enum { GRAMMAR_PLAIN = 1, GRAMMAR_TAKES_PLAIN = 2 };
+/* What may follow a state: any plain text; some plain text; some byte. */
+enum { GRAMMAR_PLAIN = 1, GRAMMAR_TAKES_PLAIN = 2, GRAMMAR_GOES_ON = 4 };
 
 typedef enum node_kind {
     NODE_NEVER,
@@ -51,8 +51,8 @@ typedef struct object {
     uint32_t *by_name;       // [n_properties] properties in the order of their encoded names
     key_node *key_nodes;     // [n_key_nodes] the first is the root
     uint32_t n_key_nodes;
-    uint32_t others;         // terminal of other names; UINT32_MAX: none
-    ir_node *other_values;   // [n_other_values]
+    uint32_t others;       // terminal of other names; UINT32_MAX: none
+    ir_node *other_values; // [n_other_values]
     uint32_t n_other_values;
     uint32_t min, max;
     uint8_t classes[256]; // bytes that no name tells apart
@@ -96,7 +96,7 @@ struct grammar {
     uint32_t *first_state; // [n_terms + 1]
     uint32_t *term_of;     // [n_states] of a state numbered through
     uint32_t *distance;    // [n_states] bytes to the nearest accepting state
-    uint8_t *plain;        // [n_states] GRAMMAR_PLAIN, GRAMMAR_TAKES_PLAIN: see vocab.h
+    uint8_t *follow;       // [n_states] GRAMMAR_PLAIN and others; plain text: vocab.h
 };
 
 uint32_t grammar_n_states(const grammar *g);

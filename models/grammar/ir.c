@@ -64,7 +64,8 @@ static uint64_t hash_node(const graph_node *n, const ir_node *children) {
     return hash_fold(h);
 }
 
-static bool same_node(const ir *g, const graph_node *a, const graph_node *b, const ir_node *b_children) {
+static bool same_node(const ir *g, const graph_node *a, const graph_node *b,
+                      const ir_node *b_children) {
     if (a->kind != b->kind || a->b != b->b) return false;
     if (a->kind == NODE_SEQ || a->kind == NODE_ALT)
         return memcmp(g->children + a->a, b_children, b->b * sizeof *b_children) == 0;
@@ -162,8 +163,9 @@ ir_node ir_seq(ir *g, const ir_node *nodes, size_t n) {
     size_t at = 0;
     for (size_t i = 0; i < n; i++)
         if (nodes[i] != IR_EMPTY) kept[at++] = nodes[i];
-    ir_node made = n_kept == 1 ? kept[0]
-                               : add_node(g, (graph_node){.kind = NODE_SEQ, .b = (uint32_t)n_kept}, kept);
+    ir_node made = n_kept == 1
+                       ? kept[0]
+                       : add_node(g, (graph_node){.kind = NODE_SEQ, .b = (uint32_t)n_kept}, kept);
     free(kept);
     return made;
 }
@@ -210,15 +212,17 @@ ir_node ir_repeat(ir *g, ir_node first, ir_node rest, uint32_t min, uint32_t max
     if (max == 0 || (first == IR_EMPTY && rest == IR_EMPTY)) return IR_EMPTY;
     if (min == 1 && max == 1) return first;
     if (max == 1) return ir_alt(g, (ir_node[]){IR_EMPTY, first}, 2);
-    return add_node(g, (graph_node){.kind = NODE_REPEAT, .a = first, .b = rest, .c = min, .d = max}, NULL);
+    return add_node(g, (graph_node){.kind = NODE_REPEAT, .a = first, .b = rest, .c = min, .d = max},
+                    NULL);
 }
 
 ir_node ir_string(ir *g, uint32_t min, uint32_t max) {
     if (min > max) return IR_NEVER;
     if (min == 0 && max == IR_NO_MAX) return ir_term_node(g, TERM_STRING);
     ir_node quote = ir_term_node(g, TERM_QUOTE);
-    ir_node chars =
-        max == 0 ? IR_EMPTY : add_node(g, (graph_node){.kind = NODE_CHARS, .c = min, .d = max}, NULL);
+    ir_node chars = max == 0
+                        ? IR_EMPTY
+                        : add_node(g, (graph_node){.kind = NODE_CHARS, .c = min, .d = max}, NULL);
     return ir_seq(g, (ir_node[]){quote, chars, quote}, 3);
 }
 
@@ -324,8 +328,7 @@ static void way(dfa *d, uint32_t from, uint32_t low, uint32_t high, uint32_t to)
 }
 
 static void white_way(dfa *d, uint32_t from, uint32_t to) {
-    for (const char *c = " \t\n\r"; *c != 0; c++)
-        d->next[from * 256 + (unsigned char)*c] = to;
+    for (const char *c = " \t\n\r"; *c != 0; c++) d->next[from * 256 + (unsigned char)*c] = to;
 }
 
 /* Bytes with the same column share a class: columns are few, so comparing each with those found is
@@ -378,8 +381,26 @@ static bool term_of_punctuation(dfa *d, const char *text, uint32_t white) {
  * \uXXXX: U1 has read the u, U2 to U4 one to three digits; D2 a first digit d, H3 d8 to db; after a
  * high surrogate BACK, LOW_U, LOW_D, LOW_2 read the low one up to its second digit. */
 enum {
-    TAIL1, TAIL2, TAIL3, E0, ED, F0, F4, ESCAPE, U1, U2, U3, U4, D2, H3, H4, BACK, LOW_U, LOW_D,
-    LOW_2, CHAR_STATES
+    TAIL1,
+    TAIL2,
+    TAIL3,
+    E0,
+    ED,
+    F0,
+    F4,
+    ESCAPE,
+    U1,
+    U2,
+    U3,
+    U4,
+    D2,
+    H3,
+    H4,
+    BACK,
+    LOW_U,
+    LOW_D,
+    LOW_2,
+    CHAR_STATES
 };
 
 static void hex_way(dfa *d, uint32_t from, uint32_t to) {
@@ -447,10 +468,10 @@ static bool term_of_string(dfa *d) {
 
 static bool add_fixed_terms(ir *g) {
     static const char *const punctuation[TERM_CHAR] = {
-        [TERM_WHITE] = "_",          [TERM_OBJECT_OPEN] = "{",  [TERM_KEY_FIRST] = "_\"",
-        [TERM_KEY_NEXT] = "_,_\"",   [TERM_COLON] = "_:_",      [TERM_OBJECT_CLOSE] = "_}",
-        [TERM_ARRAY_OPEN] = "[_",    [TERM_COMMA] = "_,_",      [TERM_ARRAY_CLOSE] = "_]",
-        [TERM_ARRAY_EMPTY] = "]",    [TERM_QUOTE] = "\""};
+        [TERM_WHITE] = "_",        [TERM_OBJECT_OPEN] = "{", [TERM_KEY_FIRST] = "_\"",
+        [TERM_KEY_NEXT] = "_,_\"", [TERM_COLON] = "_:_",     [TERM_OBJECT_CLOSE] = "_}",
+        [TERM_ARRAY_OPEN] = "[_",  [TERM_COMMA] = "_,_",     [TERM_ARRAY_CLOSE] = "_]",
+        [TERM_ARRAY_EMPTY] = "]",  [TERM_QUOTE] = "\""};
     if (!hold(g, (void **)&g->terms, &g->terms_capacity, TERMS_FIXED, sizeof *g->terms))
         return false;
     for (uint32_t i = 0; i < TERM_CHAR; i++, g->n_terms++)
@@ -467,7 +488,8 @@ ir *ir_create(const grammar_limits *limits) {
     ir *g = calloc(1, sizeof *g);
     if (g == NULL) return NULL;
     g->limits = limits != NULL ? *limits : grammar_limits_default;
-    bool ok = add_fixed_terms(g) && add_node(g, (graph_node){.kind = NODE_NEVER}, NULL) == IR_NEVER &&
+    bool ok = add_fixed_terms(g) &&
+              add_node(g, (graph_node){.kind = NODE_NEVER}, NULL) == IR_NEVER &&
               add_node(g, (graph_node){.kind = NODE_EMPTY}, NULL) == IR_EMPTY;
     if (ok) return g;
     ir_destroy(g);

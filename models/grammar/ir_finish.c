@@ -190,25 +190,30 @@ uint32_t grammar_n_states(const grammar *g) {
 }
 
 /* Bytes to the nearest accepting state: a breadth-first search against the ways, as rounds. */
+static bool shorten(uint32_t *distance, uint32_t s, uint32_t to) {
+    if (to == DFA_DEAD || distance[to] >= GRAMMAR_NO_TEXT - 1) return false;
+    if (distance[to] + 1 >= distance[s]) return false;
+    distance[s] = distance[to] + 1;
+    return true;
+}
+
 static void find_distances(const dfa *d, uint32_t *distance) {
     for (uint32_t s = 0; s < d->n_states; s++) distance[s] = d->tags[s] != 0 ? 0 : GRAMMAR_NO_TEXT;
     for (bool changed = true; changed;) {
         changed = false;
         for (uint32_t s = d->n_states; s-- > 0;) {
-            for (uint32_t c = 0; c < d->n_classes; c++) {
-                uint32_t to = d->next[(size_t)s * d->n_classes + c];
-                if (to == DFA_DEAD || distance[to] == GRAMMAR_NO_TEXT) continue;
-                if (distance[to] + 1 < distance[s]) {
-                    distance[s] = distance[to] + 1;
-                    changed = true;
-                }
-            }
+            if (d->next == NULL)
+                for (uint32_t e = d->edges_at[s]; e < d->edges_at[s + 1]; e++)
+                    changed |= shorten(distance, s, d->edge_to[e]);
+            else
+                for (uint32_t c = 0; c < d->n_classes; c++)
+                    changed |= shorten(distance, s, d->next[(size_t)s * d->n_classes + c]);
         }
     }
 }
 
 static uint32_t step_byte(const dfa *d, uint32_t s, unsigned b) {
-    return s == DFA_DEAD ? s : d->next[(size_t)s * d->n_classes + d->classes[b]];
+    return s == DFA_DEAD ? s : dfa_step(d, s, (unsigned char)b);
 }
 
 /* From s, do all bytes of a range lead to plain states, after `more` bytes 80..BF each? */
@@ -242,10 +247,11 @@ static bool is_plain(const dfa *d, const uint8_t *plain, uint32_t s) {
            leads_to_plain(d, plain, s, 0xf4, 0xf4, 0x80, 0x8f, 3);
 }
 
-/* The largest set of states that plain text does not leave: states fall out until none does.  States
+/* The largest set of states that plain text does not leave: states fall out until none does. States
  * are numbered from the start on, so most fall in the first pass backwards; where many passes are
  * needed none is called plain, which is only slower. */
 static void find_plain(const dfa *d, uint8_t *plain) {
+    if (d->next == NULL) return; // a list of texts
     for (uint32_t s = 0; s < d->n_states; s++)
         plain[s] = step_byte(d, s, ' ') != DFA_DEAD && step_byte(d, s, 0xf0) != DFA_DEAD;
     for (int pass = 0; pass < PLAIN_PASSES_MAX; pass++) {
@@ -271,6 +277,18 @@ static void find_takers(const dfa *d, uint8_t *plain) {
         }
 }
 
+static void find_goers(const dfa *d, uint8_t *plain) {
+    for (uint32_t s = 0; s < d->n_states; s++) {
+        bool goes = false;
+        if (d->next == NULL)
+            goes = d->edges_at[s] < d->edges_at[s + 1];
+        else
+            for (uint32_t c = 0; c < d->n_classes && !goes; c++)
+                goes = d->next[(size_t)s * d->n_classes + c] != DFA_DEAD;
+        if (goes) plain[s] |= GRAMMAR_GOES_ON;
+    }
+}
+
 static inferd_status number_states(grammar *g, inferd_err *err) {
     g->first_state = calloc((size_t)g->n_terms + 1, sizeof *g->first_state);
     uint64_t n = 0;
@@ -278,16 +296,17 @@ static inferd_status number_states(grammar *g, inferd_err *err) {
     if (g->first_state == NULL || n >= UINT32_MAX / 8) goto no_memory;
     g->term_of = malloc(size_max(n, 1) * sizeof *g->term_of);
     g->distance = malloc(size_max(n, 1) * sizeof *g->distance);
-    g->plain = calloc(size_max(n, 1), 1);
-    if (g->term_of == NULL || g->distance == NULL || g->plain == NULL) goto no_memory;
+    g->follow = calloc(size_max(n, 1), 1);
+    if (g->term_of == NULL || g->distance == NULL || g->follow == NULL) goto no_memory;
     for (uint32_t t = 0; t < g->n_terms; t++) {
         const dfa *d = &g->terms[t];
         uint32_t first = g->first_state[t];
         g->first_state[t + 1] = first + d->n_states;
         for (uint32_t s = 0; s < d->n_states; s++) g->term_of[first + s] = t;
         find_distances(d, g->distance + first);
-        find_plain(d, g->plain + first);
-        find_takers(d, g->plain + first);
+        find_plain(d, g->follow + first);
+        find_takers(d, g->follow + first);
+        find_goers(d, g->follow + first);
     }
     return INFERD_OK;
 
@@ -332,8 +351,7 @@ static ir_node after_reasoning(ir *g, ir_node root, const grammar_options *o) {
     if (regex_compile((bytes){"[ \\t\\n\\r]{0,20}", 15}, REGEX_TEXT, &limits, &white, &err) !=
         INFERD_OK)
         ir_fail(g, err.status, "%s", err.text);
-    ir_node rest = ir_seq(
-        g, (ir_node[]){until(g, o->reasoning_end), ir_term(g, &white), root}, 3);
+    ir_node rest = ir_seq(g, (ir_node[]){until(g, o->reasoning_end), ir_term(g, &white), root}, 3);
     if (o->reasoning_begin == NULL) return rest;
     ir_node begun = ir_literal(g, (bytes){o->reasoning_begin, strlen(o->reasoning_begin)});
     return ir_alt(g, (ir_node[]){ir_seq(g, (ir_node[]){begun, rest}, 2), root}, 2);
@@ -357,7 +375,7 @@ void grammar_release(grammar *g) {
     free(g->first_state);
     free(g->term_of);
     free(g->distance);
-    free(g->plain);
+    free(g->follow);
     free(g);
 }
 

@@ -8,7 +8,7 @@
 struct ir {
     grammar_limits limits;
     inferd_err failure; // the first one
-    graph_node *nodes;        // [n_nodes] owned, as all arrays here
+    graph_node *nodes;  // [n_nodes] owned, as all arrays here
     uint32_t n_nodes, nodes_capacity;
     ir_node *children;
     uint32_t n_children, children_capacity;

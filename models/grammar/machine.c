@@ -132,8 +132,7 @@ static uint32_t find_map(grammar_machine *m, const config *configs, uint32_t n) 
         const config *c = &configs[i];
         uint32_t wanted[2], n_wanted = 0;
         if (c->d != OTHERS_OFF) wanted[n_wanted++] = m->g->term_of[c->d];
-        if (c->t != 0)
-            wanted[n_wanted++] = m->g->n_terms + m->g->nodes[m->frames[c->frame].node].a;
+        if (c->t != 0) wanted[n_wanted++] = m->g->n_terms + m->g->nodes[m->frames[c->frame].node].a;
         for (uint32_t w = 0; w < n_wanted; w++) {
             uint32_t at = 0;
             while (at < n_sources && sources[at] < wanted[w]) at++;
@@ -147,9 +146,8 @@ static uint32_t find_map(grammar_machine *m, const config *configs, uint32_t n) 
     }
     if (all) return 0; // map 0 keeps all bytes apart
     for (uint32_t i = 1; i < m->n_maps; i++)
-        if (m->maps[i].n_sources == n_sources &&
-            memcmp(m->map_sources + m->maps[i].sources_at, sources, n_sources * sizeof *sources) ==
-                0)
+        if (m->maps[i].n_sources == n_sources && memcmp(m->map_sources + m->maps[i].sources_at,
+                                                        sources, n_sources * sizeof *sources) == 0)
             return i;
     return make_map(m, sources, n_sources) ? m->n_maps - 1 : UINT32_MAX;
 }
@@ -244,12 +242,7 @@ static void add_state_of(grammar_machine *m, uint32_t f, uint32_t d) {
     uint32_t term = g->term_of[d], s = d - g->first_state[term];
     const dfa *a = &g->terms[term];
     if (a->tags[s] != 0) add_todo(m, IR_NEVER, f);
-    const uint32_t *next = a->next + (size_t)s * a->n_classes;
-    for (uint32_t c = 0; c < a->n_classes; c++)
-        if (next[c] != DFA_DEAD) {
-            add_config(m, f, d, 0);
-            return;
-        }
+    if ((g->follow[d] & GRAMMAR_GOES_ON) != 0) add_config(m, f, d, 0);
 }
 
 static void begin_term(grammar_machine *m, uint32_t f, uint32_t term) {
@@ -277,8 +270,7 @@ static bool may_close(const object *o, uint32_t i, uint32_t count) {
     return o->next_required[i] == o->n_properties && count >= o->min;
 }
 
-static bool may_write_other(const grammar_machine *m, const object *o, uint32_t i,
-                            uint32_t count) {
+static bool may_write_other(const grammar_machine *m, const object *o, uint32_t i, uint32_t count) {
     if (o->others == UINT32_MAX || o->next_required[i] != o->n_properties || count >= o->max)
         return false;
     for (uint32_t k = 0; k < o->n_other_values; k++)
@@ -373,7 +365,7 @@ static void move_key(grammar_machine *m, const config *c, unsigned char byte) {
     if (c->d != OTHERS_OFF) {
         const dfa *a = &g->terms[o->others];
         uint32_t s = c->d - g->first_state[o->others];
-        to = a->next[(size_t)s * a->n_classes + a->classes[byte]];
+        to = dfa_step(a, s, byte);
         to = to == DFA_DEAD ? OTHERS_OFF : to + g->first_state[o->others];
         tag = a->tags[s];
     }
@@ -556,7 +548,7 @@ uint32_t machine_move(grammar_machine *m, uint32_t s, uint32_t group) {
         }
         uint32_t term = g->term_of[c.d], base = g->first_state[term];
         const dfa *a = &g->terms[term];
-        uint32_t to = a->next[(size_t)(c.d - base) * a->n_classes + a->classes[byte]];
+        uint32_t to = dfa_step(a, c.d - base, byte);
         if (to != DFA_DEAD) add_state_of(m, c.frame, base + to);
     }
     uint32_t to = end_closure(m);

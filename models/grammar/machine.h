@@ -1,4 +1,5 @@
-/* machine.h - a grammar on a vocabulary: a pushdown automaton whose states are made as they are met.
+/* machine.h - a grammar on a vocabulary: a pushdown automaton whose states are made as they are
+ * met.
  *
  * A way to read the text so far is a *config*: a state of an automaton, on top of a stack of frames
  * that say what comes behind it.  A machine's state is the set of all configs, mostly one to three.
@@ -10,9 +11,9 @@
  *     frame    SEQ: pos = next child       REPEAT, CHARS: count = complete ones
  *              OBJECT: pos = next property, count = properties written, aux = phase and value
  *
- * A state is closed: with each config whose terminal may be complete it has what may come next.  Bytes
- * that its configs do not tell apart form a group (byte_map); `succ` keeps the state behind each
- * group once it was asked for.
+ * A state is closed: with each config whose terminal may be complete it has what may come next.
+ * Bytes that its configs do not tell apart form a group (byte_map); `succ` keeps the state behind
+ * each group once it was asked for.
  *
  * When frames and states take more than machine_bytes_max, all but those of live positions are
  * dropped (machine_flush).  A stack deeper than stack_max is a way that does not exist.
@@ -146,6 +147,7 @@ size_t machine_bytes(const grammar_machine *m);
 /* Drops what no position uses, when it is time. */
 bool machine_keep_small(grammar_machine *m);
 /* Room for `n` elements; false: no memory. */
-bool machine_hold(grammar_machine *m, void **array, uint32_t *capacity, size_t n, size_t bytes_each);
+bool machine_hold(grammar_machine *m, void **array, uint32_t *capacity, size_t n,
+                  size_t bytes_each);
 
 #endif

@@ -4,9 +4,9 @@
  *     the walk        nodes in depth-first order; a byte that no config takes skips a subtree
  *     the cache       a mask for each state, as many as mask_bytes_max allows
  *
- * A count of characters that is further from its bounds than the longest token is long does not change
- * the mask: such states share one (find_alike), or each character of a long string would need a
- * walk of its own. */
+ * A count of characters that is further from its bounds than the longest token is long does not
+ * change the mask: such states share one (find_alike), or each character of a long string would
+ * need a walk of its own. */
 #include <string.h>
 
 #include "machine.h"
@@ -41,7 +41,8 @@ void grammar_mask_release(grammar_mask *mask) {
 
 /* ---- states that have the same mask ---- */
 
-/* The least count that allows and forbids the same tokens as `count`, none longer than `longest`. */
+/* The least count that allows and forbids the same tokens as `count`, none longer than `longest`.
+ */
 static uint32_t same_count(uint32_t count, uint32_t min, uint32_t max, uint32_t longest) {
     if (count < min) return min - count > longest && min > longest ? 0 : count;
     if (max == IR_NO_MAX) return count;
@@ -111,8 +112,8 @@ static bool walk(grammar_machine *m, const vocab_trie *trie, uint32_t begin, uin
     return true;
 }
 
-/* Of plain tokens, those of at most so many code points are allowed; *all: that is all that is to say
- * about plain tokens, and only others need a walk. */
+/* Of plain tokens, those of at most so many code points are allowed; *all: that is all that is to
+ * say about plain tokens, and only others need a walk. */
 static uint32_t plain_allowed(const grammar_machine *m, uint32_t s, bool *all) {
     const grammar *g = m->g;
     uint32_t most = 0;
@@ -121,7 +122,7 @@ static uint32_t plain_allowed(const grammar_machine *m, uint32_t s, bool *all) {
     for (uint32_t i = 0; i < m->states[s].n_configs; i++) {
         const config *c = &m->configs[m->states[s].configs + i];
         const graph_node *k = &g->nodes[m->frames[c->frame].node];
-        if (c->d != OTHERS_OFF && (g->plain[c->d] & GRAMMAR_PLAIN) != 0) {
+        if (c->d != OTHERS_OFF && (g->follow[c->d] & GRAMMAR_PLAIN) != 0) {
             *all = true;
             return VOCAB_PLAIN_MAX;
         }
@@ -130,7 +131,7 @@ static uint32_t plain_allowed(const grammar_machine *m, uint32_t s, bool *all) {
             uint32_t left = k->d == IR_NO_MAX ? IR_NO_MAX : k->d - m->frames[c->frame].count;
             most = u32_max(most, u32_min(left, VOCAB_PLAIN_MAX));
         } else {
-            some_take_plain |= c->t != 0 || (g->plain[c->d] & GRAMMAR_TAKES_PLAIN) != 0;
+            some_take_plain |= c->t != 0 || (g->follow[c->d] & GRAMMAR_TAKES_PLAIN) != 0;
         }
     }
     /* Inside quotes nothing but the string itself reads plain text. */

@@ -115,8 +115,8 @@ static grammar_pos place(grammar_machine *m, uint32_t s) {
             m->positions[p] = s;
             return p;
         }
-    if (!machine_hold(m, (void **)&m->positions, &m->positions_capacity,
-                      (size_t)m->n_positions + 1, sizeof *m->positions))
+    if (!machine_hold(m, (void **)&m->positions, &m->positions_capacity, (size_t)m->n_positions + 1,
+                      sizeof *m->positions))
         return 0;
     m->positions[m->n_positions] = s;
     return m->n_positions++;

@@ -1,8 +1,8 @@
 /* schema.c - a JSON Schema becomes a grammar (see schema.h for how).
  *
- * Goals are planned and finished depth-first on a stack of their own: a goal is planned when it is met
- * first, its children are finished, then it is.  A child that is open already is a recursion and
- * becomes a reference to a rule. */
+ * Goals are planned and finished depth-first on a stack of their own: a goal is planned when it is
+ * met first, its children are finished, then it is.  A child that is open already is a recursion
+ * and becomes a reference to a rule. */
 #include "schema.h"
 
 #include "inferd/clock.h"
@@ -101,7 +101,8 @@ static void plan_alternatives(schema_ctx *c, goal *g, size_t at) {
             char text[160];
             snprintf(text, sizeof text, "a value that violates \"%s\" cannot be described",
                      schema_word_name(c->dropped_word));
-            if (g->atoms.at[at].kind == ATOM_ONE_OF) schema_refuse(c, w, g->atoms.at[at].schema, text);
+            if (g->atoms.at[at].kind == ATOM_ONE_OF)
+                schema_refuse(c, w, g->atoms.at[at].schema, text);
         }
     }
 }
@@ -186,7 +187,8 @@ static void check_loop(schema_ctx *c, const goal_id *stack, size_t n, goal_id ch
         if (stack[i] != child) continue;
         const json_t *at = c->root;
         for (size_t k = 0; k < c->goals[child]->atoms.n; k++)
-            if (c->goals[child]->atoms.at[k].schema != NULL) at = c->goals[child]->atoms.at[k].schema;
+            if (c->goals[child]->atoms.at[k].schema != NULL)
+                at = c->goals[child]->atoms.at[k].schema;
         schema_malformed(c, WORD_NONE, at, "the schema refers to itself for the same value");
     }
 }
@@ -226,8 +228,8 @@ static int draft_of(const json_t *root) {
     static const struct {
         const char *part;
         int draft;
-    } drafts[] = {{"draft-03", 3},    {"draft-04", 4}, {"draft-05", 4}, {"draft-06", 6},
-                  {"draft-07", 7},    {"2019-09", 2019}, {"2020-12", 2020}};
+    } drafts[] = {{"draft-03", 3}, {"draft-04", 4},   {"draft-05", 4},  {"draft-06", 6},
+                  {"draft-07", 7}, {"2019-09", 2019}, {"2020-12", 2020}};
     for (size_t i = 0; uri != NULL && i < INFERD_COUNT(drafts); i++)
         if (strstr(uri, drafts[i].part) != NULL) return drafts[i].draft;
     return 2020;
@@ -276,8 +278,8 @@ static inferd_status run(schema_ctx *c, ir_node *root) {
 
 inferd_status grammar_of_schema(const json_t *schema, const grammar_schema_kind *kind,
                                 const grammar_options *options, grammar **out, inferd_err *err) {
-    grammar_limits limits = options == NULL || options->limits == NULL ? grammar_limits_default
-                                                                       : *options->limits;
+    grammar_limits limits =
+        options == NULL || options->limits == NULL ? grammar_limits_default : *options->limits;
     static const grammar_schema_kind plain = {0};
     inferd_err failure = {0};
     *out = NULL;

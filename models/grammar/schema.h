@@ -2,30 +2,30 @@
  *
  *     schema ──flatten──> atoms ──goal──> plan ──finish──> node of ir.h
  *
- * An *atom* is one demand on a value: "valid for this schema", "not valid for that one", "the keywords
- * of this object that need no other schema at the same place" (ATOM_BASE), "one of its anyOf".
- * A *goal* is a list of atoms that hold at once: flattened, which means that $ref, allOf and `not`
- * have been followed until only bases and splits are left.  Goals are kept by their list, so a shared
- * definition is built once, and recursion is a goal that is met while it is open.
+ * An *atom* is one demand on a value: "valid for this schema", "not valid for that one", "the
+ * keywords of this object that need no other schema at the same place" (ATOM_BASE), "one of its
+ * anyOf". A *goal* is a list of atoms that hold at once: flattened, which means that $ref, allOf
+ * and `not` have been followed until only bases and splits are left.  Goals are kept by their list,
+ * so a shared definition is built once, and recursion is a goal that is met while it is open.
  *
- * A goal with a *split* (anyOf, oneOf, if, dependencies, the negation of several keywords) becomes an
- * alternation of goals in which an alternative takes the place of the split.  A goal of bases only
- * becomes an alternation over the types: for each, the bases are merged (ranges are cut, automata
- * multiplied, a property has the atoms of all bases as its goal).
+ * A goal with a *split* (anyOf, oneOf, if, dependencies, the negation of several keywords) becomes
+ * an alternation of goals in which an alternative takes the place of the split.  A goal of bases
+ * only becomes an alternation over the types: for each, the bases are merged (ranges are cut,
+ * automata multiplied, a property has the atoms of all bases as its goal).
  *
  * So every combination is exact or refused, and merging allOf, $ref with siblings and conditions is
  * the same operation.  The price is a number of cases; it is bounded by limits.nodes_max.
  *
  * Order of properties: that in which the keywords are written, a $ref or allOf where it stands.
  *
- * Two readings of a schema: the validators of draft 7 and older ignore siblings of $ref, those of old
- * drafts ignore newer keywords, and not all enforce formats.  The *narrow* reading has all these
- * demands and is used where a demand must hold; the *wide* one leaves them out and is used where a
- * schema must not hold.  So a text that is accepted is valid under both.
+ * Two readings of a schema: the validators of draft 7 and older ignore siblings of $ref, those of
+ * old drafts ignore newer keywords, and not all enforce formats.  The *narrow* reading has all
+ * these demands and is used where a demand must hold; the *wide* one leaves them out and is used
+ * where a schema must not hold.  So a text that is accepted is valid under both.
  *
- * Memory is an arena; a failure is a longjmp to the function that began (schema_run), which frees the
- * arena, the automata (schema_own) and the graph.
- * Thread: any; a schema_ctx belongs to one compilation. */
+ * Memory is an arena; a failure is a longjmp to the function that began (schema_run), which frees
+ * the arena, the automata (schema_own) and the graph. Thread: any; a schema_ctx belongs to one
+ * compilation. */
 #ifndef INFERD_GRAMMAR_SCHEMA_H
 #define INFERD_GRAMMAR_SCHEMA_H
 
@@ -148,7 +148,7 @@ typedef struct object_plan {
     bool *required;     // [n]
     goal_id *values;    // [n]
     size_t n;
-    dfa *others; // registered with schema_own; NULL: none
+    dfa *others;           // registered with schema_own; NULL: none
     goal_id *other_values; // [n_others] by tag
     size_t n_others;
     uint32_t min, max;
@@ -203,7 +203,8 @@ typedef struct schema_ctx {
     const json_t *dropped_at;
     schema_block *blocks;
     char *at, *end;
-    schema_table *sites, *views, *names, *goals_by_atoms, *made, *automata, *resolved, *ids, *single_goals;
+    schema_table *sites, *views, *names, *goals_by_atoms, *made, *automata, *resolved, *ids,
+        *single_goals;
     uint32_t n_value_depth;
     goal **goals;
     size_t n_goals, goals_capacity;
@@ -227,7 +228,7 @@ _Noreturn void schema_refuse(schema_ctx *c, schema_word w, const json_t *at, con
 _Noreturn void schema_malformed(schema_ctx *c, schema_word w, const json_t *at, const char *why);
 _Noreturn void schema_no_memory(schema_ctx *c);
 void schema_check(schema_ctx *c, inferd_status s); // jumps unless INFERD_OK; err is set
-void schema_tick(schema_ctx *c); // now and then looks at the clock
+void schema_tick(schema_ctx *c);                   // now and then looks at the clock
 /* The automaton moves into the context, which frees it. */
 dfa *schema_own(schema_ctx *c, dfa *take);
 json_t *schema_own_json(schema_ctx *c, json_t *take); // NULL: no memory
@@ -272,14 +273,16 @@ typedef struct split {
 void schema_split(schema_ctx *c, const schema_atom *a, split *out);
 void schema_negate(schema_ctx *c, const json_t *schema, split *out);
 goal_id schema_goal(schema_ctx *c, const atom_list *atoms);
-void schema_goal_child(schema_ctx *c, goal *g, goal_id child); // must be done before `g` is finished
+void schema_goal_child(schema_ctx *c, goal *g,
+                       goal_id child); // must be done before `g` is finished
 /* The types that flattened atoms leave, by `type`, enum, const. */
 uint32_t schema_types_left(schema_ctx *c, const atom_list *flat);
 
 /* Provably no value satisfies all (schema_apart.c). */
 bool schema_apart(schema_ctx *c, const atom_list *atoms, int depth);
 
-/* ---- types (schema_object.c, schema_array.c, schema_string.c, schema_number.c, schema_enum.c) ---- */
+/* ---- types (schema_object.c, schema_array.c, schema_string.c, schema_number.c, schema_enum.c)
+ * ---- */
 
 /* What the bases demand of a property or an item; false: it cannot be there. */
 bool schema_property_atoms(schema_ctx *c, const atom_list *flat, const char *name, atom_list *out);
@@ -294,7 +297,8 @@ ir_node schema_string(schema_ctx *c, const atom_list *flat);
 bool schema_string_dfa(schema_ctx *c, const atom_list *flat, dfa **out, uint32_t *min,
                        uint32_t *max);
 ir_node schema_number(schema_ctx *c, const atom_list *flat, uint32_t types);
-ir_node schema_values(schema_ctx *c, const atom_list *flat, const schema_view *v); // of its enum, const
+ir_node schema_values(schema_ctx *c, const atom_list *flat,
+                      const schema_view *v); // of its enum, const
 ir_node schema_value_node(schema_ctx *c, const json_t *value);
 const dfa *schema_any_string(schema_ctx *c);
 /* What `d` accepts but for these texts. */

@@ -1,11 +1,11 @@
 /* schema_apart.c - proofs that no value satisfies several demands at once.
  *
  * A proof looks at types, values of enum and const, bounds, automata of strings, and required
- * properties and items, whose demands must be apart in turn; APART_DEPTH deep.  Demands that it does
- * not look at only make it fail, so a proof is always right.
+ * properties and items, whose demands must be apart in turn; APART_DEPTH deep.  Demands that it
+ * does not look at only make it fail, so a proof is always right.
  *
- * It is used for the branches of oneOf, which need no negation when they are apart, and to drop cases
- * of merged schemas early. */
+ * It is used for the branches of oneOf, which need no negation when they are apart, and to drop
+ * cases of merged schemas early. */
 #include "schema.h"
 
 enum { APART_DEPTH = 4, APART_VALUES_MAX = 256, APART_BRANCHES_MAX = 12 };
@@ -47,7 +47,8 @@ static bool numbers_apart(schema_ctx *c, const atom_list *flat) {
         if (flat->at[i].kind != ATOM_BASE) continue;
         schema_bounds(c, schema_view_of(c, flat->at[i].schema), &min, &max);
         if (min.set && (!low.set || min.at > low.at || (min.at == low.at && min.open))) low = min;
-        if (max.set && (!high.set || max.at < high.at || (max.at == high.at && max.open))) high = max;
+        if (max.set && (!high.set || max.at < high.at || (max.at == high.at && max.open)))
+            high = max;
     }
     if (!low.set || !high.set) return false;
     return low.at > high.at || (low.at == high.at && (low.open || high.open));
@@ -61,7 +62,8 @@ static bool strings_apart(schema_ctx *c, const atom_list *flat) {
 
 static bool list_apart(schema_ctx *c, const atom_list *atoms, int depth) {
     if (atoms->n == 0) return false;
-    if (atoms->n == 1 && json_is_boolean(atoms->at[0].schema)) return json_is_false(atoms->at[0].schema);
+    if (atoms->n == 1 && json_is_boolean(atoms->at[0].schema))
+        return json_is_false(atoms->at[0].schema);
     return depth < APART_DEPTH && schema_apart(c, atoms, depth + 1);
 }
 

@@ -12,7 +12,8 @@ typedef struct items {
 } items;
 
 static items items_of(schema_ctx *c, const schema_view *v) {
-    items it = {.prefix = schema_get(c, v, WORD_PREFIX_ITEMS), .rest = schema_get(c, v, WORD_ITEMS)};
+    items it = {.prefix = schema_get(c, v, WORD_PREFIX_ITEMS),
+                .rest = schema_get(c, v, WORD_ITEMS)};
     if (json_is_array(it.rest)) {
         if (it.prefix != NULL) schema_malformed(c, WORD_ITEMS, v->schema, "is not a schema");
         it.prefix = it.rest;
@@ -35,8 +36,8 @@ bool schema_item_atoms(schema_ctx *c, const atom_list *flat, size_t i, atom_list
     return true;
 }
 
-static void read_base(schema_ctx *c, const schema_view *v, array_plan *p, const schema_view **contains,
-                      const schema_view **unique) {
+static void read_base(schema_ctx *c, const schema_view *v, array_plan *p,
+                      const schema_view **contains, const schema_view **unique) {
     p->min = u32_max(p->min, schema_count(c, v, WORD_MIN_ITEMS, 0));
     p->max = u32_min(p->max, schema_count(c, v, WORD_MAX_ITEMS, IR_NO_MAX));
     p->n_prefix = size_max(p->n_prefix, json_array_size(items_of(c, v).prefix));
@@ -104,7 +105,8 @@ void schema_plan_array(schema_ctx *c, goal *g) {
         if (g->atoms.at[i].kind == ATOM_BASE)
             read_base(c, schema_view_of(c, g->atoms.at[i].schema), p, &contains, &unique);
     if (p->n_prefix > c->limits->properties_max)
-        schema_fail(c, INFERD_ETOOLONG, "an array has more than properties_max, %u, items by position",
+        schema_fail(c, INFERD_ETOOLONG,
+                    "an array has more than properties_max, %u, items by position",
                     c->limits->properties_max);
     p->prefix = schema_take_array(c, p->n_prefix, sizeof *p->prefix);
     for (size_t i = 0; i < p->n_prefix; i++) {
@@ -113,7 +115,8 @@ void schema_plan_array(schema_ctx *c, goal *g) {
             schema_item_atoms(c, &g->atoms, i, &atoms) ? schema_goal(c, &atoms) : GOAL_NEVER;
     }
     atom_list rest = {0};
-    p->rest = schema_item_atoms(c, &g->atoms, p->n_prefix, &rest) ? schema_goal(c, &rest) : GOAL_NEVER;
+    p->rest =
+        schema_item_atoms(c, &g->atoms, p->n_prefix, &rest) ? schema_goal(c, &rest) : GOAL_NEVER;
     for (size_t i = 0; i < p->n_prefix; i++) {
         if (p->prefix[i] != GOAL_NEVER) continue;
         p->n_prefix = i; // nothing can be here, so the array ends before
@@ -137,7 +140,8 @@ static ir_node text(schema_ctx *c, const char *s) {
     return ir_literal(c->graph, (bytes){s, strlen(s)});
 }
 
-/* What may follow when the values of `set` have been written: a node for each set, the largest first. */
+/* What may follow when the values of `set` have been written: a node for each set, the largest
+ * first. */
 static ir_node finish_unique(schema_ctx *c, const array_plan *p) {
     size_t n = json_array_size(p->unique);
     uint32_t n_sets = 1u << n;

@@ -1,8 +1,8 @@
 /* schema_enum.c - values: the texts of enum and const.
  *
  * Values without children are one automaton of literals.  A number may be written in more than one
- * way: as Python and JavaScript write it, and a whole one with or without ".0".  Between the tokens of
- * an array or object white space is allowed, as elsewhere. */
+ * way: as Python and JavaScript write it, and a whole one with or without ".0".  Between the tokens
+ * of an array or object white space is allowed, as elsewhere. */
 #include <math.h>
 
 #include "schema.h"
@@ -19,7 +19,8 @@ static void add_text(schema_ctx *c, texts *t, const char *p, size_t n) {
     t->at[t->n++] = (bytes){copy, n};
     t->n_bytes += n;
     if (t->n_bytes > c->limits->enum_bytes_max)
-        schema_fail(c, INFERD_ETOOLONG, "the values of an enum have more than enum_bytes_max, %u, bytes",
+        schema_fail(c, INFERD_ETOOLONG,
+                    "the values of an enum have more than enum_bytes_max, %u, bytes",
                     c->limits->enum_bytes_max);
 }
 

@@ -1,15 +1,15 @@
 /* schema_flat.c - flattening: from demands to a list of bases and splits.
  *
- * A schema is read key by key, in the order in which it is written: $ref and allOf are entered where
- * they stand, `properties` stands for the base of the object, anyOf and its kind stay as splits.  A
- * negation with one alternative is entered too.
+ * A schema is read key by key, in the order in which it is written: $ref and allOf are entered
+ * where they stand, `properties` stands for the base of the object, anyOf and its kind stay as
+ * splits.  A negation with one alternative is entered too.
  *
- * The path of entered schemas is the stack; a schema that is entered while it is on the path would be
- * defined by itself, and is an error. */
+ * The path of entered schemas is the stack; a schema that is entered while it is on the path would
+ * be defined by itself, and is an error. */
 #include "schema.h"
 
 typedef struct frame {
-    atom_list list; // atoms to enter, if `view` is NULL
+    atom_list list;      // atoms to enter, if `view` is NULL
     const json_t *array; // schemas of an allOf
     size_t index;
     const schema_view *view; // a schema whose keys are read
@@ -101,7 +101,8 @@ static void enter(flattening *f, schema_atom a) {
     if (!json_is_object(a.schema))
         schema_malformed(f->c, WORD_NONE, a.schema, "a schema is an object or a boolean");
     if (on_path(f, &a))
-        schema_malformed(f->c, WORD_NONE, a.schema, "the schema refers to itself for the same value");
+        schema_malformed(f->c, WORD_NONE, a.schema,
+                         "the schema refers to itself for the same value");
     if (holds(&f->seen, &a)) return;
     atom_list_add(f->c, &f->seen, a);
     if (a.kind == ATOM_NOT) {
@@ -133,12 +134,12 @@ static void add_needs(flattening *f, const frame *top, schema_word w, const json
     }
 }
 
-/* unevaluated* sees the properties that $ref, anyOf and so on look at.  Without such neighbours it is
- * additionalProperties (the base reads it so). */
+/* unevaluated* sees the properties that $ref, anyOf and so on look at.  Without such neighbours it
+ * is additionalProperties (the base reads it so). */
 static void check_unevaluated(flattening *f, const frame *top, schema_word w, const json_t *value) {
     static const schema_word neighbours[] = {
-        WORD_REF,  WORD_DYNAMIC_REF, WORD_RECURSIVE_REF,     WORD_ALL_OF, WORD_ANY_OF,
-        WORD_ONE_OF, WORD_IF,        WORD_DEPENDENT_SCHEMAS, WORD_NOT,    WORD_CONTAINS,
+        WORD_REF,    WORD_DYNAMIC_REF, WORD_RECURSIVE_REF,     WORD_ALL_OF, WORD_ANY_OF,
+        WORD_ONE_OF, WORD_IF,          WORD_DEPENDENT_SCHEMAS, WORD_NOT,    WORD_CONTAINS,
     };
     if (json_is_true(value)) return;
     for (size_t i = 0; i < INFERD_COUNT(neighbours); i++)
@@ -178,8 +179,8 @@ static void read_key(flattening *f, frame *top, schema_word w) {
     case WORD_ANY_OF:
     case WORD_ONE_OF:
         check_schemas(f, top, w, value);
-        emit(f, (schema_atom){.schema = schema,
-                              .kind = w == WORD_ANY_OF ? ATOM_ANY_OF : ATOM_ONE_OF});
+        emit(f,
+             (schema_atom){.schema = schema, .kind = w == WORD_ANY_OF ? ATOM_ANY_OF : ATOM_ONE_OF});
         return;
     case WORD_IF:
         if (top->view->of[WORD_THEN] != NULL || top->view->of[WORD_ELSE] != NULL)

@@ -1,8 +1,8 @@
 /* schema_number.c - numbers: bounds, multiples, and what is excluded.
  *
- * Bounds of all bases are cut; excluded values split the range; what dfa_of_numbers cannot express at
- * once is a product.  A fraction is written with a last digit behind the point that is not 0, which
- * tells it from an integer such as 1.0. */
+ * Bounds of all bases are cut; excluded values split the range; what dfa_of_numbers cannot express
+ * at once is a product.  A fraction is written with a last digit behind the point that is not 0,
+ * which tells it from an integer such as 1.0. */
 #include <math.h>
 
 #include "schema.h"
@@ -33,7 +33,8 @@ static const struct {
 };
 
 static long double value_of(const json_t *x) {
-    return json_is_integer(x) ? (long double)json_integer_value(x) : (long double)json_real_value(x);
+    return json_is_integer(x) ? (long double)json_integer_value(x)
+                              : (long double)json_real_value(x);
 }
 
 static void raise_min(number_bound *b, long double at, bool open) {
@@ -52,7 +53,8 @@ static const json_t *number_at(schema_ctx *c, const schema_view *v, schema_word 
 void schema_bounds(schema_ctx *c, const schema_view *v, number_bound *min, number_bound *max) {
     const json_t *low = schema_get(c, v, WORD_EXCLUSIVE_MINIMUM);
     const json_t *high = schema_get(c, v, WORD_EXCLUSIVE_MAXIMUM);
-    const json_t *at_least = number_at(c, v, WORD_MINIMUM), *at_most = number_at(c, v, WORD_MAXIMUM);
+    const json_t *at_least = number_at(c, v, WORD_MINIMUM),
+                 *at_most = number_at(c, v, WORD_MAXIMUM);
     *min = *max = (number_bound){0};
     if (at_least != NULL) raise_min(min, value_of(at_least), json_is_true(low)); // draft 4: a flag
     if (at_most != NULL) lower_max(max, value_of(at_most), json_is_true(high));
@@ -86,7 +88,8 @@ static void read_atom(schema_ctx *c, numbers *n, const schema_atom *a) {
         if (max.set) lower_max(&n->max, max.at, max.open);
         const json_t *multiple = number_at(c, v, WORD_MULTIPLE_OF);
         if (multiple == NULL) return;
-        if (!(value_of(multiple) > 0)) schema_malformed(c, WORD_MULTIPLE_OF, v->schema, "is not above 0");
+        if (!(value_of(multiple) > 0))
+            schema_malformed(c, WORD_MULTIPLE_OF, v->schema, "is not above 0");
         n->multiples = schema_grow(c, n->multiples, n->n_multiples, &n->multiples_capacity,
                                    sizeof *n->multiples);
         n->multiples[n->n_multiples++] = multiple;
@@ -118,8 +121,10 @@ static dfa *range_dfa(schema_ctx *c, const numbers *n, bool integer, number_boun
     r.integer = integer;
     r.multiple_of = multiple;
     if (integer) {
-        if (min.set) min = (number_bound){true, false, min.open ? floorl(min.at) + 1 : ceill(min.at)};
-        if (max.set) max = (number_bound){true, false, max.open ? ceill(max.at) - 1 : floorl(max.at)};
+        if (min.set)
+            min = (number_bound){true, false, min.open ? floorl(min.at) + 1 : ceill(min.at)};
+        if (max.set)
+            max = (number_bound){true, false, max.open ? ceill(max.at) - 1 : floorl(max.at)};
     }
     if (min.set && max.set && (min.at > max.at || (min.at == max.at && (min.open || max.open))))
         return NULL;
@@ -157,13 +162,14 @@ static dfa *of_text(schema_ctx *c, const char *pattern) {
     if (*known != NULL) return *known;
     dfa_limits limits = schema_dfa_limits(c);
     dfa out;
-    schema_check(c, regex_compile((bytes){pattern, strlen(pattern)}, REGEX_TEXT, &limits, &out, c->err));
+    schema_check(
+        c, regex_compile((bytes){pattern, strlen(pattern)}, REGEX_TEXT, &limits, &out, c->err));
     *known = schema_own(c, &out);
     return *known;
 }
 
-typedef inferd_status (*dfa_operation)(const dfa *a, const dfa *b, const dfa_limits *limits, dfa *out,
-                                       inferd_err *err);
+typedef inferd_status (*dfa_operation)(const dfa *a, const dfa *b, const dfa_limits *limits,
+                                       dfa *out, inferd_err *err);
 
 static dfa *combine(schema_ctx *c, dfa_operation op, const dfa *a, const dfa *b) {
     dfa_limits limits = schema_dfa_limits(c);
@@ -181,7 +187,8 @@ static dfa *pieces(schema_ctx *c, const numbers *n, bool integer) {
         number_bound to = n->max;
         if (i < n->n_excluded) lower_max(&to, n->excluded[i], true);
         dfa *one = range_dfa(c, n, integer, from, to, multiple);
-        if (one != NULL && !dfa_is_empty(one)) all = all == NULL ? one : combine(c, dfa_or, all, one);
+        if (one != NULL && !dfa_is_empty(one))
+            all = all == NULL ? one : combine(c, dfa_or, all, one);
         if (i < n->n_excluded) raise_min(&from, n->excluded[i], true);
     }
     return all;
@@ -200,7 +207,8 @@ static dfa *number_dfa(schema_ctx *c, const numbers *n, uint32_t types) {
     if (d != NULL && types == TYPE_FRACTION) d = combine(c, dfa_and, d, of_text(c, fraction));
     for (size_t i = 0; d != NULL && i < n->n_not; i++) {
         long double of = value_of(n->not_multiples[i]);
-        if (!(of > 0) || of != floorl(of)) schema_refuse(c, WORD_MULTIPLE_OF, n->last->schema, NULL);
+        if (!(of > 0) || of != floorl(of))
+            schema_refuse(c, WORD_MULTIPLE_OF, n->last->schema, NULL);
         dfa *multiples = range_dfa(c, n, true, none, none, (double)of);
         dfa *wholes = combine(c, dfa_and_not, of_text(c, whole), multiples);
         dfa *allowed = integer ? wholes : combine(c, dfa_or, wholes, of_text(c, fraction));

@@ -1,14 +1,14 @@
 /* schema_object.c - objects: names in order, and the names of others by automaton.
  *
- * Names come in this order: those of `properties` of all bases, as written; then those that are only
- * required; then any others.  Each has the demands of all bases on it: its own schema, those of the
- * patterns that its name matches, or else additionalProperties.
+ * Names come in this order: those of `properties` of all bases, as written; then those that are
+ * only required; then any others.  Each has the demands of all bases on it: its own schema, those
+ * of the patterns that its name matches, or else additionalProperties.
  *
  * Other names are sorted into classes by which patterns match; each class is a goal.
  *
- * A text may have a name twice, and a reader keeps the last value.  Values are valid in any case, and
- * a maximum holds for the names if it holds for the text; a minimum beyond what named properties
- * ensure is refused. */
+ * A text may have a name twice, and a reader keeps the last value.  Values are valid in any case,
+ * and a maximum holds for the names if it holds for the text; a minimum beyond what named
+ * properties ensure is refused. */
 #include "schema.h"
 
 enum { PATTERNS_MAX = 16 }; // of dfa_classify
@@ -104,7 +104,8 @@ static void add_name(schema_ctx *c, naming *n, const char *name, bool required) 
     size_t place = (size_t)(uintptr_t)*at;
     if (place == 0) {
         if (p->n >= c->limits->properties_max)
-            schema_fail(c, INFERD_ETOOLONG, "an object has more than properties_max, %u, properties",
+            schema_fail(c, INFERD_ETOOLONG,
+                        "an object has more than properties_max, %u, properties",
                         c->limits->properties_max);
         p->names = schema_grow(c, p->names, p->n, &n->capacity, sizeof *p->names);
         p->required = schema_grow(c, p->required, p->n, &n->required_capacity, sizeof *p->required);
@@ -167,7 +168,8 @@ static void add_use(schema_ctx *c, others *o, const schema_view *v, const char *
 }
 
 /* The goal of names that match exactly these patterns. */
-static goal_id goal_of_class(schema_ctx *c, const atom_list *flat, const others *o, uint32_t matched) {
+static goal_id goal_of_class(schema_ctx *c, const atom_list *flat, const others *o,
+                             uint32_t matched) {
     atom_list atoms = {0};
     for (size_t i = 0; i < flat->n; i++) {
         if (flat->at[i].kind != ATOM_BASE) continue;
@@ -199,7 +201,8 @@ static dfa *allowed_names(schema_ctx *c, const atom_list *flat) {
     atom_list_add(c, &names, (schema_atom){.kind = ATOM_TYPES, .types = TYPE_STRING});
     if (!schema_flatten(c, &names, &flat_names)) return NULL;
     for (size_t i = 0; i < flat_names.n; i++)
-        if (atom_is_split(&flat_names.at[i])) schema_refuse(c, WORD_PROPERTY_NAMES, at->schema, NULL);
+        if (atom_is_split(&flat_names.at[i]))
+            schema_refuse(c, WORD_PROPERTY_NAMES, at->schema, NULL);
     dfa *d, out;
     uint32_t min, max;
     if (!schema_string_dfa(c, &flat_names, &d, &min, &max)) return NULL;
@@ -244,7 +247,8 @@ static void plan_others(schema_ctx *c, const atom_list *flat, object_plan *p) {
         while (k < p->n_others && sets[k] != *tag - 1) k++;
         if (k == p->n_others) {
             sets = schema_grow(c, sets, k, &sets_capacity, sizeof *sets);
-            p->other_values = schema_grow(c, p->other_values, k, &capacity, sizeof *p->other_values);
+            p->other_values =
+                schema_grow(c, p->other_values, k, &capacity, sizeof *p->other_values);
             sets[k] = *tag - 1;
             p->other_values[k] = sets[k] == 0 ? none_match : goal_of_class(c, flat, &o, sets[k]);
             p->n_others++;
@@ -313,7 +317,8 @@ static bool finish_others(schema_ctx *c, const object_plan *p, const ir_property
         schema_check(c, dfa_copy(d, &made, c->err));
         dfa *marked = schema_own(c, &made);
         for (uint32_t s = 0; s < marked->n_states; s++)
-            if (marked->tags[s] != 0 && values[marked->tags[s] - 1] == IR_NEVER) marked->tags[s] = 0;
+            if (marked->tags[s] != 0 && values[marked->tags[s] - 1] == IR_NEVER)
+                marked->tags[s] = 0;
         schema_check(c, dfa_and(marked, schema_any_string(c), &limits, &made, c->err)); // trims
         d = schema_own(c, &made);
     }

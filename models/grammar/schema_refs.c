@@ -1,7 +1,7 @@
 /* schema_refs.c - places in a schema: their JSON pointers, and what a $ref means.
  *
- * One walk notes for every container its parent, key and resource: the nearest object around it that
- * has an identifier ($id, or id in draft 4).  A reference is resolved in three steps: its URI
+ * One walk notes for every container its parent, key and resource: the nearest object around it
+ * that has an identifier ($id, or id in draft 4).  A reference is resolved in three steps: its URI
  * against the identifier of the resource, the URI to a resource of this document, the fragment to a
  * pointer or an anchor in it.  Nothing is fetched: a reference to another document is refused. */
 #include "schema.h"
@@ -26,8 +26,8 @@ typedef struct walk {
 } walk;
 
 static place place_of(place parent, const char *key, const json_t *value) {
-    static const char *const maps[] = {"properties", "patternProperties", "$defs", "definitions",
-                                       "dependentSchemas", "dependencies"};
+    static const char *const maps[] = {"properties",  "patternProperties", "$defs",
+                                       "definitions", "dependentSchemas",  "dependencies"};
     if (parent == PLACE_MAP || parent == PLACE_LIST) return PLACE_SCHEMA;
     if (parent == PLACE_PLAIN) return PLACE_PLAIN;
     for (size_t i = 0; i < INFERD_COUNT(maps); i++)
@@ -260,7 +260,8 @@ static const json_t *follow_pointer(schema_ctx *c, const json_t *at, const char 
     return *pointer == 0 ? at : NULL;
 }
 
-static const json_t *find_target(schema_ctx *c, const json_t *from, schema_word w, const char *ref) {
+static const json_t *find_target(schema_ctx *c, const json_t *from, schema_word w,
+                                 const char *ref) {
     const schema_site *s = site_of(c, from, false);
     const json_t *resource = s == NULL ? c->root : s->resource;
     const char *base = site_of(c, resource, false)->base;

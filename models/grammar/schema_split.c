@@ -1,9 +1,10 @@
 /* schema_split.c - alternatives: of anyOf, oneOf, if, dependencies, and of negations.
  *
- * oneOf is its branches, each with the negation of those others that are not provably apart from it.
- * A negation is an alternation over the keywords of the schema: one of them is violated.  Where the
- * violation of a keyword cannot be expressed (an additional property somewhere), its alternative is
- * left out, which accepts less; when nothing remains, the schema is refused (schema.c). */
+ * oneOf is its branches, each with the negation of those others that are not provably apart from
+ * it. A negation is an alternation over the keywords of the schema: one of them is violated.  Where
+ * the violation of a keyword cannot be expressed (an additional property somewhere), its
+ * alternative is left out, which accepts less; when nothing remains, the schema is refused
+ * (schema.c). */
 #include "schema.h"
 
 static atom_list *add_alternative(schema_ctx *c, split *s) {
@@ -49,14 +50,14 @@ static json_t *negated(schema_ctx *c, const json_t *origin, json_t *value) {
     json_t *not = schema_own_json(c, json_object());
     if (json_object_set(not, "not", value) != 0) schema_no_memory(c);
     schema_made_at(c, not, origin);
-    return not;
+    return not ;
 }
 
 /* {"properties": {name: {"not": value}}} */
 static const json_t *make_property_not(schema_ctx *c, const json_t *origin, const char *name,
                                        json_t *value) {
     json_t *not = negated(c, origin, value), *map = schema_own_json(c, json_object());
-    if (json_object_set(map, name, not) != 0) schema_no_memory(c);
+    if (json_object_set(map, name, not ) != 0) schema_no_memory(c);
     return make(c, origin, WORD_PROPERTIES, schema_intern(c, name), WORD_PROPERTIES,
                 json_incref(map));
 }
@@ -119,7 +120,8 @@ static void negate_bound(schema_ctx *c, const schema_view *v, schema_word w, spl
 static void negate_required(schema_ctx *c, const schema_view *v, const json_t *names, split *out) {
     for (size_t i = 0; i < json_array_size(names); i++) {
         const char *name = json_string_value(json_array_get(names, i));
-        if (name == NULL) schema_malformed(c, WORD_REQUIRED, v->schema, "has a name that is no string");
+        if (name == NULL)
+            schema_malformed(c, WORD_REQUIRED, v->schema, "has a name that is no string");
         add_typed(c, out, TYPE_OBJECT,
                   (schema_atom){.kind = ATOM_LACKS, .name = schema_intern(c, name)});
     }
@@ -129,7 +131,8 @@ static void negate_properties(schema_ctx *c, const schema_view *v, json_t *map, 
     const char *name;
     json_t *value;
     json_object_foreach(map, name, value) {
-        if (json_is_true(value) || (json_is_object(value) && json_object_size(value) == 0)) continue;
+        if (json_is_true(value) || (json_is_object(value) && json_object_size(value) == 0))
+            continue;
         atom_list *l = add_alternative(c, out);
         atom_list_add(c, l, atom_types(TYPE_OBJECT));
         atom_list_add(c, l, (schema_atom){.kind = ATOM_HAS, .name = schema_intern(c, name)});
@@ -160,7 +163,8 @@ static void negate_needs(schema_ctx *c, const schema_view *v, json_t *map, split
                 if (needed == NULL) continue;
                 atom_list *l = add_alternative(c, out);
                 atom_list_add(c, l, atom_types(TYPE_OBJECT));
-                atom_list_add(c, l, (schema_atom){.kind = ATOM_HAS, .name = schema_intern(c, name)});
+                atom_list_add(c, l,
+                              (schema_atom){.kind = ATOM_HAS, .name = schema_intern(c, name)});
                 atom_list_add(c, l,
                               (schema_atom){.kind = ATOM_LACKS, .name = schema_intern(c, needed)});
             }
@@ -231,7 +235,8 @@ static void negate_word(schema_ctx *c, const schema_view *v, schema_word w, json
         add_one(c, out, (schema_atom){.schema = v->schema, .kind = ATOM_NOT_ENUM, .word = w});
         return;
     case WORD_PATTERN:
-        add_typed(c, out, TYPE_STRING, (schema_atom){.schema = v->schema, .kind = ATOM_NOT_PATTERN});
+        add_typed(c, out, TYPE_STRING,
+                  (schema_atom){.schema = v->schema, .kind = ATOM_NOT_PATTERN});
         return;
     case WORD_MULTIPLE_OF:
         add_typed(c, out, TYPE_NUMBER,
@@ -272,16 +277,18 @@ static void negate_word(schema_ctx *c, const schema_view *v, schema_word w, json
         return;
     case WORD_CONTAINS:
         if (v->of[WORD_MIN_CONTAINS] == NULL && v->of[WORD_MAX_CONTAINS] == NULL)
-            add_typed(c, out, TYPE_ARRAY, atom_of(make(c, v->schema, w, NULL, WORD_ITEMS,
-                                                   json_incref(negated(c, v->schema, value)))));
+            add_typed(c, out, TYPE_ARRAY,
+                      atom_of(make(c, v->schema, w, NULL, WORD_ITEMS,
+                                   json_incref(negated(c, v->schema, value)))));
         else
             drop(c, v, w);
         return;
     case WORD_ITEMS:
         if (!json_is_array(value) && v->of[WORD_PREFIX_ITEMS] == NULL) {
             if (json_is_true(value)) return;
-            add_typed(c, out, TYPE_ARRAY, atom_of(make(c, v->schema, w, NULL, WORD_CONTAINS,
-                                                   json_incref(negated(c, v->schema, value)))));
+            add_typed(c, out, TYPE_ARRAY,
+                      atom_of(make(c, v->schema, w, NULL, WORD_CONTAINS,
+                                   json_incref(negated(c, v->schema, value)))));
             return;
         }
         drop(c, v, w);
@@ -362,8 +369,9 @@ static void split_needs(schema_ctx *c, const schema_atom *a, const schema_view *
             atom_list_add(c, l, (schema_atom){.kind = ATOM_HAS, .name = schema_intern(c, name)});
         }
     } else if (json_is_string(needs)) {
-        atom_list_add(c, l, (schema_atom){.kind = ATOM_HAS,
-                                          .name = schema_intern(c, json_string_value(needs))});
+        atom_list_add(
+            c, l,
+            (schema_atom){.kind = ATOM_HAS, .name = schema_intern(c, json_string_value(needs))});
     } else {
         atom_list_add(c, l, atom_of(needs));
     }

@@ -1,7 +1,7 @@
 /* schema_string.c - strings: length, pattern, format, and what is excluded.
  *
- * Lengths alone are counted by the machine.  Anything else is a product of automata over the content
- * of the string; a maximal length is left out where the automaton has no longer text.
+ * Lengths alone are counted by the machine.  Anything else is a product of automata over the
+ * content of the string; a maximal length is left out where the automaton has no longer text.
  * Automata are built once for each pattern, format, length and combination. */
 #include "schema.h"
 
@@ -48,7 +48,8 @@ const dfa *schema_pattern(schema_ctx *c, const json_t *at, schema_word w, const 
     dfa **known = cached(c, 'p', pattern, n), out;
     if (*known != NULL) return *known;
     dfa_limits limits = schema_dfa_limits(c);
-    check_at(c, regex_compile((bytes){pattern, n}, REGEX_JSON_SEARCH, &limits, &out, c->err), w, at);
+    check_at(c, regex_compile((bytes){pattern, n}, REGEX_JSON_SEARCH, &limits, &out, c->err), w,
+             at);
     *known = schema_own(c, &out);
     return *known;
 }
@@ -107,7 +108,8 @@ static void exclude(schema_ctx *c, parts *p, const json_t *value) {
 
 static const char *string_of(schema_ctx *c, const schema_view *v, schema_word w) {
     const json_t *value = schema_get(c, v, w);
-    if (value != NULL && !json_is_string(value)) schema_malformed(c, w, v->schema, "is not a string");
+    if (value != NULL && !json_is_string(value))
+        schema_malformed(c, w, v->schema, "is not a string");
     return json_string_value(value);
 }
 
@@ -215,7 +217,8 @@ static const dfa *product(schema_ctx *c, const parts *p) {
     for (size_t i = 1; i < p->n; i++) d = times(c, d, p->at[i], p->last);
     uint32_t max = p->max;
     if (max != UINT32_MAX && longest(c, d) <= max) max = UINT32_MAX;
-    if (p->min > 0 || max != UINT32_MAX) d = times(c, d, of_lengths(c, p->min, max, p->last), p->last);
+    if (p->min > 0 || max != UINT32_MAX)
+        d = times(c, d, of_lengths(c, p->min, max, p->last), p->last);
     *known = (dfa *)(uintptr_t)d;
     return d;
 }

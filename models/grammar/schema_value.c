@@ -22,7 +22,8 @@ static schema_truth not(schema_truth a) {
 }
 
 static long double number_of(const json_t *x) {
-    return json_is_integer(x) ? (long double)json_integer_value(x) : (long double)json_real_value(x);
+    return json_is_integer(x) ? (long double)json_integer_value(x)
+                              : (long double)json_real_value(x);
 }
 
 uint32_t schema_type_of(const json_t *x) {
@@ -138,7 +139,8 @@ static schema_truth valid_array(schema_ctx *c, const json_t *x, const schema_vie
     size_t n = json_array_size(x);
     if (n < schema_count(c, v, WORD_MIN_ITEMS, 0)) return TRUTH_NO;
     if (n > schema_count(c, v, WORD_MAX_ITEMS, IR_NO_MAX)) return TRUTH_NO;
-    const json_t *items = schema_get(c, v, WORD_ITEMS), *prefix = schema_get(c, v, WORD_PREFIX_ITEMS);
+    const json_t *items = schema_get(c, v, WORD_ITEMS),
+                 *prefix = schema_get(c, v, WORD_PREFIX_ITEMS);
     const json_t *rest = items;
     if (prefix == NULL && json_is_array(items)) {
         prefix = items;
@@ -175,7 +177,8 @@ static schema_truth valid_property(schema_ctx *c, const char *name, const json_t
     const char *pattern;
     json_t *of;
     json_object_foreach(schema_get(c, v, WORD_PATTERN_PROPERTIES), pattern, of) {
-        if (matches(schema_pattern(c, v->schema, WORD_PATTERN_PROPERTIES, pattern), name) != TRUTH_YES)
+        if (matches(schema_pattern(c, v->schema, WORD_PATTERN_PROPERTIES, pattern), name) !=
+            TRUTH_YES)
             continue;
         evaluated = true;
         t = both(t, valid_schema(c, x, of));
@@ -190,7 +193,8 @@ static schema_truth valid_needs(schema_ctx *c, const json_t *x, const json_t *ne
         return truth_of(json_object_get(x, json_string_value(needs)) != NULL);
     if (!json_is_array(needs)) return valid_schema(c, x, needs);
     for (size_t i = 0; i < json_array_size(needs); i++)
-        if (json_object_get(x, json_string_value(json_array_get(needs, i))) == NULL) return TRUTH_NO;
+        if (json_object_get(x, json_string_value(json_array_get(needs, i))) == NULL)
+            return TRUTH_NO;
     return TRUTH_YES;
 }
 
@@ -355,7 +359,8 @@ schema_truth schema_valid(schema_ctx *c, const json_t *x, const schema_atom *a) 
 
 schema_truth schema_valid_all(schema_ctx *c, const json_t *x, const atom_list *atoms) {
     schema_truth t = TRUTH_YES;
-    for (size_t i = 0; i < atoms->n && t != TRUTH_NO; i++) t = both(t, schema_valid(c, x, &atoms->at[i]));
+    for (size_t i = 0; i < atoms->n && t != TRUTH_NO; i++)
+        t = both(t, schema_valid(c, x, &atoms->at[i]));
     return t;
 }
 

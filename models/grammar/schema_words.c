@@ -1,7 +1,7 @@
 /* schema_words.c - the keywords of JSON Schema, drafts 4 to 2020-12, and their values.
  *
- * A word that is not in the table asserts nothing in any draft (title, default, $comment, x-...), or
- * is a container of definitions; validators ignore it, and so does the compiler. */
+ * A word that is not in the table asserts nothing in any draft (title, default, $comment, x-...),
+ * or is a container of definitions; validators ignore it, and so does the compiler. */
 #include <math.h>
 
 #include "schema.h"
@@ -101,8 +101,8 @@ static uint32_t type_named(const char *name) {
     static const struct {
         const char *name;
         uint32_t bits;
-    } types[] = {{"null", TYPE_NULL},       {"boolean", TYPE_BOOLEAN}, {"integer", TYPE_INTEGER},
-                 {"number", TYPE_NUMBER},   {"string", TYPE_STRING},   {"array", TYPE_ARRAY},
+    } types[] = {{"null", TYPE_NULL},     {"boolean", TYPE_BOOLEAN}, {"integer", TYPE_INTEGER},
+                 {"number", TYPE_NUMBER}, {"string", TYPE_STRING},   {"array", TYPE_ARRAY},
                  {"object", TYPE_OBJECT}};
     for (size_t i = 0; i < INFERD_COUNT(types); i++)
         if (strcmp(name, types[i].name) == 0) return types[i].bits;
@@ -117,7 +117,8 @@ uint32_t schema_types(schema_ctx *c, const schema_view *v) {
     for (size_t i = 0; i < n; i++) {
         const json_t *one = json_is_array(type) ? json_array_get(type, i) : type;
         if (!json_is_string(one))
-            schema_malformed(c, WORD_TYPE, v->schema, "is neither a string nor an array of strings");
+            schema_malformed(c, WORD_TYPE, v->schema,
+                             "is neither a string nor an array of strings");
         uint32_t add = type_named(json_string_value(one));
         if (add == 0) {
             char text[160];

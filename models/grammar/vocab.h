@@ -1,12 +1,13 @@
 /* vocab.h - the tokens of a vocabulary as a trie over their bytes, and masks that are ready.
  *
- * The trie lies flat, in depth-first order: a node's subtree is the nodes behind it up to `next`, so
- * a walk is one pass over an array that jumps over subtrees.  Tokens of the same bytes are chained.
+ * The trie lies flat, in depth-first order: a node's subtree is the nodes behind it up to `next`,
+ * so a walk is one pass over an array that jumps over subtrees.  Tokens of the same bytes are
+ * chained.
  *
  * A token is *plain* if it is whole code points but controls, quote and backslash, at most
  * VOCAB_PLAIN_MAX of them: 9 of 10 tokens.  Where any plain text may follow, inside a JSON string,
- * all of them are allowed at once: plain[n] is the mask of plain tokens of at most n code points, and
- * only `others`, a trie without plain tokens, is walked.
+ * all of them are allowed at once: plain[n] is the mask of plain tokens of at most n code points,
+ * and only `others`, a trie without plain tokens, is walked.
  *
  * Thread: any; immutable. */
 #ifndef INFERD_GRAMMAR_VOCAB_H
@@ -39,8 +40,8 @@ struct grammar_vocab {
     uint32_t n_vocab, n_words;
     uint32_t *piece_at; // [n_vocab + 1] in piece_bytes
     char *piece_bytes;
-    uint32_t *same;                       // [n_vocab] another token of the same bytes, or VOCAB_NO_TOKEN
-    uint64_t *end_mask;                   // [n_words]
+    uint32_t *same;     // [n_vocab] another token of the same bytes, or VOCAB_NO_TOKEN
+    uint64_t *end_mask; // [n_words]
     uint64_t *plain[VOCAB_PLAIN_MAX + 1]; // [n_words] each
     vocab_trie all, others;
 };
