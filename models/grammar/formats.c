@@ -92,9 +92,9 @@
     "\\u{b0000}-\\u{bfffd}\\u{c0000}-\\u{cfffd}\\u{d0000}-\\u{dfffd}\\u{e1000}-\\u{efffd}"
 #define IRI_PRIVATE "\\ue000-\\uf8ff\\u{f0000}-\\u{ffffd}\\u{100000}-\\u{10fffd}"
 
-/* RFC 6570 */
+/* RFC 6570, with names that begin with a letter and at most 999 characters of a value. */
 #define VARIABLE_CHAR "([A-Za-z0-9_]|" PERCENT ")"
-#define VARIABLE      VARIABLE_CHAR "+([.]" VARIABLE_CHAR "+)*(:[1-9][0-9]{0,3}|[*])?"
+#define VARIABLE      "[A-Za-z_]" VARIABLE_CHAR "*([.]" VARIABLE_CHAR "+)*(:[1-9][0-9]{0,2}|[*])?"
 #define EXPRESSION    "\\{[+#./;?&]?" VARIABLE "(," VARIABLE ")*\\}"
 #define URI_TEMPLATE  "([A-Za-z0-9!#$&()*+,./:;=?@\\[\\]_~-]|" PERCENT "|" EXPRESSION ")*"
 
