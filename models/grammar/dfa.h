@@ -49,6 +49,19 @@ static inline uint32_t dfa_step(const dfa *d, uint32_t state, unsigned char byte
     return dfa_step_class(d, state, d->classes[byte]);
 }
 
+/* The ways on of a state, one after the other, for loops over all edges: way i leads to a state, or
+ * to DFA_DEAD, with bytes of a class. */
+static inline uint32_t dfa_n_ways(const dfa *d, uint32_t state) {
+    return d->next != NULL ? d->n_classes : d->edges_at[state + 1] - d->edges_at[state];
+}
+static inline uint32_t dfa_way(const dfa *d, uint32_t state, uint32_t i) {
+    return d->next != NULL ? d->next[(size_t)state * d->n_classes + i]
+                           : d->edge_to[d->edges_at[state] + i];
+}
+static inline uint32_t dfa_way_class(const dfa *d, uint32_t state, uint32_t i) {
+    return d->next != NULL ? i : d->edge_class[d->edges_at[state] + i];
+}
+
 typedef struct dfa_limits {
     uint32_t nfa_states_max;    // while a pattern is built       default 65,536
     uint32_t states_max;        // of one automaton               default 16,384

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "ir_private.h"
+#include "vocab.h"
 
 const grammar_limits grammar_limits_default = {
     .source_bytes_max = 1 << 20,
@@ -216,35 +217,35 @@ static uint32_t step_byte(const dfa *d, uint32_t s, unsigned b) {
     return s == DFA_DEAD ? s : dfa_step(d, s, (unsigned char)b);
 }
 
-/* From s, do all bytes of a range lead to plain states, after `more` bytes 80..BF each? */
-static bool leads_to_plain(const dfa *d, const uint8_t *plain, uint32_t s, unsigned low,
-                           unsigned high, unsigned low2, unsigned high2, int more) {
-    uint32_t last = DFA_DEAD - 1; // bytes side by side mostly lead to the same state
-    for (unsigned b = low; b <= high; b++) {
-        uint32_t to = step_byte(d, s, b);
-        if (to == last) continue;
-        last = to;
+/* From s, do all code points of this form lead to plain states?  Depth-first over its bytes; bytes
+ * side by side mostly lead to the same state, which is then asked once. */
+static bool leads_to_plain(const dfa *d, const uint8_t *plain, uint32_t s, const plain_form *form) {
+    uint32_t at[4] = {s}, last[4] = {DFA_DEAD}, byte[4] = {form->low[0]};
+    for (int i = 0; i >= 0;) {
+        if (byte[i] > form->high[i]) {
+            i--;
+            continue;
+        }
+        uint32_t to = step_byte(d, at[i], byte[i]++);
         if (to == DFA_DEAD) return false;
-        if (more == 0 ? plain[to] == 0
-                      : !leads_to_plain(d, plain, to, low2, high2, 0x80, 0xbf, more - 1))
-            return false;
+        if (to == last[i]) continue;
+        last[i] = to;
+        if (i + 1 == form->n) {
+            if (plain[to] == 0) return false;
+            continue;
+        }
+        i++;
+        at[i] = to;
+        last[i] = DFA_DEAD;
+        byte[i] = form->low[i];
     }
     return true;
 }
 
-/* All of plain text may follow state s: code points but controls, quote and backslash. */
 static bool is_plain(const dfa *d, const uint8_t *plain, uint32_t s) {
-    return leads_to_plain(d, plain, s, 0x20, 0x21, 0, 0, 0) &&
-           leads_to_plain(d, plain, s, 0x23, 0x5b, 0, 0, 0) &&
-           leads_to_plain(d, plain, s, 0x5d, 0x7e, 0, 0, 0) &&
-           leads_to_plain(d, plain, s, 0xc2, 0xdf, 0x80, 0xbf, 1) &&
-           leads_to_plain(d, plain, s, 0xe0, 0xe0, 0xa0, 0xbf, 2) &&
-           leads_to_plain(d, plain, s, 0xe1, 0xec, 0x80, 0xbf, 2) &&
-           leads_to_plain(d, plain, s, 0xed, 0xed, 0x80, 0x9f, 2) &&
-           leads_to_plain(d, plain, s, 0xee, 0xef, 0x80, 0xbf, 2) &&
-           leads_to_plain(d, plain, s, 0xf0, 0xf0, 0x90, 0xbf, 3) &&
-           leads_to_plain(d, plain, s, 0xf1, 0xf3, 0x80, 0xbf, 3) &&
-           leads_to_plain(d, plain, s, 0xf4, 0xf4, 0x80, 0x8f, 3);
+    for (size_t f = 0; f < PLAIN_FORMS; f++)
+        if (!leads_to_plain(d, plain, s, &plain_forms[f])) return false;
+    return true;
 }
 
 /* The largest set of states that plain text does not leave: states fall out until none does. States
@@ -268,10 +269,12 @@ static void find_plain(const dfa *d, uint8_t *plain) {
 
 /* States that read some first byte of plain text. */
 static void find_takers(const dfa *d, uint8_t *plain) {
+    bool takes[256] = {false}; // of each class
+    for (unsigned b = 0x20; b < 0xf5; b++)
+        if (b != '"' && b != '\\' && (b < 0x7f || b >= 0xc2)) takes[d->classes[b]] = true;
     for (uint32_t s = 0; s < d->n_states; s++)
-        for (unsigned b = 0x20; b < 0xf5; b++) {
-            if (b == '"' || b == '\\' || (b >= 0x7f && b < 0xc2)) continue;
-            if (step_byte(d, s, b) == DFA_DEAD) continue;
+        for (uint32_t i = 0, n = dfa_n_ways(d, s); i < n; i++) {
+            if (dfa_way(d, s, i) == DFA_DEAD || !takes[dfa_way_class(d, s, i)]) continue;
             plain[s] |= GRAMMAR_TAKES_PLAIN;
             break;
         }

@@ -106,20 +106,30 @@ static void split_groups(byte_map *map, const uint8_t *classes) {
     map->n_groups = n_groups;
 }
 
+byte_map *machine_new_map(grammar_machine *m) {
+    if (!machine_hold(m, (void **)&m->maps, &m->maps_capacity, (size_t)m->n_maps + 1,
+                      sizeof *m->maps))
+        return NULL;
+    byte_map *map = calloc(1, sizeof *map);
+    if (map == NULL)
+        inferd_fail(&m->failure, INFERD_ENOMEM, "no memory for the states of a grammar");
+    else
+        m->maps[m->n_maps++] = map;
+    return map;
+}
+
 /* The map that keeps apart what each of the sources does (ascending). */
 static bool make_map(grammar_machine *m, const uint32_t *sources, uint32_t n) {
-    if (!machine_hold(m, (void **)&m->maps, &m->maps_capacity, (size_t)m->n_maps + 1,
-                      sizeof *m->maps) ||
-        !machine_hold(m, (void **)&m->map_sources, &m->map_sources_capacity,
+    if (!machine_hold(m, (void **)&m->map_sources, &m->map_sources_capacity,
                       (size_t)m->n_map_sources + n, sizeof *m->map_sources))
         return false;
-    byte_map *map = &m->maps[m->n_maps];
+    byte_map *map = machine_new_map(m);
+    if (map == NULL) return false;
     *map = (byte_map){.n_groups = 1, .sources_at = m->n_map_sources, .n_sources = n};
     memcpy(m->map_sources + m->n_map_sources, sources, n * sizeof *sources);
     for (uint32_t i = 0; i < n; i++) split_groups(map, classes_of(m, sources[i]));
     for (uint32_t b = 256; b-- > 0;) map->reps[map->of[b]] = (uint8_t)b;
     m->n_map_sources += n;
-    m->n_maps++;
     return true;
 }
 
@@ -146,7 +156,7 @@ static uint32_t find_map(grammar_machine *m, const config *configs, uint32_t n) 
     }
     if (all) return 0; // map 0 keeps all bytes apart
     for (uint32_t i = 1; i < m->n_maps; i++)
-        if (m->maps[i].n_sources == n_sources && memcmp(m->map_sources + m->maps[i].sources_at,
+        if (m->maps[i]->n_sources == n_sources && memcmp(m->map_sources + m->maps[i]->sources_at,
                                                         sources, n_sources * sizeof *sources) == 0)
             return i;
     return make_map(m, sources, n_sources) ? m->n_maps - 1 : UINT32_MAX;
@@ -176,7 +186,7 @@ static bool add_state(grammar_machine *m, const config *configs, uint32_t n, boo
                       uint32_t hash) {
     uint32_t map = find_map(m, configs, n);
     if (map == UINT32_MAX) return false;
-    uint32_t n_groups = m->maps[map].n_groups;
+    uint32_t n_groups = m->maps[map]->n_groups;
     if (!machine_hold(m, (void **)&m->configs, &m->configs_capacity, (size_t)m->n_configs + n,
                       sizeof *m->configs) ||
         !machine_hold(m, (void **)&m->succ, &m->succ_capacity, (size_t)m->n_succ + n_groups,
@@ -537,7 +547,7 @@ uint32_t machine_start(grammar_machine *m) {
 
 uint32_t machine_move(grammar_machine *m, uint32_t s, uint32_t group) {
     const grammar *g = m->g;
-    unsigned char byte = m->maps[m->states[s].map].reps[group];
+    unsigned char byte = m->maps[m->states[s].map]->reps[group];
     begin_closure(m);
     uint32_t n = m->states[s].n_configs, first = m->states[s].configs;
     for (uint32_t i = 0; i < n; i++) {
@@ -562,7 +572,7 @@ size_t machine_bytes(const grammar_machine *m) {
     return (size_t)m->n_frames * sizeof *m->frames + (size_t)m->n_configs * sizeof *m->configs +
            (size_t)m->n_states * sizeof *m->states + (size_t)m->n_succ * sizeof *m->succ +
            ((size_t)m->frame_table_size + m->state_table_size) * sizeof(uint32_t) +
-           (size_t)m->n_maps * sizeof *m->maps;
+           (size_t)m->n_maps * sizeof **m->maps;
 }
 
 static void drop_masks(grammar_machine *m) {

@@ -103,7 +103,7 @@ struct grammar_machine {
     uint32_t *state_table, state_table_size;
     uint32_t *succ;
     uint32_t n_succ, succ_capacity;
-    byte_map *maps;
+    byte_map **maps; // [n_maps] owned: they stay where they are
     uint32_t n_maps, maps_capacity;
     uint32_t *map_sources;
     uint32_t n_map_sources, map_sources_capacity;
@@ -123,7 +123,6 @@ struct grammar_machine {
     uint32_t n_todos, todos_capacity;
     entered *entered;
     uint32_t entered_size, n_entered, stamp;
-    uint32_t *walk; // [2 * (depth + 1)] of the trie
 };
 
 /* All of these: 0 or false with m->failure set when memory or a limit is short. */
@@ -134,7 +133,7 @@ uint32_t machine_start(grammar_machine *m);
 uint32_t machine_move(grammar_machine *m, uint32_t s, uint32_t group);
 static inline uint32_t machine_next(grammar_machine *m, uint32_t s, unsigned char byte) {
     const state *q = &m->states[s];
-    uint32_t group = m->maps[q->map].of[byte], to = m->succ[q->succ + group];
+    uint32_t group = m->maps[q->map]->of[byte], to = m->succ[q->succ + group];
     return to != STATE_UNKNOWN ? to : machine_move(m, s, group);
 }
 /* A state of these configs, which are closed already. */
@@ -146,6 +145,8 @@ uint32_t machine_frame(grammar_machine *m, const frame *f);
 size_t machine_bytes(const grammar_machine *m);
 /* Drops what no position uses, when it is time. */
 bool machine_keep_small(grammar_machine *m);
+/* A new map, for which maps has room; NULL: no memory. */
+byte_map *machine_new_map(grammar_machine *m);
 /* Room for `n` elements; false: no memory. */
 bool machine_hold(grammar_machine *m, void **array, uint32_t *capacity, size_t n,
                   size_t bytes_each);

@@ -12,7 +12,7 @@
 #include "machine.h"
 #include "mask.h"
 
-enum { WALK_CHECK_NODES = 4096, WALK_GROWTH = 8 };
+enum { WALK_GROWTH = 8 };
 
 /* ---- masks ---- */
 
@@ -81,33 +81,47 @@ static void set_tokens(const grammar_vocab *v, uint64_t *bits, uint32_t id) {
     for (; id != VOCAB_NO_TOKEN; id = v->same[id]) bits[id / 64] |= UINT64_C(1) << (id % 64);
 }
 
+/* A walk may need many states, but not without bound. */
+static bool has_room(grammar_machine *m) {
+    if (machine_bytes(m) <= m->g->limits.machine_bytes_max * WALK_GROWTH) return true;
+    inferd_fail(&m->failure, INFERD_ETOOLONG,
+                "a mask needs more states than %d times machine_bytes_max", WALK_GROWTH);
+    return false;
+}
+
+/* Where a walk is: what the state at a depth does with bytes, and the end of the subtree there. */
+typedef struct walk_at {
+    const uint8_t *groups; // [256] of the state's map, which stays where it is (find_map)
+    uint32_t succ, state, end;
+} walk_at;
+
+static walk_at step_in(const grammar_machine *m, uint32_t s, uint32_t end) {
+    const state *q = &m->states[s];
+    return (walk_at){m->maps[q->map]->of, q->succ, s, end};
+}
+
 /* The subtree of nodes [begin, end) of the trie, whose parent is read in state s. */
 static bool walk(grammar_machine *m, const vocab_trie *trie, uint32_t begin, uint32_t end,
                  uint32_t s, uint64_t *bits) {
-    uint32_t *ends = m->walk, *states = m->walk + m->v->all.depth + 1, depth = 0;
-    size_t bytes_max = m->g->limits.machine_bytes_max * WALK_GROWTH;
-    ends[0] = end;
-    states[0] = s;
-    for (uint32_t i = begin, n = 0; i < end; n++) {
-        while (i >= ends[depth]) depth--;
-        const vocab_node *k = &trie->nodes[i];
-        uint32_t to = machine_next(m, states[depth], (unsigned char)k->byte);
+    walk_at stack[VOCAB_PIECE_BYTES_MAX + 1], *top = stack;
+    const vocab_node *nodes = trie->nodes;
+    const uint32_t *succ = m->succ; // moves when states are made
+    *top = step_in(m, s, end);
+    for (uint32_t i = begin; i < end;) {
+        while (i >= top->end) top--;
+        const vocab_node k = nodes[i];
+        uint32_t group = top->groups[k.byte], to = succ[top->succ + group];
+        if (to == STATE_UNKNOWN) {
+            to = machine_move(m, top->state, group);
+            succ = m->succ;
+            if (m->failure.status != INFERD_OK || !has_room(m)) return false;
+        }
         if (to == STATE_DEAD) {
-            if (m->failure.status != INFERD_OK) return false;
-            i = k->next;
+            i = k.next;
             continue;
         }
-        if (k->token != VOCAB_NO_TOKEN) set_tokens(m->v, bits, k->token);
-        i++;
-        if (i < k->next) {
-            ends[++depth] = k->next;
-            states[depth] = to;
-        }
-        if (n % WALK_CHECK_NODES == 0 && machine_bytes(m) > bytes_max) {
-            inferd_fail(&m->failure, INFERD_ETOOLONG,
-                        "a mask needs more states than machine_bytes_max * %d", WALK_GROWTH);
-            return false;
-        }
+        if (k.token != VOCAB_NO_TOKEN) set_tokens(m->v, bits, k.token);
+        if (++i < k.next) *++top = step_in(m, to, k.next);
     }
     return true;
 }

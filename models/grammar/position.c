@@ -13,10 +13,10 @@ enum { STACK_MAX = 4096, COMPLETE_STATES_MAX = 100000 };
 
 /* The map of states with many automata: every byte is a group. */
 static bool make_first_map(grammar_machine *m) {
-    if (!machine_hold(m, (void **)&m->maps, &m->maps_capacity, 1, sizeof *m->maps)) return false;
-    m->maps[0] = (byte_map){.n_groups = 256};
-    for (uint32_t b = 0; b < 256; b++) m->maps[0].of[b] = m->maps[0].reps[b] = (uint8_t)b;
-    m->n_maps = 1;
+    byte_map *map = machine_new_map(m);
+    if (map == NULL) return false;
+    map->n_groups = 256;
+    for (uint32_t b = 0; b < 256; b++) map->of[b] = map->reps[b] = (uint8_t)b;
     return true;
 }
 
@@ -24,8 +24,7 @@ static bool init(grammar_machine *m) {
     size_t mask_bytes = sizeof(grammar_mask) + (size_t)m->v->n_words * sizeof(uint64_t);
     m->masks_max = (uint32_t)size_max(m->g->limits.mask_bytes_max / mask_bytes, 4);
     m->masks = calloc(m->masks_max, sizeof *m->masks);
-    m->walk = malloc(2 * ((size_t)m->v->all.depth + 1) * sizeof *m->walk);
-    if (m->masks == NULL || m->walk == NULL || !make_first_map(m) ||
+    if (m->masks == NULL || !make_first_map(m) ||
         !machine_hold(m, (void **)&m->frames, &m->frames_capacity, 1, sizeof *m->frames) ||
         !machine_hold(m, (void **)&m->states, &m->states_capacity, 1, sizeof *m->states) ||
         !machine_hold(m, (void **)&m->positions, &m->positions_capacity, 1, sizeof *m->positions))
@@ -69,13 +68,13 @@ void grammar_machine_release(grammar_machine *m) {
     if (m == NULL || __atomic_sub_fetch(&m->n_refs, 1, __ATOMIC_ACQ_REL) != 0) return;
     for (uint32_t i = 0; i < m->n_masks; i++) grammar_mask_release(m->masks[i].mask);
     free(m->masks);
-    free(m->walk);
     free(m->frames);
     free(m->frame_table);
     free(m->configs);
     free(m->states);
     free(m->state_table);
     free(m->succ);
+    for (uint32_t i = 0; i < m->n_maps; i++) free(m->maps[i]);
     free(m->maps);
     free(m->map_sources);
     free(m->positions);

@@ -153,16 +153,16 @@ static uint32_t longest(schema_ctx *c, const dfa *d) {
     uint32_t *n_in = schema_take_array(c, d->n_states, sizeof *n_in);
     uint32_t *length = schema_take_array(c, d->n_states, sizeof *length);
     uint32_t *ready = schema_take_array(c, d->n_states, sizeof *ready);
-    size_t n_edges = (size_t)d->n_states * d->n_classes;
-    for (size_t i = 0; i < n_edges; i++)
-        if (d->next[i] != DFA_DEAD) n_in[d->next[i]]++;
+    for (uint32_t s = 0; s < d->n_states; s++)
+        for (uint32_t i = 0, n_ways = dfa_n_ways(d, s); i < n_ways; i++)
+            if (dfa_way(d, s, i) != DFA_DEAD) n_in[dfa_way(d, s, i)]++;
     uint32_t n = 0, n_done = 0, most = 0;
     if (d->n_states > 0 && n_in[0] == 0) ready[n++] = 0; // trimmed: all are reached from it
     while (n_done < n) {
         uint32_t s = ready[n_done++];
         most = u32_max(most, length[s]);
-        for (uint32_t k = 0; k < d->n_classes; k++) {
-            uint32_t to = d->next[(size_t)s * d->n_classes + k];
+        for (uint32_t k = 0, n_ways = dfa_n_ways(d, s); k < n_ways; k++) {
+            uint32_t to = dfa_way(d, s, k);
             if (to == DFA_DEAD) continue;
             length[to] = u32_max(length[to], length[s] + 1);
             if (--n_in[to] == 0) ready[n++] = to;

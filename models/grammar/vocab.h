@@ -4,8 +4,9 @@
  * so a walk is one pass over an array that jumps over subtrees.  Tokens of the same bytes are
  * chained.
  *
- * A token is *plain* if it is whole code points but controls, quote and backslash, at most
- * VOCAB_PLAIN_MAX of them: 9 of 10 tokens.  Where any plain text may follow, inside a JSON string,
+ * A token is *plain* if it is whole plain code points, at most VOCAB_PLAIN_MAX of them: all but
+ * controls, quote, backslash, and white space other than the blank, which `.` and \S of patterns
+ * exclude; 9 of 10 tokens.  Where any plain text may follow, inside a JSON string,
  * all of them are allowed at once: plain[n] is the mask of plain tokens of at most n code points,
  * and only `others`, a trie without plain tokens, is walked.
  *
@@ -22,6 +23,13 @@ enum {
     VOCAB_PIECE_BYTES_MAX = 512 // longer tokens are never allowed
 };
 #define VOCAB_NO_TOKEN 0xffffffu
+
+/* Plain code points as bytes of UTF-8: n bytes, byte i from low[i] to high[i]. */
+typedef struct plain_form {
+    unsigned char n, low[4], high[4];
+} plain_form;
+enum { PLAIN_FORMS = 21 };
+extern const plain_form plain_forms[PLAIN_FORMS];
 
 typedef struct vocab_node {
     uint32_t token : 24, byte : 8; // VOCAB_NO_TOKEN: none ends here
