@@ -41,8 +41,9 @@ typedef struct sample_row {
     uint32_t n_prompt, n_tokens; // position of the drawn token = n_tokens
     const tok_id *banned;        // [n_banned] ids that may not be drawn now
     uint32_t n_banned;
-    tok_id forced; // >= 0: no sampling, only this token's log-probability (scoring a prompt)
-    int32_t n_top; // -1: no log-probabilities; 0 ... SAMPLE_TOP_MAX alternatives
+    const uint64_t *mask; // [ceil(n_vocab / 64)] bit per id that may be drawn; NULL: all may
+    tok_id forced;        // >= 0: no sampling, only this token's log-probability (scoring a prompt)
+    int32_t n_top;        // -1: no log-probabilities; 0 ... SAMPLE_TOP_MAX alternatives
 } sample_row;
 
 typedef struct sample_result {

@@ -7,6 +7,7 @@
 
 #include "inferd/base.h"
 #include "inferd/status.h"
+#include "models/grammar.h"
 #include "models/sampler.h"
 
 /* Most urgent first. */
@@ -26,6 +27,7 @@ typedef struct gen_request {
     tok_id *stop_ids; // [n_stop_ids] owned
     uint32_t n_stop_ids;
     sample_params sampling;    // its bias array is owned
+    grammar_machine *grammar;  // the output follows it; counted, owned; NULL: the output is free
     int32_t n_logprobs;        // -1 = none; alternatives per output token
     int32_t n_prompt_logprobs; // -1 = none; alternatives per prompt token (scoring, echo)
     uint64_t cache_scope[2];   // prefix blocks are shared only within one scope (tenant, salt)
