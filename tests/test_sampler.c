@@ -203,6 +203,115 @@ static void banned_ids_are_never_drawn(void) {
     sampler_destroy(s);
 }
 
+/* ---- masks ---- */
+
+static uint64_t next_random(uint64_t *state) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return *state >> 33;
+}
+
+enum { MASK_VOCAB_MAX = 700, MASK_WORDS = (MASK_VOCAB_MAX + 63) / 64 };
+
+/* A row with everything that may change a draw. */
+typedef struct mask_world {
+    float logits[MASK_VOCAB_MAX];
+    uint64_t mask[MASK_WORDS];
+    tok_id tokens[30], banned[3];
+    logit_bias bias[4];
+    sample_params params;
+    sample_row row;
+    uint32_t n_vocab;
+} mask_world;
+
+static void make_mask_world(mask_world *w, uint64_t *at) {
+    w->n_vocab = (uint32_t)(1 + next_random(at) % MASK_VOCAB_MAX);
+    for (uint32_t i = 0; i < w->n_vocab; i++)
+        w->logits[i] = (float)(next_random(at) % 60) * 0.2f - 6.0f;
+    if (next_random(at) % 4 == 0) w->logits[next_random(at) % w->n_vocab] = -INFINITY;
+    memset(w->mask, 0xff, sizeof w->mask); // bits behind the vocabulary count for nothing
+    uint64_t kept = (uint64_t[]){0, 1, 10, 200, 900, 1000}[next_random(at) % 6];
+    for (uint32_t i = 0; i < w->n_vocab; i++)
+        if (next_random(at) % 1000 >= kept) w->mask[i / 64] &= ~(UINT64_C(1) << i % 64);
+    for (uint32_t i = 0; i < 30; i++) w->tokens[i] = (tok_id)(next_random(at) % w->n_vocab);
+    for (uint32_t i = 0; i < 3; i++) w->banned[i] = (tok_id)(next_random(at) % w->n_vocab);
+    for (uint32_t i = 0; i < 4; i++)
+        w->bias[i] = (logit_bias){(tok_id)(next_random(at) % w->n_vocab),
+                                  (float)(next_random(at) % 40) * 0.5f - 10.0f};
+    w->params = plain();
+    w->params.seed = next_random(at);
+    w->params.temperature = next_random(at) % 4 == 0 ? 0.0f : 0.9f;
+    if (next_random(at) % 3 == 0) w->params.top_k = (uint32_t)(1 + next_random(at) % 40);
+    if (next_random(at) % 3 == 0) w->params.top_p = 0.7f;
+    if (next_random(at) % 3 == 0) w->params.min_p = 0.1f;
+    if (next_random(at) % 3 == 0) w->params.repetition_penalty = 1.3f;
+    if (next_random(at) % 3 == 0) w->params.frequency_penalty = 0.4f;
+    w->params.bias = w->bias;
+    w->params.n_bias = next_random(at) % 2 == 0 ? 4 : 0;
+    w->row = (sample_row){.logits = w->logits,
+                          .params = &w->params,
+                          .tokens = w->tokens,
+                          .n_prompt = 12,
+                          .n_tokens = 30,
+                          .banned = w->banned,
+                          .n_banned = next_random(at) % 2 == 0 ? 3 : 0,
+                          .mask = w->mask,
+                          .forced = -1,
+                          .n_top = next_random(at) % 2 == 0 ? 3 : -1};
+}
+
+static void a_mask_draws_as_if_other_logits_were_minus_infinity(void) {
+    uint64_t at = 20;
+    uint32_t n_none = 0, n_drawn = 0;
+    for (int round = 0; round < 6000; round++) {
+        static mask_world w;
+        static float masked[MASK_VOCAB_MAX];
+        make_mask_world(&w, &at);
+        sampler *s = sampler_create(w.n_vocab);
+        sample_result got, want;
+        sampler_draw(s, &w.row, &got);
+        for (uint32_t i = 0; i < w.n_vocab; i++)
+            masked[i] = w.mask[i / 64] >> i % 64 & 1 ? w.logits[i] : -INFINITY;
+        sample_row plainly = w.row;
+        plainly.logits = masked;
+        plainly.mask = NULL;
+        sampler_draw(s, &plainly, &want);
+        if (want.id < 0) {
+            bool broken = true; // a row without any finite logit says so, whatever the mask
+            for (uint32_t i = 0; i < w.n_vocab; i++) broken &= !(w.logits[i] > -INFINITY);
+            EXPECT_EQ(got.id, broken ? SAMPLE_BROKEN : SAMPLE_NONE_ALLOWED);
+            n_none++;
+        } else {
+            EXPECT_EQ(got.id, want.id);
+            n_drawn++;
+        }
+        plainly = w.row; // log-probabilities do not know of masks
+        plainly.mask = NULL;
+        plainly.forced = got.id;
+        if (got.id >= 0) sampler_draw(s, &plainly, &want);
+        if (got.id >= 0 && w.row.n_top >= 0)
+            EXPECT(got.logprob == want.logprob && got.n_top == want.n_top &&
+                   memcmp(got.top, want.top, got.n_top * sizeof *got.top) == 0);
+        sampler_destroy(s);
+    }
+    EXPECT(n_none > 100 && n_drawn > 3000);
+}
+
+static void a_mask_does_not_hide_a_broken_row(void) {
+    float l[70];
+    uint64_t mask[2] = {1, 0};
+    sample_params p = plain();
+    for (int i = 0; i < 70; i++) l[i] = 1.0f;
+    sample_row row = {.logits = l, .params = &p, .mask = mask, .forced = -1, .n_top = -1};
+    sampler *s = sampler_create(70);
+    sample_result r;
+    sampler_draw(s, &row, &r);
+    EXPECT_EQ(r.id, 0);
+    l[69] = NAN;
+    sampler_draw(s, &row, &r);
+    EXPECT_EQ(r.id, SAMPLE_BROKEN);
+    sampler_destroy(s);
+}
+
 static void logprobs_are_of_the_raw_distribution(void) {
     float l[5] = {1.0f, 3.0f, 2.0f, 3.0f, -2.0f};
     double sum = 0;
@@ -282,6 +391,8 @@ static const test_case cases[] = {
     TEST(top_k_top_p_min_p_keep_what_they_say),
     TEST(penalties_and_bias_come_in_the_written_order),
     TEST(banned_ids_are_never_drawn),
+    TEST(a_mask_draws_as_if_other_logits_were_minus_infinity),
+    TEST(a_mask_does_not_hide_a_broken_row),
     TEST(logprobs_are_of_the_raw_distribution),
     TEST(forced_tokens_are_scored_not_drawn),
     TEST(broken_logits_are_told),

@@ -10,6 +10,9 @@
 #include "inferd/base.h"
 
 enum { SAMPLE_TOP_MAX = 20 }; // alternatives reported per token
+/* In place of a drawn id: no logit of the row is finite, or one is NaN or +inf (the model is
+ * broken) / mask and bans leave no token with a finite logit. */
+enum { SAMPLE_BROKEN = -1, SAMPLE_NONE_ALLOWED = -2 };
 
 typedef struct logit_bias {
     tok_id id;
@@ -47,7 +50,7 @@ typedef struct sample_row {
 } sample_row;
 
 typedef struct sample_result {
-    tok_id id;     // -1: no finite logit in the row (the model is broken)
+    tok_id id;     // or SAMPLE_*
     float logprob; // of id, raw distribution; 0 when n_top is -1
     uint32_t n_top;
     tok_logprob top[SAMPLE_TOP_MAX]; // best first, lowest id first on a tie

@@ -11,5 +11,6 @@ void gen_request_destroy(gen_request *r) {
     free(r->prompt);
     free(r->stop_ids);
     free(r->sampling.bias);
+    grammar_machine_release(r->grammar);
     free(r);
 }

@@ -1,12 +1,13 @@
 /* sampler.h - drawing one token from logits, the same one on every backend.
  *
  * The order, for one row:
+ *   0  tokens outside the mask get -inf
  *   1  logit_bias is added; with min_tokens not reached, end tokens and stop ids are banned
  *   2  repetition penalty (prompt and output), then presence and frequency (output only)
  *   3  temperature 0 (below 1e-30), or top_k 1: the largest logit, lowest id on a tie; done
  *   4  logits ÷ temperature; top_k, then top_p, then min_p each narrow the candidates
  *   5  the candidate with the largest logit/temperature + Gumbel noise, lowest id on a tie
- * Log-probabilities are of the raw distribution, before 1.
+ * Log-probabilities are of the raw distribution, before 0.
  *
  * Nothing here depends on an order of summation: noise is Philox4x32-10 over (seed, choice index,
  * position, token), exp and log are the polynomials of sample_math.h, and sums are integers of
