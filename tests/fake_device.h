@@ -40,6 +40,7 @@ typedef struct fake_device {
     kv_layout kv;
     bool late, fail_open, fail_load;
     bool apart; // host memory is no memory of the pool
+    bool draws; // it draws what it was told at launch, like a device of depth 2
     uint32_t swap_extent_pages;
     uint32_t stage_pieces, load_pieces; // a stage takes so many pieces of stage_us; 0: one
     uint64_t stage_us, load_us, move_us;
@@ -91,6 +92,20 @@ static inline tok_id fake_choose(uint64_t h, const tok_id *banned, uint32_t n_ba
             i = UINT32_MAX; // from the start again
         }
     return id;
+}
+
+/* The same under a mask: the first from there on that it allows.  SAMPLE_NONE_ALLOWED: none. */
+static inline tok_id fake_choose_allowed(uint64_t h, const tok_id *banned, uint32_t n_banned,
+                                         const uint64_t *mask) {
+    if (mask == NULL) return fake_choose(h, banned, n_banned);
+    uint32_t begin = (uint32_t)(h % FAKE_VOCAB);
+    for (uint32_t i = 0; i < FAKE_VOCAB; i++) {
+        uint32_t id = (begin + i) % FAKE_VOCAB;
+        bool is_banned = false;
+        for (uint32_t b = 0; b < n_banned; b++) is_banned |= banned[b] == (tok_id)id;
+        if (!is_banned && (mask[id / 64] >> id % 64 & 1) != 0) return (tok_id)id;
+    }
+    return SAMPLE_NONE_ALLOWED;
 }
 
 static inline bool fake_counts(uint32_t pos, uint32_t n) {
@@ -150,7 +165,8 @@ static inline void fake_compute(fake_device *d, const step *st, tok_id *drawn) {
         }
         if (draw->row.n_tokens != n) d->n_faults++;
         drawn[i] = draw->row.forced >= 0 ? draw->row.forced
-                                         : fake_choose(h, draw->row.banned, draw->row.n_banned);
+                                         : fake_choose_allowed(h, draw->row.banned,
+                                                               draw->row.n_banned, draw->row.mask);
     }
     memcpy(d->before, drawn, b->n_logits * sizeof *drawn);
 }
@@ -167,7 +183,8 @@ static inline inferd_status fake_open(void *self, device_about *out, inferd_err 
                           .swap_extent_pages = d->swap_extent_pages,
                           .page_bytes = FAKE_PAGE_BYTES,
                           .extent_pages = 1,
-                          .depth = d->depth};
+                          .depth = d->depth,
+                          .draws = d->draws || d->depth > 1};
     snprintf(out->name, sizeof out->name, "fake");
     size_t n_host = d->apart ? d->n_host_pages : 0;
     size_t each = (size_t)d->kv.slots_per_page * d->kv.block_tokens;

@@ -91,6 +91,7 @@ static inferd_status backend_device_open(void *self, device_about *out, inferd_e
                           .page_bytes = be_page_bytes(d->be),
                           .extent_pages = be_extent_pages(d->be),
                           .depth = be_depth(d->be),
+                          .draws = be_can_draw(d->be),
                           .rows_best = be_rows_best(d->be),
                           .rows_default = be_rows_default(d->be)};
     out->n_ready = u32_min(out->n_ready, out->n_pages);
@@ -231,7 +232,8 @@ static inferd_status backend_device_attach(void *self, uint32_t idx, model *m, u
                                    .context = about->context,
                                    .n_vocab = s->n_vocab,
                                    .end_ids = s->end_ids,
-                                   .n_end_ids = n_end_ids}};
+                                   .n_end_ids = n_end_ids,
+                                   .tok = model_tokenizer(m)}};
     describe_content(d, s, out->spec.content);
     if (s->bound == NULL) return INFERD_OK; // its pages are those of another slot
     out->weight_pages = out->spec.weight_pages = bound_weight_pages(s->bound);
@@ -397,6 +399,10 @@ static void backend_device_get_stats(void *self, backend_stats *out) {
     be_get_stats(((backend_device *)self)->be, out);
 }
 
+static void backend_device_thread_beside(const void *self) {
+    be_thread_beside(((const backend_device *)self)->be);
+}
+
 inferd_status device_backend_create(const backend_options *options, uint32_t n_slots, device *out,
                                     inferd_err *err) {
     static const device_ops ops = {
@@ -423,6 +429,7 @@ inferd_status device_backend_create(const backend_options *options, uint32_t n_s
         .launch = backend_device_launch,
         .finish = backend_device_finish,
         .get_stats = backend_device_get_stats,
+        .thread_beside = backend_device_thread_beside,
     };
     backend_device *d = calloc(1, sizeof *d);
     if (d == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a device");

@@ -113,6 +113,29 @@ static inferd_status open_tiers(core *c, inferd_err *err) {
     return sched_set_zero(c->sched, zero, c, err);
 }
 
+/* A worker of masks begins, or has an answer. */
+static void leave_compute_threads(void *ctx) {
+    const core *c = ctx;
+    if (c->device.ops->thread_beside != NULL) c->device.ops->thread_beside(c->device.self);
+}
+
+static void wake_for_mask(void *ctx) {
+    core *c = ctx;
+    c->options.wake(c->options.ctx);
+}
+
+/* Only a sequence that is not planned without its mask waits for it: then the core may be asleep.
+ */
+static inferd_status open_masks(core *c, inferd_err *err) {
+    masks_options o = {.n_threads = c->options.masks_threads,
+                       .begin = leave_compute_threads,
+                       .answered = c->about.draws && c->options.wake != NULL ? wake_for_mask : NULL,
+                       .ctx = c};
+    inferd_status st = masks_create(&o, &c->masks, err);
+    if (st == INFERD_OK) sched_set_constraints(c->sched, &masks_ops, c->masks, c->about.draws);
+    return st;
+}
+
 static bool reclaim(void *ctx, uint32_t idx, gen_class waiting, gen_class aged, uint64_t since_us) {
     core *c = ctx;
     return residency_reclaim(&c->models, idx, waiting, aged, since_us, now(c));
@@ -135,9 +158,11 @@ inferd_status core_init(core *c, const core_options *options, inferd_err *err) {
 }
 
 void core_deinit(core *c) {
+    masks_halt(c->masks); // they use the device
     if (c->device.ops != NULL) c->device.ops->close(c->device.self);
     c->host.on_empty = NULL; // the device is closed
     sched_destroy(c->sched);
+    masks_destroy(c->masks);
     for (int i = 0; i < CORE_DEPTH_MAX; i++) step_deinit(&c->steps[i]);
     residency_deinit(&c->models);
     pool_deinit(&c->host); // before the pool that it counts in
@@ -174,6 +199,7 @@ inferd_status core_open(core *c, inferd_err *err) {
     if (st != INFERD_OK) return st;
     l->logits_max = u32_min(l->logits_max, l->step_tokens_max);
     st = open_tiers(c, err);
+    if (st == INFERD_OK) st = open_masks(c, err);
     if (st != INFERD_OK) return st;
     c->models.limits.device = (device_limits){l->step_tokens_max, l->logits_max, c->options.kv};
     sched_set_page_bytes(c->sched, about->page_bytes);

@@ -24,6 +24,7 @@
 #define INFERD_CORE_H
 
 #include "device.h"
+#include "masks.h"
 #include "pool.h"
 #include "residency.h"
 #include "scheduler.h"
@@ -39,6 +40,7 @@ typedef struct core_options {
     const kv_disk_ops *disk_ops; // NULL: no disk
     kv_disk *disk;               // borrowed until core_end
     uint32_t n_slots;            // most models at once
+    uint32_t masks_threads;      // of grammars (masks.h); 0: by the CPUs of the machine
     uint64_t (*clock)(void *ctx);
     /* Events that may still be emitted.  A step is planned only if all events it may cause fit. */
     uint32_t (*room)(void *ctx);
@@ -68,6 +70,7 @@ typedef struct core {
     pool pool;
     pool host; // pages for swapped-out keys and values, where host memory is apart; else zeroed
     sched *sched;
+    masks *masks; // grammars; owned
     residency models;
     core_usage usage;
     device_about about;

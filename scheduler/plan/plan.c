@@ -62,6 +62,7 @@ bool sched_plan(sched *s, uint64_t now_us, step *st) {
     s->plan_no++;
     s->clock_us = now_us;
     sched_drop_reads(s, now_us);
+    if (!list_empty(&s->asked)) sched_collect(s, now_us);
     expire(s, now_us);
     if (s->limits_changed || s->some_limits_changed) sched_recheck_limits(s, now_us);
     plan_trim_caches(s);

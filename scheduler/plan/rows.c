@@ -73,8 +73,10 @@ static void add_item(plan *p, seq *q, uint32_t n) {
             bool early = pos + 1 - r->n_prompt < r->min_tokens;
             draw.forced = -1;
             draw.n_top = r->n_logprobs;
-            draw.banned = early ? q->banned : NULL;
-            draw.n_banned = early ? q->n_banned : 0;
+            draw.n_banned = early ? q->n_banned : q->n_banned_always;
+            draw.banned = draw.n_banned > 0 ? q->banned : NULL;
+            if (q->constraint != NULL && q->constraint->before_launch)
+                INFERD_CHECK(sched_constrain_row(q, pos + 1 - q->n_tokens, &draw));
             q->pending_logit = st->b.n_logits;
             add_draw(st, row, &draw);
         }
@@ -122,6 +124,13 @@ static uint32_t n_active(const plan *p) {
     return n;
 }
 
+/* Writes drafts behind the tokens of q; returns how many. */
+static uint32_t write_drafts(seq *q, uint32_t n_max) {
+    if (q->constraint != NULL) return sched_constrained_drafts(q, n_max);
+    if (q->n_tokens < q->habit.rest_until) return 0;
+    return draft_write(seq_tokens(q), q->n_tokens, u32_min(q->habit.n_next, n_max));
+}
+
 /* Draft the tokens behind q's last one, as far as rows, logits and q's own end allow; n_others
  * sequences need a row and logits, too.  No sequence is preempted for a draft.  A block taken for
  * one stays, because q is about to need it. */
@@ -129,14 +138,14 @@ static void plan_drafts(plan *p, seq *q, uint32_t n_others) {
     const sched_limits *l = &p->s->limits;
     const batch *b = &p->st->b;
     if (l->draft_tokens == 0 || n_active(p) > DRAFT_STREAMS_MAX || q->n_steps > 0 ||
-        q->n_tokens < q->habit.rest_until || !draws_next(q, q->n_computed, 1))
+        !draws_next(q, q->n_computed, 1))
         return;
     uint32_t taken = n_others + 1; // of rows, and of logits
     uint32_t rows_left = l->step_tokens_max - b->n_rows, logits_left = l->logits_max - b->n_logits;
-    uint32_t n = u32_min(q->habit.n_next, q->tokens_max - q->n_tokens - 1);
+    uint32_t n = q->tokens_max - q->n_tokens - 1;
     n = u32_min(n, rows_left > taken ? rows_left - taken : 0);
     n = u32_min(n, logits_left > taken ? logits_left - taken : 0);
-    n = draft_write(seq_tokens(q), q->n_tokens, n);
+    n = write_drafts(q, n);
     if (n > 0) q->n_drafts = u32_max(cover_rows(p, q, 1 + n, false), 1) - 1;
 }
 

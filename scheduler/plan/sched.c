@@ -43,6 +43,7 @@ inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_model
     list_node_init(&s->waiting);
     list_node_init(&s->running);
     list_node_init(&s->ended);
+    list_node_init(&s->asked);
     /* Twice running_max: preempted and paused sequences do not take queue slots. */
     s->n_seqs = limits->queue_len_max + 2 * limits->running_max;
     s->seqs = calloc(s->n_seqs, sizeof *s->seqs);
@@ -83,7 +84,8 @@ inferd_status sched_set_device(sched *s, uint32_t depth, uint32_t step_tokens_ma
     return INFERD_OK;
 }
 
-static void release_seq_memory(seq *q) {
+static void release_seq_memory(sched *s, seq *q) {
+    sched_close_constraint(s, q);
     gen_request_destroy(q->req);
     kv_table_deinit(&q->table);
     free(q->banned);
@@ -92,7 +94,7 @@ static void release_seq_memory(seq *q) {
 void sched_destroy(sched *s) {
     if (s == NULL) return;
     for (uint32_t i = 0; s->seqs != NULL && i < s->n_seqs; i++)
-        if (s->seqs[i].state != SEQ_FREE) release_seq_memory(&s->seqs[i]);
+        if (s->seqs[i].state != SEQ_FREE) release_seq_memory(s, &s->seqs[i]);
     for (uint32_t i = 0; i < s->n_models; i++) {
         sched_close_swap(&s->models[i]);
         prefix_deinit(&s->models[i].prefix);
@@ -170,6 +172,7 @@ inferd_status sched_model_open(sched *s, uint32_t model_idx, const sched_model_s
 void sched_model_close(sched *s, uint32_t model_idx) {
     sched_model *m = &s->models[model_idx];
     INFERD_CHECK(model_idx < s->n_models && m->n_seqs + m->n_ended == 0 && m->n_steps == 0);
+    if (s->constraint_ops != NULL) s->constraint_ops->settle(s->constraint_ctx);
     if (m->open) {
         while (prefix_evict(&m->prefix)) {
         }
@@ -403,7 +406,7 @@ uint32_t sched_flush(sched *s, uint32_t room) {
         }
         if (q->n_steps > 0) continue; // an unfinished step still reads its block table
         if (q->counted) s->models[q->model_idx].n_ended--;
-        release_seq_memory(q);
+        release_seq_memory(s, q);
         list_remove(&q->link);
         *q = (seq){.table.open_page = PAGE_NONE};
         list_push_front(&s->free, &q->link);

@@ -9,12 +9,14 @@ static bool still_wanted(const step_item *item) {
     return item->run == item->q->run && item->q->state == SEQ_RUNNING;
 }
 
-void sched_refresh(const sched *s, step *st) {
-    (void)s;
+void sched_refresh(sched *s, step *st) {
     for (uint32_t i = 0; i < st->b.n_seqs; i++) {
         const step_item *item = &st->items[i];
-        for (uint32_t d = 0; d < item->n_draws && !still_wanted(item); d++)
+        bool wanted = still_wanted(item);
+        for (uint32_t d = 0; d < item->n_draws && !wanted; d++)
             st->draws[item->draw_begin + d].dropped = true;
+        if (wanted && item->q->constraint != NULL && !s->masks_before_launch)
+            sched_constrain_item(s, st, item);
     }
 }
 
@@ -68,7 +70,8 @@ static void append_token(sched *s, seq *q, const sample_result *r, uint64_t now_
     q->last_token_us = now_us;
     sched_note_use(s, q, &(engine_flow){.output_tokens = 1});
     emit_result(s, q, GEN_EV_TOKEN, r, now_us);
-    if (may_end && !req->ignore_eos && is_end(&seq_model(s, q)->spec, r->id))
+    bool ends = q->constraint != NULL || (may_end && !req->ignore_eos);
+    if (ends && is_end(&seq_model(s, q)->spec, r->id))
         end(s, q, GEN_STOP, -1, now_us);
     else if (may_end && is_stop(req, r->id))
         end(s, q, GEN_STOP, r->id, now_us);
@@ -76,9 +79,20 @@ static void append_token(sched *s, seq *q, const sample_result *r, uint64_t now_
         end(s, q, GEN_LENGTH, -1, now_us);
 }
 
-static void end_without_logit(sched *s, seq *q, uint64_t now_us) {
-    sched_end_seq(s, q, GEN_ERROR, -1, INFERD_EDEVICE, "the model produced no finite logit",
+static void end_without_logit(sched *s, seq *q, tok_id id, uint64_t now_us) {
+    sched_end_seq(s, q, GEN_ERROR, -1, INFERD_EDEVICE,
+                  id == SAMPLE_NONE_ALLOWED
+                      ? "the model gave no finite logit to any token that the grammar allows"
+                      : "the model produced no finite logit",
                   now_us);
+}
+
+/* A draw for which there was no mask.  Its row is computed again, in the next step. */
+static void leave_undrawn(sched *s, seq *q, uint64_t now_us) {
+    q->n_computed--;
+    if (sched_end_constrained(s, q, now_us)) return;
+    s->counters.n_masks_late += !q->constraint->here;
+    publish(s, q);
 }
 
 /* The tokens drawn from result `d` on.  A row behind the first was computed with a draft token: it
@@ -89,8 +103,12 @@ static void commit_draws(sched *s, seq *q, const step *st, uint32_t d, uint32_t 
     q->n_pending--;
     for (; d < draws_end; d++) {
         const sample_result *r = &st->results[d];
+        if (st->draws[d].dropped) {
+            leave_undrawn(s, q, now_us);
+            break;
+        }
         if (r->id < 0) {
-            end_without_logit(s, q, now_us);
+            end_without_logit(s, q, r->id, now_us);
             break;
         }
         publish(s, q); // before its end frees the blocks
@@ -101,10 +119,12 @@ static void commit_draws(sched *s, seq *q, const step *st, uint32_t d, uint32_t 
         if (q->state != SEQ_RUNNING) break;
         q->n_computed++;
     }
-    if (n_drafts == 0) return;
     s->counters.n_drafted += n_drafts;
     s->counters.n_drafts_right += n_right;
-    draft_learn(&q->habit, s->limits.draft_tokens, q->n_tokens, n_right);
+    if (n_drafts > 0 && !sched_drafts_are_forced(q))
+        draft_learn(&q->habit, s->limits.draft_tokens, q->n_tokens, n_right);
+    if (q->constraint != NULL && q->state == SEQ_RUNNING && q->constraint->n_seen < q->n_tokens)
+        sched_ask(s, q);
 }
 
 static void score_token(sched *s, seq *q, const sample_result *r, uint64_t now_us) {
@@ -130,7 +150,7 @@ static void commit_item(sched *s, const step *st, const step_item *item, uint64_
             return;
         }
         if (st->results[d].id < 0) {
-            end_without_logit(s, q, now_us);
+            end_without_logit(s, q, SAMPLE_BROKEN, now_us);
             return;
         }
         score_token(s, q, &st->results[d], now_us);

@@ -10,6 +10,7 @@
  *     sched_swap.c     cached blocks in host memory
  *     sched_disk.c     cached blocks on disk
  *     sched_commit.c   the results of a finished step
+ *     sched_constraint.c  grammars: questions to the workers, and their answers
  *     sched_verify.c   checks of all of this
  *
  * Thread: engine. */
@@ -149,7 +150,11 @@ struct sched {
     sched_read reads[SCHED_READS_MAX]; // requested and not given back
     uint32_t n_reads;                  // of those
     uint64_t disk_due_us; // when the first wait for the disk ends, or a read is dropped
-    sched_zero *zero;     // NULL: nothing is zeroed
+    const constraint_ops *constraint_ops; // NULL: questions are answered at once
+    void *constraint_ctx;
+    bool masks_before_launch;
+    list_node asked;  // constraints with an answer that was not collected, by `asked`
+    sched_zero *zero; // NULL: nothing is zeroed
     void *zero_ctx;
     uint32_t *page_tenants;         // [n_pages of the pool] the tenant with bytes in it; owned
     uint64_t ahead_at_us, ahead_us; // copies ahead: last time, and time they may take
@@ -258,6 +263,24 @@ void sched_note_rows(sched *s, seq *q, uint64_t now_us); // it gets rows: its pr
 void sched_note_outranked(sched *s, uint32_t prio, uint64_t now_us);
 /* A step ended: pages that waited for it are free. */
 void sched_note_relief(sched *s, uint64_t now_us);
+
+/* -- sched_constraint.c -- */
+bool sched_open_constraint(sched *s, seq *q);  // of a new sequence; false: no memory
+void sched_close_constraint(sched *s, seq *q); // accepts one without
+/* Its last tokens are new to its grammar: asks what may follow. */
+void sched_ask(sched *s, seq *q);
+/* Collects answers; ends sequences of which the text is complete, or the grammar failed. */
+void sched_collect(sched *s, uint64_t now_us);
+bool sched_end_constrained(sched *s, seq *q, uint64_t now_us); // one of them; true: it ended
+/* Writes at most n_max draft tokens behind its tokens. */
+uint32_t sched_constrained_drafts(seq *q, uint32_t n_max);
+bool sched_drafts_are_forced(const seq *q); // those of its step; also without a grammar
+/* The mask of its draw i in this step, and no bans that would leave nothing; false: none. */
+bool sched_constrain_row(const seq *q, uint32_t i, sample_row *row);
+/* The masks of a computed step, where the device draws afterwards; draws without one are dropped.
+ */
+void sched_constrain_item(sched *s, step *st, const step_item *item);
+inferd_status sched_verify_constraint(const sched *s, const seq *q, inferd_err *err);
 
 /* -- sched_time.c -- */
 /* Its target per token: that of the request, else of its model; 0: none. */

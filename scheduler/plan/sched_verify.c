@@ -9,6 +9,8 @@ static inferd_status verify_seq(const sched *s, const seq *q, inferd_err *err) {
     if (q->req == NULL || !list_linked(&q->link))
         return inferd_fail(err, INFERD_EINVAL, "sched: a sequence in state %d is in no list",
                            q->state);
+    inferd_status status = sched_verify_constraint(s, q, err);
+    if (status != INFERD_OK) return status;
     if (q->state != SEQ_RUNNING) {
         if (q->table.n_blocks != 0 || n != 0 || q->n_pending != 0 || q->n_drafts != 0)
             return inferd_fail(err, INFERD_EINVAL,
@@ -23,13 +25,16 @@ static inferd_status verify_seq(const sched *s, const seq *q, inferd_err *err) {
         return inferd_fail(err, INFERD_EINVAL,
                            "sched: request %llu has computed %u and planned %u of %u + %u tokens",
                            id, q->n_computed, q->n_planned, q->n_tokens, q->n_pending);
+    uint32_t drafts_max = q->constraint != NULL
+                              ? u32_max(s->limits.draft_tokens, CONSTRAINT_DRAFTS_MAX)
+                              : s->limits.draft_tokens;
     if (q->n_drafts > 0 &&
-        (q->n_steps != 1 || q->n_pending != 1 || q->n_drafts > s->limits.draft_tokens ||
+        (q->n_steps != 1 || q->n_pending != 1 || q->n_drafts > drafts_max ||
          n != q->n_tokens + q->n_drafts || q->n_tokens + q->n_drafts >= q->tokens_max))
         return inferd_fail(
             err, INFERD_EINVAL,
             "sched: request %llu checks %u draft tokens of %u in %u steps after %u of %u tokens",
-            id, q->n_drafts, s->limits.draft_tokens, q->n_steps, q->n_tokens, q->tokens_max);
+            id, q->n_drafts, drafts_max, q->n_steps, q->n_tokens, q->tokens_max);
     if (q->table.n_blocks < kv_blocks_of(l, n) || q->table.n_blocks > q->table.capacity)
         return inferd_fail(err, INFERD_EINVAL, "sched: request %llu has %u blocks for %u tokens",
                            id, q->table.n_blocks, n);

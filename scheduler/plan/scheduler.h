@@ -20,6 +20,9 @@
  *
  * With draft_tokens, and few sequences, steps also compute draft tokens (draft.h).
  *
+ * With a grammar, a sequence draws from the tokens that may come next (constraint.h).  A mask that
+ * is late delays its own sequence by a step, and no other.
+ *
  * Pages: a request is admitted when its known tokens and a small look-ahead fit beside what the
  * running ones still need.  When pages run out nevertheless, cached blocks go first, then the least
  * deserving sequence is preempted.  It keeps its tokens and is computed again later.  The most
@@ -38,6 +41,7 @@
 
 #include "inferd/base.h"
 #include "inferd/kv_layout.h"
+#include "constraint.h"
 #include "inferd/status.h"
 #include "pool.h"
 #include "scheduler/gen.h"
@@ -72,6 +76,7 @@ typedef struct sched_model_spec {
     uint32_t n_end_ids;
     uint32_t weight_pages; // of its weights while it is hot
     uint64_t content[2];   // what its KV depends on beside the tokens; 0, 0: unknown
+    const tokenizer *tok;  // for text that a grammar forces; borrowed likewise; NULL: none is
 } sched_model_spec;
 
 /* The pending work of one model. */
@@ -100,6 +105,8 @@ typedef struct sched_counters {
     uint64_t class_us[GEN_CLASSES]; // of charged_us, by class of the request
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
     uint64_t n_drafted, n_drafts_right; // draft tokens, and the accepted ones
+    uint64_t n_masks, n_masks_made;     // of grammars; of these not found in a cache
+    uint64_t n_masks_late, masks_us;    // draws that waited a step for one; work for all
     uint64_t n_submitted, n_finished[GEN_ERROR + 1];
 } sched_counters;
 
@@ -124,6 +131,12 @@ void sched_destroy(sched *s); // accepts NULL
  * the limits have drafts and it takes more than one step: until a step has drawn its tokens it is
  * unknown which drafts were right, so such a device would idle between two steps. */
 inferd_status sched_set_device(sched *s, uint32_t depth, uint32_t step_tokens_max, inferd_err *err);
+
+/* Before the first plan: masks of grammars are made by these (borrowed with ctx until
+ * sched_destroy); without this call, at once.  `before_launch`: the device draws itself, so a draw
+ * is planned once its mask is there; else the mask is looked for when the step has been computed
+ * (sched_refresh). */
+void sched_set_constraints(sched *s, const constraint_ops *ops, void *ctx, bool before_launch);
 
 /* Describes the model.  Before this (or sched_model_fail) no request may name it. */
 inferd_status sched_model_open(sched *s, uint32_t model_idx, const sched_model_spec *spec,
@@ -238,8 +251,9 @@ void sched_cancel_all(sched *s, uint64_t now_us);
 
 /* Ends requests past their deadline, then fills `st`.  False: nothing can be computed now. */
 bool sched_plan(sched *s, uint64_t now_us, step *st);
-/* Mark the draws of sequences that left since the step was planned. */
-void sched_refresh(const sched *s, step *st);
+/* When the step has been computed, before tokens are drawn from it: marks the draws of sequences
+ * that left since it was planned; gives the others their masks, and marks those without one. */
+void sched_refresh(sched *s, step *st);
 /* At most logits + sequences of the step events are emitted. */
 void sched_commit(sched *s, step *st, uint64_t device_us, uint64_t now_us);
 /* All sequences of the step end with INFERD_ELOST, INFERD_ENOMEM or else INFERD_EDEVICE. */

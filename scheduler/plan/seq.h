@@ -25,6 +25,7 @@
 #ifndef INFERD_SEQ_H
 #define INFERD_SEQ_H
 
+#include "constraint.h"
 #include "draft.h"
 #include "inferd/list.h"
 #include "kv.h"
@@ -65,6 +66,9 @@ typedef struct seq {
 
     tok_id *banned; // [n_banned] not drawn before min_tokens; owned
     uint32_t n_banned;
+    uint32_t n_banned_always; // of those, first: end tokens, with a grammar and ignore_eos
+
+    constraint *constraint; // its grammar, or NULL; owned (sched_constraint.c)
 
     order_key key;          // its place in the order of plan key_plan
     uint64_t key_plan;      // number of the plan that made it
@@ -118,12 +122,15 @@ static inline uint32_t seq_n_output(const seq *q) {
 static inline uint32_t seq_stored_max(const seq *q) {
     return q->tokens_max > q->req->n_prompt ? q->tokens_max - 1 : q->req->n_prompt;
 }
-/* Tokens that a step planned now could compute; none while drafts are being checked. */
+/* Tokens that a step planned now could compute; none while drafts are being checked.  Without the
+ * last one, which draws, while its mask is missing on a device that needs it at launch. */
 static inline uint32_t seq_n_wanted(const seq *q) {
     if (q->n_drafts > 0) return 0;
     uint32_t n_known = q->n_tokens + q->n_pending;
     bool last = n_known >= q->tokens_max && q->tokens_max > q->req->n_prompt;
-    return last ? 0 : n_known - q->n_computed - q->n_planned;
+    uint32_t n = last ? 0 : n_known - q->n_computed - q->n_planned;
+    bool held = q->constraint != NULL && constraint_holds_back(q->constraint, q->n_pending);
+    return n - (n > 0 && held);
 }
 
 #endif

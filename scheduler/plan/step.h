@@ -31,7 +31,7 @@ typedef struct step_item {
 /* One wanted row of logits: logit_rows[i] of the batch. */
 typedef struct step_draw {
     sample_row row; // all but `logits`, which the device knows
-    bool dropped;   // the sequence left while the step was computed: draw nothing
+    bool dropped;   // its sequence left while the step was computed, or its mask is missing
 } step_draw;
 
 typedef struct step {

@@ -417,11 +417,13 @@ static inferd_status take_memory(sched *s, seq *q, uint32_t room, inferd_err *er
     uint32_t stored = u32_max(q->tokens_max - 1, r->n_prompt); // seq_stored_max
     tok_id *tokens = realloc(r->prompt, (size_t)q->tokens_max * sizeof *tokens);
     if (tokens != NULL) r->prompt = tokens;
-    uint32_t n_end_ids = r->ignore_eos ? 0 : m->spec.n_end_ids;
-    size_t n_banned = r->min_tokens > 0 ? (size_t)n_end_ids + r->n_stop_ids : 0;
+    bool always = r->ignore_eos && r->grammar != NULL; // the text goes on as long as it may
+    uint32_t n_end_ids = r->ignore_eos && !always ? 0 : m->spec.n_end_ids;
+    size_t n_banned = r->min_tokens > 0 || always ? (size_t)n_end_ids + r->n_stop_ids : 0;
     q->banned = n_banned > 0 ? malloc(n_banned * sizeof *q->banned) : NULL;
     if (tokens == NULL || (n_banned > 0 && q->banned == NULL) ||
-        !kv_table_init(&q->table, &m->spec.kv, kv_blocks_of(&m->spec.kv, stored)))
+        !kv_table_init(&q->table, &m->spec.kv, kv_blocks_of(&m->spec.kv, stored)) ||
+        !sched_open_constraint(s, q))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for a sequence of %u tokens",
                            q->tokens_max);
     if (n_banned == 0) return INFERD_OK;
@@ -429,6 +431,7 @@ static inferd_status take_memory(sched *s, seq *q, uint32_t room, inferd_err *er
     if (r->n_stop_ids > 0)
         memcpy(q->banned + n_end_ids, r->stop_ids, r->n_stop_ids * sizeof *q->banned);
     q->n_banned = (uint32_t)n_banned;
+    q->n_banned_always = always ? n_end_ids : 0;
     return INFERD_OK;
 }
 
@@ -487,6 +490,7 @@ static void begin_waiting(sched *s, seq *q, uint64_t now_us) {
     list_push_back(&m->waiting, &q->mine);
     s->n_waiting++;
     note_deadlines(s, q);
+    if (q->constraint != NULL) sched_ask(s, q);
 }
 
 void sched_submit(sched *s, gen_request *r, uint64_t now_us) {

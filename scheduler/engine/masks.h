@@ -1,0 +1,38 @@
+/* masks.h - threads that answer the questions of constraint.h beside the steps of a device.
+ *
+ *     engine   commit ---ask---> plan, launch ======= step ======= finish: is the answer there?
+ *     worker             accept the token, make its masks ... done
+ *
+ * Questions are answered in the order in which they came, by a few threads that start with the
+ * first question; if none can be started, the engine's thread answers.  A question of a sequence
+ * that has ended is not answered.
+ *
+ * Thread: engine; the workers share only what the lock guards, and constraints. */
+#ifndef INFERD_MASKS_H
+#define INFERD_MASKS_H
+
+#include "constraint.h"
+
+enum {
+    MASKS_THREADS_MAX = 4,
+    MASKS_CPUS_EACH = 4 // CPUs of the machine for each thread; one in any case
+};
+
+typedef struct masks masks;
+
+typedef struct masks_options {
+    uint32_t n_threads; // 0: by the CPUs of the machine
+    /* Called by a worker before anything else, and after each answer; NULL: no call. */
+    void (*begin)(void *ctx);
+    void (*answered)(void *ctx);
+    void *ctx;
+} masks_options;
+
+inferd_status masks_create(const masks_options *options, masks **out, inferd_err *err);
+/* The threads end, after the constraints that they have; later questions are answered at once. */
+void masks_halt(masks *m);
+void masks_destroy(masks *m); // halts; accepts NULL.  All constraints are closed
+
+extern const constraint_ops masks_ops; // their ctx: a masks
+
+#endif
