@@ -38,6 +38,7 @@ typedef struct fake_device {
     /* What it is. */
     uint32_t n_pages, n_host_pages, depth, context, weight_pages; // n_pages: of the device
     kv_layout kv;
+    const tokenizer *tok; // of all models, for text that grammars force; NULL: none
     bool late, fail_open, fail_load;
     bool apart; // host memory is no memory of the pool
     bool draws; // it draws what it was told at launch, like a device of depth 2
@@ -218,7 +219,8 @@ static inline inferd_status fake_attach(void *self, uint32_t idx, struct model *
                                    .n_vocab = FAKE_VOCAB,
                                    .end_ids = end_ids,
                                    .n_end_ids = 1,
-                                   .content = {d->content, d->content}},
+                                   .content = {d->content, d->content},
+                                   .tok = d->tok},
                           .weight_pages = same_as == DEVICE_OWN ? fake_weight_pages(d, idx) : 0,
                           .stage_bytes = 100};
     if (out->weight_pages > 0) // the last page is half used

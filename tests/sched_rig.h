@@ -168,6 +168,7 @@ static inline gen_request *copy_request(const gen_request *q) {
     c->prompt = malloc(q->n_prompt * sizeof *c->prompt);
     memcpy(c->prompt, q->prompt, q->n_prompt * sizeof *c->prompt);
     c->stop_ids = malloc((q->n_stop_ids + 1) * sizeof *c->stop_ids);
+    if (q->grammar != NULL) grammar_machine_hold(q->grammar);
     if (q->n_stop_ids > 0) memcpy(c->stop_ids, q->stop_ids, q->n_stop_ids * sizeof *c->stop_ids);
     return c;
 }
