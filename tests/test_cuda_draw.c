@@ -11,7 +11,7 @@
 #include "cuda_rig.h"
 #include "models/sampler.h"
 
-enum { SEED = 20, ROWS_MAX = 64, HISTORY_MAX = 400, LIST_MAX = 40 };
+enum { SEED = 20, ROWS_MAX = 64, HISTORY_MAX = 400, LIST_MAX = 40, MASKS = 4 };
 
 /* ---- one row ---- */
 
@@ -20,7 +20,8 @@ typedef struct row_case {
     logit_bias bias[LIST_MAX];
     tok_id banned[LIST_MAX];
     uint32_t n_banned;
-    tok_id *tokens; // [n_tokens]; history, or longer ones that a test owns
+    const uint64_t *mask; // of the lot, or NULL
+    tok_id *tokens;       // [n_tokens]; history, or longer ones that a test owns
     uint32_t n_prompt, n_tokens;
     tok_id history[HISTORY_MAX];
     tok_id forced;
@@ -32,6 +33,7 @@ typedef struct row_case {
 typedef struct lot {
     uint32_t n_vocab, n_rows, bound, rows_max; // n_rows <= bound <= rows_max
     row_case row[ROWS_MAX];
+    uint64_t *masks[MASKS]; // shared by rows; owned
 } lot;
 
 static lot *lot_make(uint32_t n_vocab, uint32_t n_rows) {
@@ -52,7 +54,20 @@ static lot *lot_make(uint32_t n_vocab, uint32_t n_rows) {
 
 static void lot_free(lot *t) {
     for (uint32_t i = 0; i < t->n_rows; i++) free(t->row[i].logits);
+    for (uint32_t i = 0; i < MASKS; i++) free(t->masks[i]);
     free(t);
+}
+
+/* Nothing, a few tokens, most, or all and bits behind the vocabulary. */
+static const uint64_t *some_mask(lot *t) {
+    uint32_t k = rig_below(MASKS), n_words = (t->n_vocab + 63) / 64;
+    if (t->masks[k] != NULL) return t->masks[k];
+    uint64_t *mask = t->masks[k] = calloc(n_words, sizeof *mask);
+    INFERD_CHECK(mask != NULL);
+    for (uint32_t i = 0; i < 64 * n_words; i++)
+        if (k == 3 || (k > 0 && i < t->n_vocab && rig_below(k == 1 ? 40 : 10) < (k == 1 ? 1 : 9)))
+            mask[i / 64] |= UINT64_C(1) << i % 64;
+    return mask;
 }
 
 static sample_row row_of_case(const row_case *c) {
@@ -63,6 +78,7 @@ static sample_row row_of_case(const row_case *c) {
                         .n_tokens = c->n_tokens,
                         .banned = c->banned,
                         .n_banned = c->n_banned,
+                        .mask = c->mask,
                         .forced = c->forced,
                         .n_top = c->n_top};
 }
@@ -105,11 +121,11 @@ static void print_case(const lot *t, uint32_t i, const char *what) {
     const sample_params *p = &c->params;
     printf("%s: row %u of %u, vocabulary %u: temperature %g top_p %g min_p %g top_k %u penalties "
            "%g %g %g, "
-           "%u biases, %u banned, %u tokens, forced %d, n_top %d%s\n",
+           "%u biases, %u banned, %u tokens, forced %d, n_top %d%s%s\n",
            what, i, t->n_rows, t->n_vocab, (double)p->temperature, (double)p->top_p,
            (double)p->min_p, p->top_k, (double)p->repetition_penalty, (double)p->presence_penalty,
            (double)p->frequency_penalty, p->n_bias, c->n_banned, c->n_tokens, c->forced, c->n_top,
-           c->pending ? ", promised" : "");
+           c->pending ? ", promised" : "", c->mask != NULL ? ", masked" : "");
 }
 
 static void expect_results(const lot *t, const sample_row *rows, const sample_result *got,
@@ -421,6 +437,7 @@ static void run_random(uint32_t n_vocab, uint32_t n_lots, uint32_t n_rows, uint6
             some_params(c, n_vocab);
             some_history(c, n_vocab);
             if (rig_below(2)) some_changes(c, n_vocab);
+            if (rig_below(3) == 0) c->mask = some_mask(t);
         }
         run_lot(&r, t, what);
         lot_free(t);
@@ -752,6 +769,7 @@ static void neighbours_do_not_matter(void) {
             fill_logits(c, N, (logits_kind)(i / 2));
             some_params(c, N);
             some_changes(c, N);
+            if (i % 3 == 0) c->mask = some_mask(many);
             continue;
         }
         memcpy(c->logits, one->row[0].logits, N * sizeof(float));
@@ -803,6 +821,7 @@ static void launches_of_other_sizes_share_scratch(void) {
         for (uint32_t j = 0; j < t[i]->n_rows; j++) {
             some_params(&t[i]->row[j], t[i]->n_vocab);
             some_changes(&t[i]->row[j], t[i]->n_vocab);
+            if (j % 2 == 0) t[i]->row[j].mask = some_mask(t[i]);
         }
         lot_put(&r, t[i], &d[i]);
         if (i == 0) shared = d[0];
@@ -844,6 +863,7 @@ static void lists_that_do_not_fit_are_refused(void) {
         c->n_banned = 4;
         for (uint32_t j = 0; j < 4; j++) c->banned[j] = (tok_id)(j % 2);
         c->params.frequency_penalty = 1;
+        if (i > 0) c->mask = some_mask(t);
     }
     size_t scratch_bytes = draw_scratch_bytes(100), n_max = 1 << 16;
     unsigned char *host = malloc(n_max);
@@ -870,6 +890,57 @@ static void lists_that_do_not_fit_are_refused(void) {
     free(host);
     free(scratch);
     lot_free(t);
+}
+
+/* Rows of one mask upload it once; a forced row uploads none. */
+static void a_mask_is_packed_once(void) {
+    inferd_err err = {0};
+    uint64_t a[2] = {5, 0}, b[2] = {5, 0};
+    lot *t = lot_make(100, 6);
+    for (uint32_t i = 0; i < 6; i++) t->row[i].mask = i == 0 ? NULL : i % 2 ? a : b;
+    t->row[5].forced = 1;
+    uint32_t scratch[200] = {0};
+    size_t n_max = draw_plan_bytes(6) + 2 * draw_mask_bytes(100);
+    EXPECT_EQ(draw_mask_bytes(100), sizeof a);
+    unsigned char *host = malloc(n_max);
+    INFERD_CHECK(host != NULL);
+    draw_plan plan = {.host = host, .bytes_max = n_max};
+    EXPECT_EQ(plan_lot(t, &plan, scratch, &err), INFERD_OK);
+    EXPECT_EQ(plan.bytes, n_max);
+    plan.bytes_max = n_max - 1;
+    EXPECT_EQ(plan_lot(t, &plan, scratch, &err), INFERD_ETOOLONG);
+    free(host);
+    lot_free(t);
+}
+
+/* Masks alone, with every way of drawing: a mask in one slice only, of one token, of none. */
+static void masked_rows_draw_as_the_sampler(void) {
+    enum { N = 9001, WORDS = (N + 63) / 64 };
+    static uint64_t masks[5][WORDS];
+    cuda_rig r;
+    rig_open(&r);
+    rig_seed(SEED + 24);
+    masks[0][65] = masks[0][66] = ~UINT64_C(0);    // the second slice
+    masks[1][N / 64] = UINT64_C(1) << N % 64 >> 1; // the last token
+    memset(masks[2], 0xff, sizeof masks[2]);
+    memset(masks[4], 0x55, sizeof masks[4]);
+    lot *t = lot_make(N, 50); // masks[3] allows nothing
+    for (uint32_t i = 0; i < t->n_rows; i++) {
+        row_case *c = &t->row[i];
+        c->mask = masks[i % 5];
+        if (i / 5 == 1) c->params.temperature = 0;
+        if (i / 5 == 2) c->params.top_k = 3;
+        if (i / 5 == 3) c->params.top_p = 0.8f;
+        if (i / 5 == 4) c->params.min_p = 0.3f;
+        if (i / 5 == 5) c->params.top_k = 200, c->params.top_p = 0.5f;
+        if (i / 5 == 6) c->bias[c->params.n_bias++] = (logit_bias){(tok_id)i, 100};
+        if (i / 5 == 7) c->forced = 8;
+        if (i / 5 == 8) c->logits[4] = NAN;
+        if (i / 5 == 9) c->logits[4200] = INFINITY, c->n_top = -1;
+    }
+    run_lot(&r, t, "masked");
+    lot_free(t);
+    rig_close(&r);
 }
 
 static void rows_without_lists_take_what_is_said(void) {
@@ -907,6 +978,8 @@ static const test_case cases[] = {
     TEST(launches_of_other_sizes_share_scratch),
     TEST(draws_are_two_launches),
     TEST(lists_that_do_not_fit_are_refused),
+    TEST(a_mask_is_packed_once),
+    TEST(masked_rows_draw_as_the_sampler),
     TEST(rows_without_lists_take_what_is_said),
 };
 TEST_MAIN(cases)

@@ -91,11 +91,10 @@ static bool hold_attention(cuda_backend *c, uint32_t rows) {
 
 static bool hold_draws(cuda_backend *c) {
     uint32_t rows = c->draw_logits->rows_max;
-    return cuda_room_hold(c,
-                          &(cuda_room){.draws = rows,
-                                       .stride = c->draw_logits->stride,
-                                       .vocab = c->draw_vocab,
-                                       .list_bytes = draw_plan_bytes(rows) + CUDA_DRAW_LIST_BYTES});
+    return cuda_room_hold(c, &(cuda_room){.draws = rows,
+                                          .stride = c->draw_logits->stride,
+                                          .vocab = c->draw_vocab,
+                                          .list_bytes = cuda_draw_bytes(rows, c->draw_vocab)});
 }
 
 /* ---- the batch ---- */

@@ -17,6 +17,10 @@ size_t draw_plan_bytes(uint32_t n_rows) {
     return sizeof(draw_header) + (size_t)n_rows * sizeof(draw_row);
 }
 
+size_t draw_mask_bytes(uint32_t n_vocab) {
+    return ((size_t)n_vocab + 63) / 64 * sizeof(uint64_t);
+}
+
 typedef struct packer {
     unsigned char *p;
     size_t n, n_max;
@@ -104,6 +108,23 @@ static bool pack_seen(packer *k, const sample_row *from, uint32_t n_known, draw_
     return fits;
 }
 
+/* Each mask once: most rows of a batch are in the same few places of a grammar. */
+static bool pack_masks(packer *k, const sample_row *rows, draw_row *to, uint32_t n_rows) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_rows; i++) {
+        const uint64_t *mask = rows[i].forced < 0 ? rows[i].mask : NULL;
+        if (mask == NULL) continue;
+        for (uint32_t j = i; j-- > 0 && to[i].mask == 0;)
+            if (to[j].mask != 0 && rows[j].mask == mask) to[i].mask = to[j].mask;
+        if (to[i].mask != 0) continue;
+        void *at = append(k, draw_mask_bytes(k->n_vocab));
+        if (at == NULL) return false;
+        memcpy(at, mask, draw_mask_bytes(k->n_vocab));
+        to[i].mask = ++n;
+    }
+    return true;
+}
+
 static draw_row describe(const sample_row *from, const batch *b, uint32_t draw_idx) {
     const sample_params *p = from->params;
     draw_row to = {.temperature = p->temperature,
@@ -149,11 +170,15 @@ inferd_status draw_plan_build(draw_plan *plan, const sample_row *rows, const bat
         uint32_t n_known = rows[i].n_tokens - ((to[i].flags & DRAW_PENDING) != 0);
         fits = rows[i].forced >= 0 || pack_seen(&k, &rows[i], n_known, &to[i], &n_seen);
     }
+    if (fits) h->masks_at = (uint32_t)k.n;
+    if (fits) h->mask_words = (uint32_t)(draw_mask_bytes(n_vocab) / sizeof(uint32_t));
+    fits = fits && pack_masks(&k, rows, to, n);
     if (!fits)
         return inferd_fail(err, INFERD_ETOOLONG, "what to draw for %u rows does not fit %zu bytes",
                            n, plan->bytes_max);
     for (uint32_t i = 0; i < n; i++) {
-        bool changed = to[i].n_bias > 0 || to[i].n_banned > 0 || penalises(rows[i].params);
+        bool changed =
+            to[i].n_bias > 0 || to[i].n_banned > 0 || to[i].mask != 0 || penalises(rows[i].params);
         if (!changed || rows[i].forced >= 0) to[i].flags |= DRAW_PLAIN;
     }
     plan->n_rows = n;

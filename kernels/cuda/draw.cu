@@ -3,8 +3,9 @@
 // The vocabulary is cut into slices of DRAW_SLICE tokens; grid (slice, row), 256 threads.  Each
 // kernel reads a row once, 4 V bytes:
 //
-//     draw_scan   applies bias, bans and penalties to the slice's tokens (rows that have any get a
-//                 copy), and finds the slice's largest logit before and after.
+//     draw_scan   applies mask, bias, bans and penalties to the slice's tokens (rows that have any
+//     get
+//                 a copy), and finds the slice's largest logit before and after.
 //     draw_pick   gets the row's largest logit from the scans.  Plain sampling: the slice's best
 //                 logit/temperature + Gumbel noise.  top_k, top_p: adds the slice to the row's
 //                 histogram.  Log-probabilities: the slice's mass and its largest logits.
@@ -128,6 +129,13 @@ GPU_FN const draw_header *header_of(const draw_params &p) {
 GPU_FN const draw_row *row_of(const draw_params &p, uint32_t row) {
     return reinterpret_cast<const draw_row *>(p.plan + sizeof(draw_header)) + row;
 }
+// Bits of the tokens that the row may draw; null: all.
+GPU_FN const uint32_t *mask_of(const draw_params &p, const draw_row *r) {
+    const draw_header *h = header_of(p);
+    if (r->mask == 0) return nullptr;
+    return reinterpret_cast<const uint32_t *>(p.plan + h->masks_at) +
+           (size_t)(r->mask - 1) * h->mask_words;
+}
 GPU_FN bool is_greedy(const draw_row *r) {
     return !(r->temperature >= TEMPERATURE_MIN) || r->top_k == 1;
 }
@@ -145,7 +153,7 @@ GPU_FN const float *logits_of(const draw_params &p, const draw_row *r, uint32_t 
     return (is_changed(r) ? p.changed : p.logits) + (size_t)row * p.stride;
 }
 
-// ---- bias, bans, penalties ----
+// ---- masks, bias, bans, penalties ----
 
 // Logits i..i+3, and how many of them are before `end`; i is a multiple of 4.
 struct four {
@@ -199,7 +207,11 @@ GPU_FN void change_slice(const draw_params &p, const draw_row *r, uint32_t row, 
         reinterpret_cast<const draw_seen *>(p.plan + h->seen_at) + r->seen_begin;
     const float *from = p.logits + (size_t)row * p.stride;
     float *to = p.changed + (size_t)row * p.stride;
-    for (uint32_t i = begin + thread_idx(); i < end; i += DRAW_THREADS) to[i] = from[i];
+    const uint32_t *mask = mask_of(p, r);
+    for (uint32_t i = begin + thread_idx(); i < end; i += DRAW_THREADS) {
+        bool allowed = mask == nullptr || (mask[i / 32] >> i % 32 & 1u) != 0;
+        to[i] = allowed ? from[i] : bits_to_f32(0xff800000u);
+    }
     if (thread_idx() == 0) w->word = 0;
     sync_threads();
     add_biases(reinterpret_cast<const draw_bias *>(p.plan + h->bias_at) + r->bias_begin, r->n_bias,
@@ -274,7 +286,7 @@ GPU_KERNEL(draw_scan, draw_params, DRAW_THREADS, 4) {
 
 struct row_max {
     float raw, now;     // the largest logits
-    int32_t raw_id, id; // where; -1: none, or broken
+    int32_t raw_id, id; // where; SAMPLE_BROKEN; of a masked row's id SAMPLE_NONE_ALLOWED
 };
 
 // The first of the warp's candidates, in every lane.
@@ -288,7 +300,7 @@ GPU_FN draw_candidate warp_first(draw_candidate c GPU_CALLER) {
 }
 
 // Each warp for itself, a slice per lane.
-GPU_FN row_max put_scans_together(const draw_params &p, uint32_t row) {
+GPU_FN row_max put_scans_together(const draw_params &p, const draw_row *r, uint32_t row) {
     draw_candidate raw = {bits_to_f32(0xff800000u), -1}, now = raw;
     bool raw_broken = false, broken = false;
     for (uint32_t s = lane_idx(); s < p.n_slices; s += 32) {
@@ -301,8 +313,9 @@ GPU_FN row_max put_scans_together(const draw_params &p, uint32_t row) {
     }
     raw = warp_first(raw);
     now = warp_first(now);
-    if (ballot(raw_broken) != 0) raw.id = -1;
-    if (ballot(broken) != 0) now.id = -1;
+    if (now.id < 0 && r->mask != 0) now.id = SAMPLE_NONE_ALLOWED;
+    if (ballot(raw_broken) != 0) raw.id = SAMPLE_BROKEN;
+    if (ballot(broken) != 0) now.id = SAMPLE_BROKEN;
     return {raw.value, now.value, raw.id, now.id};
 }
 
@@ -660,7 +673,7 @@ GPU_FN bool draws(const draw_row *r, const row_max &m) {
 // `first`: of first_of_all, where anything is drawn.
 GPU_FN int32_t drawn_id(work *w, const draw_params &p, const draw_row *r, uint32_t row,
                         const row_max &m, draw_candidate first) {
-    if (m.raw_id < 0) return -1;
+    if (m.raw_id < 0) return SAMPLE_BROKEN;
     if (r->forced >= 0) return r->forced;
     if (!draws(r, m)) return m.id;
     const draw_part *parts = p.parts + (size_t)row * p.n_slices;
@@ -733,7 +746,7 @@ GPU_KERNEL(draw_pick, draw_params, DRAW_THREADS, 3) {
     wait_predecessor();
     if (row >= header_of(p)->n_rows) return;
     const draw_row *r = row_of(p, row);
-    row_max m = put_scans_together(p, row);
+    row_max m = put_scans_together(p, r, row);
     bool simple = r->n_top < 0 && !draws(r, m);
     bool alone = simple || p.n_slices == 1; // nothing to wait for
     if (alone && block_x() != 0) return;

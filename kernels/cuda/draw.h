@@ -29,7 +29,7 @@ typedef struct draw_row {
     uint32_t banned_begin, n_banned; // of ids
     uint32_t seen_begin, n_seen;     // of draw_seen
     uint32_t pending; // with DRAW_PENDING: drawn[pending] counts as one more output token
-    uint32_t pad;
+    uint32_t mask;    // 1 + index of its mask; 0: none
 } draw_row;
 enum { DRAW_PENDING = 1, DRAW_PLAIN = 2 /* logits unchanged, greedy or no narrowing */ };
 typedef struct draw_bias {
@@ -55,13 +55,15 @@ typedef struct draw_plan {
 size_t draw_scratch_bytes(uint32_t n_vocab);
 inferd_status draw_plan_build(draw_plan *p, const sample_row *rows, const batch *b,
                               uint32_t n_vocab, void *scratch, inferd_err *err);
-/* Bytes that n_rows rows without lists take. */
+/* Bytes that n_rows rows take without lists and masks; and a mask.  Rows with the same mask (the
+ * same address) share one. */
 size_t draw_plan_bytes(uint32_t n_rows);
+size_t draw_mask_bytes(uint32_t n_vocab);
 
 typedef struct draw_args {
     const void *plan;    // device copy of draw_plan.host
     const float *logits; // [rows, stride]; stride a multiple of 4, each row 16-byte aligned
-    float *changed;      // [rows, stride] likewise: scratch for rows with bias or penalties
+    float *changed;      // [rows, stride] likewise: scratch for rows with mask, bias or penalties
     uint32_t rows;       // upper bound of the launch; the plan has the real number
     uint32_t n_vocab, stride;
     const int32_t *drawn_before; // [..] ids of the step before, for DRAW_PENDING

@@ -1,8 +1,9 @@
 /* draw_params.h - shared by draw.c and draw.cu: the upload's layout and the kernels' argument.
  *
- * The upload is one block of bytes: a header, the rows, then the lists that rows point into.
+ * The upload is one block of bytes: a header, the rows, then the lists that rows point into, and
+ * the masks, a bit per token.
  *
- *     draw_header | draw_row [n_rows] | draw_bias [] | int32_t banned [] | draw_seen []
+ *     draw_header | draw_row [n_rows] | draw_bias [] | int32_t banned [] | draw_seen [] | mask []
  *
  * Scratch holds data that later blocks and kernels read: one counter and one draw_bins per
  * row, zero between launches, then for every row and slice of the vocabulary a draw_scan (of the
@@ -25,10 +26,12 @@ enum {
 
 typedef struct draw_header {
     uint32_t n_rows;
-    uint32_t bias_at, banned_at, seen_at; // bytes from the header
+    uint32_t bias_at, banned_at, seen_at, masks_at; // bytes from the header
+    uint32_t mask_words;                            // of 32 bits, from one mask to the next
 } draw_header;
 
-/* A slice after the first kernel: the largest logit before and after bias, bans and penalties. */
+/* A slice after the first kernel: the largest logit before and after mask, bias, bans and
+ * penalties. */
 typedef struct draw_scan {
     float raw_max, max;
     int32_t raw_id, id;          // lowest id of the largest; -1: all are -inf

@@ -35,6 +35,10 @@ struct be_reservation {
     uint32_t n_ropes;
 };
 
+size_t cuda_draw_bytes(uint32_t n_rows, uint32_t n_vocab) {
+    return draw_plan_bytes(n_rows) + CUDA_DRAW_LIST_BYTES + n_rows * draw_mask_bytes(n_vocab);
+}
+
 /* ---- the area ---- */
 
 /* Where the parts begin, in bytes. */
@@ -445,7 +449,7 @@ static cuda_room room_of(const be_needs *n, uint32_t context) {
         .draws = n->logits_max,
         .stride = stride,
         .vocab = n->n_vocab,
-        .list_bytes = draw_plan_bytes(n->logits_max) + CUDA_DRAW_LIST_BYTES,
+        .list_bytes = cuda_draw_bytes(n->logits_max, n->n_vocab),
         .counters = attention_counters(seqs, n->n_kv_heads),
         .partials_least = attention_partials_bytes(1, n->n_heads, n->head_dim),
         .partials = attention_partials_bytes(seqs, n->n_heads, n->head_dim)};

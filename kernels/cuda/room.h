@@ -20,6 +20,9 @@ struct cuda_backend;
 
 enum { CUDA_DRAW_LIST_BYTES = 64 << 10 }; // of lists, for all rows of a draw plan
 
+/* Bytes of a draw plan of n_rows rows: lists, and a mask for each row. */
+size_t cuda_draw_bytes(uint32_t n_rows, uint32_t n_vocab);
+
 /* Sizes of the area's parts. */
 typedef struct cuda_room {
     uint32_t rows, tables;           // of the step block
