@@ -101,6 +101,10 @@ static void publish_stats(engine *e) {
     s->prefix_hits_tokens = n.prefix_hits_tokens;
     s->n_drafted = n.n_drafted;
     s->n_drafts_right = n.n_drafts_right;
+    s->n_masks = n.n_masks;
+    s->n_masks_made = n.n_masks_made;
+    s->n_masks_late = n.n_masks_late;
+    s->masks_us = n.masks_us;
     s->n_submitted = n.n_submitted;
     memcpy(s->n_finished, n.n_finished, sizeof s->n_finished);
     s->others_us = sched_flow_usage(c->sched)->others.device_us;

@@ -347,6 +347,20 @@ static void write_device(page *p) {
     write_gpus(p);
 }
 
+/* Output that follows a grammar. */
+static void write_masks(page *p) {
+    engine_value(p, "inferd_grammar_masks_total", NULL, "counter",
+                 "Masks for draws under a grammar.", sum(p, STAT(n_masks), true));
+    engine_value(p, "inferd_grammar_masks_made_total", NULL, "counter",
+                 "Masks that were in no cache.", sum(p, STAT(n_masks_made), true));
+    engine_value(p, "inferd_grammar_masks_late_total", NULL, "counter",
+                 "Draws that waited a step for their mask.", sum(p, STAT(n_masks_late), true));
+    page_family(p, "inferd_grammar_mask_seconds_total", "counter",
+                "Time of the threads that make masks.");
+    page_real(p, "inferd_grammar_mask_seconds_total", "",
+              (double)sum(p, STAT(masks_us), true) / 1e6);
+}
+
 void metrics_write_engine(page *p) {
     engine_value(p, "inferd_sequences_running", "vllm:num_requests_running", "gauge",
                  "Sequences in the batch.", sum(p, STAT(n_running), false));
@@ -370,6 +384,7 @@ void metrics_write_engine(page *p) {
                  "counter", "Draft tokens computed.", sum(p, STAT(n_drafted), true));
     engine_value(p, "inferd_draft_tokens_right_total", "vllm:spec_decode_num_accepted_tokens_total",
                  "counter", "Draft tokens accepted.", sum(p, STAT(n_drafts_right), true));
+    write_masks(p);
     write_pages(p);
     write_steps(p);
     write_parts(p);

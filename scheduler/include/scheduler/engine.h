@@ -167,6 +167,8 @@ typedef struct engine_stats {
     uint64_t class_us[GEN_CLASSES]; // of charged_us, by class of the request
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
     uint64_t n_drafted, n_drafts_right; // draft tokens, and the accepted ones
+    uint64_t n_masks, n_masks_made;     // of grammars; of these not found in a cache
+    uint64_t n_masks_late, masks_us;    // draws that waited a step for one; work for all
     uint64_t n_submitted, n_finished[GEN_ERROR + 1];
     uint32_t pages_device, pages_host, pages_host_free; // budgets; the host's has warm and swapped
     uint32_t pages_device_free;                         // free in the device's budget
