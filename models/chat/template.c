@@ -18,6 +18,7 @@ inferd_status chat_template_open(bytes source, const chat_limits *limits, chat_t
     *out = NULL;
     if (t == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a chat template");
     t->limits = limits != NULL ? *limits : chat_limits_default;
+    t->reasoning = reasoning_of_source(source);
     jctx_init(&t->c, &t->limits, err);
     inferd_status s = parse(t, source);
     t->c.err = NULL; // the caller's, gone when this returns

@@ -4,6 +4,7 @@
 
 #include "chat/ast.h"
 #include "models/chat.h"
+#include "models/reasoning.h"
 
 struct chat_template {
     jctx c; // owns the tree
@@ -11,6 +12,7 @@ struct chat_template {
     chat_limits limits;
     bool reads_parts;         // iterates content given as a list of parts
     bool wants_argument_text; // prints function.arguments unchanged: it must be the string
+    reasoning reasoning;      // the marks in its source
 };
 
 inferd_status template_render(const chat_template *t, const chat_limits *limits, json_t *trusted,

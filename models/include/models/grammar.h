@@ -78,6 +78,9 @@ inferd_status grammar_of_choices(const bytes *texts, size_t n, const grammar_opt
 /* GBNF, llama.cpp's grammar format; the rule `root`.  Left recursion is refused. */
 inferd_status grammar_of_gbnf(bytes source, const grammar_options *options, grammar **out,
                               inferd_err *err);
+/* Free text with parts that follow schemas: vLLM's structural tags (tags.c). */
+inferd_status grammar_of_tags(const json_t *tags, const grammar_schema_kind *kind,
+                              const grammar_options *options, grammar **out, inferd_err *err);
 
 /* ---- vocabulary ---- */
 

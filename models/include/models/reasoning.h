@@ -1,0 +1,31 @@
+/* reasoning.h - where a model reasons before it answers.
+ *
+ * Such models write their reasoning between two marks, then the answer.  The chat template tells
+ * which marks: it takes reasoning out of earlier turns, or opens or closes it for the next turn.
+ *
+ *     prompt ends with      "<think>\n"                 reasoning has begun: {NULL, "</think>"}
+ *                           "<think>\n\n</think>\n\n"   the answer begins: {NULL, NULL}
+ *                           "assistant\n"               the model may begin: {"<think>",
+ * "</think>"}
+ *
+ * Marks that are control tokens of the vocabulary are not known here: a grammar never allows a
+ * control token, so behind such a mark no constraint could begin.
+ * Thread: any. */
+#ifndef INFERD_REASONING_H
+#define INFERD_REASONING_H
+
+#include "models/chat.h"
+
+/* Static texts.  end NULL: the answer begins at once.  begin NULL: reasoning has begun. */
+typedef struct reasoning {
+    const char *begin, *end;
+} reasoning;
+
+/* The marks that a template's source has; {NULL, NULL}: none. */
+reasoning reasoning_of_source(bytes source);
+/* What comes next behind a prompt that was rendered from `input`.  The spans are those of
+ * chat_render: only text of the template counts, or of a last message that is continued. */
+reasoning reasoning_of_prompt(const chat_template *t, const tokenizer *tok, const chat_input *input,
+                              const chat_text *prompt);
+
+#endif
