@@ -544,8 +544,6 @@ static void fields_that_depend_on_each_other_are_checked(void) {
     REFUSED_AS(API_COMPLETION, "\"n\":3,\"best_of\":4", "unsupported_parameter", "best_of");
     REFUSED_AS(API_COMPLETION, "\"echo\":true,\"logprobs\":1,\"stream\":true",
                "unsupported_parameter", "echo");
-    REFUSED_AS(API_CHAT, "\"response_format\":{\"type\":\"json_object\"}", "unsupported_parameter",
-               "response_format");
     BAD(API_CHAT, "\"response_format\":{\"kind\":1}", "response_format");
     GOOD(API_CHAT, "\"response_format\":{\"type\":\"text\"}");
     REFUSED_AS(API_CHAT, "\"modalities\":[\"text\",\"audio\"]", "unsupported_parameter",
@@ -601,7 +599,13 @@ static void members_of_a_field_are_named_too(void) {
          "\"continuous_usage_stats\":false}",
          NULL, NULL},
         {"\"stream_options\":null", NULL, NULL},
-        {"\"response_format\":{\"type\":\"text\",\"strict\":true}", "response_format.strict", NULL},
+        {"\"response_format\":{\"type\":\"text\",\"strct\":true}", "response_format.strct",
+         "response_format.strict"},
+        {"\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{},"
+         "\"x\":1}}",
+         "response_format.json_schema.x", NULL},
+        {"\"structured_outputs\":{\"regex\":\"a\",\"jsn\":1}", "structured_outputs.jsn",
+         "structured_outputs.json"},
         {"\"response_format\":{\"type\":\"text\"}", NULL, NULL},
         // members of any name
         {"\"metadata\":{\"include_usge\":1}", NULL, NULL},
@@ -695,6 +699,136 @@ static void tools_are_accepted_where_no_call_is_allowed(void) {
     BAD(API_CHAT, "\"tools\":\"none\",\"tool_choice\":\"none\"", "tools");
 #undef TOOL
 }
+
+#define FORMAT(more)  "\"response_format\":{\"type\":" more "}"
+#define OUTPUTS(more) "\"structured_outputs\":{" more "}"
+
+/* The source arrives with the path that an error of the compiler names. */
+static void each_constraint_has_its_source_and_place(void) {
+    static const struct {
+        const char *more;
+        grammar_kind kind;
+        const char *param;
+        bool strict, compact, as_text;
+    } rows[] = {
+        {FORMAT("\"text\""), GRAMMAR_NONE, NULL},
+        {"\"grammar\":\"\"", GRAMMAR_NONE, NULL},
+        {FORMAT("\"json_object\""), GRAMMAR_OBJECT, "response_format"},
+        {FORMAT("\"json_object\",\"schema\":{}"), GRAMMAR_SCHEMA, "response_format.schema"},
+        {FORMAT("\"json_schema\",\"json_schema\":{\"name\":\"n\",\"schema\":{}}"), GRAMMAR_SCHEMA,
+         "response_format.json_schema.schema"},
+        {FORMAT("\"json_schema\",\"json_schema\":{\"strict\":true,\"schema\":{\"a\":1}}"),
+         GRAMMAR_SCHEMA, "response_format.json_schema.schema", .strict = true},
+        {FORMAT("\"json_schema\",\"schema\":{},\"strict\":true,\"name\":\"n\""), GRAMMAR_SCHEMA,
+         "response_format.schema", .strict = true},
+        {FORMAT("\"structural_tag\",\"structures\":[{}],\"triggers\":[\"<\"]"), GRAMMAR_TAGS,
+         "response_format"},
+        {FORMAT("\"structural_tag\",\"format\":{}"), GRAMMAR_TAGS, "response_format"},
+        {OUTPUTS("\"json\":{}"), GRAMMAR_SCHEMA, "structured_outputs.json"},
+        {OUTPUTS("\"json\":\"{}\",\"disable_any_whitespace\":true"), GRAMMAR_SCHEMA,
+         "structured_outputs.json", .compact = true, .as_text = true},
+        {OUTPUTS("\"regex\":\"a+\",\"json\":null"), GRAMMAR_REGEX, "structured_outputs.regex",
+         .as_text = true},
+        {OUTPUTS("\"choice\":[\"a\",\"b\"]"), GRAMMAR_CHOICE, "structured_outputs.choice"},
+        {OUTPUTS("\"grammar\":\"x\",\"json_object\":false"), GRAMMAR_GBNF,
+         "structured_outputs.grammar", .as_text = true},
+        {OUTPUTS("\"json_object\":true"), GRAMMAR_OBJECT, "structured_outputs.json_object"},
+        {OUTPUTS("\"structural_tag\":\"{}\""), GRAMMAR_TAGS, "structured_outputs.structural_tag",
+         .as_text = true},
+        {"\"guided_json\":{}", GRAMMAR_SCHEMA, "guided_json"},
+        {"\"guided_json\":\"{}\"", GRAMMAR_SCHEMA, "guided_json", .as_text = true},
+        {"\"guided_regex\":\"a\"", GRAMMAR_REGEX, "guided_regex", .as_text = true},
+        {"\"guided_choice\":[\"a\"]", GRAMMAR_CHOICE, "guided_choice"},
+        {"\"guided_grammar\":\"a\"", GRAMMAR_GBNF, "guided_grammar", .as_text = true},
+        {"\"json_schema\":{}", GRAMMAR_SCHEMA, "json_schema"},
+        {"\"grammar\":\"a\"", GRAMMAR_GBNF, "grammar", .as_text = true},
+        {"\"regex\":\"a\"", GRAMMAR_REGEX, "regex", .as_text = true},
+        {"\"ebnf\":\"a\"", GRAMMAR_GBNF, "ebnf", .as_text = true},
+        {"\"structural_tag\":{}", GRAMMAR_TAGS, "structural_tag"},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++)
+        for (int r = 0; r < 2; r++) {
+            api_params p;
+            api_error e;
+            EXPECT(read_with(r == 0 ? API_CHAT : API_COMPLETION, rows[i].more, &p, &e));
+            const grammar_source *s = &p.constraint;
+            if (s->kind != rows[i].kind) printf("%s\n", rows[i].more);
+            EXPECT_EQ(s->kind, rows[i].kind);
+            EXPECT_STR(p.constraint_param == NULL ? "-" : p.constraint_param,
+                       rows[i].param == NULL ? "-" : rows[i].param);
+            EXPECT_EQ(s->strict, rows[i].strict);
+            EXPECT_EQ(s->compact, rows[i].compact);
+            EXPECT_EQ(s->text.n > 0, rows[i].as_text);
+            EXPECT_EQ(p.unknown.n, 0);
+            api_params_deinit(&p);
+        }
+}
+
+static void a_constraint_of_another_form_is_named(void) {
+    BAD(API_CHAT, FORMAT("1"), "response_format");
+    BAD(API_CHAT, "\"response_format\":\"json\"", "response_format");
+    REFUSED_AS(API_CHAT, FORMAT("\"xml\""), "unsupported_parameter", "response_format.type");
+    REFUSED_AS(API_CHAT, FORMAT("\"json_schema\""), "missing_required_parameter",
+               "response_format.json_schema");
+    REFUSED_AS(API_CHAT, FORMAT("\"json_schema\",\"json_schema\":{\"name\":\"x\"}"),
+               "missing_required_parameter", "response_format.json_schema.schema");
+    BAD(API_CHAT, FORMAT("\"json_schema\",\"json_schema\":{\"schema\":[]}"),
+        "response_format.json_schema.schema");
+    BAD(API_CHAT, FORMAT("\"json_schema\",\"json_schema\":{\"schema\":{},\"strict\":1}"),
+        "response_format.json_schema.strict");
+    BAD(API_CHAT, FORMAT("\"json_schema\",\"json_schema\":{\"schema\":{}},\"schema\":{}"),
+        "response_format.schema");
+    BAD(API_CHAT, FORMAT("\"json_schema\",\"json_schema\":7"), "response_format.json_schema");
+    /* It would be ignored in silence. */
+    BAD(API_CHAT, FORMAT("\"text\",\"json_schema\":{\"schema\":{}}"),
+        "response_format.json_schema");
+    BAD(API_CHAT, FORMAT("\"json_object\",\"json_schema\":{\"schema\":{}}"),
+        "response_format.json_schema");
+    BAD(API_CHAT, FORMAT("\"structural_tag\""), "response_format.structures");
+    BAD(API_CHAT, FORMAT("\"structural_tag\",\"structures\":[{}]"), "response_format.triggers");
+    BAD(API_CHAT, OUTPUTS(""), "structured_outputs");
+    BAD(API_CHAT, OUTPUTS("\"json\":null,\"json_object\":false"), "structured_outputs");
+    BAD(API_CHAT, OUTPUTS("\"json\":[1]"), "structured_outputs.json");
+    BAD(API_CHAT, OUTPUTS("\"choice\":[]"), "structured_outputs.choice");
+    BAD(API_CHAT, OUTPUTS("\"choice\":[\"a\",1]"), "structured_outputs.choice");
+    BAD(API_CHAT, OUTPUTS("\"regex\":\"\""), "structured_outputs.regex");
+    BAD(API_CHAT, OUTPUTS("\"json_object\":1"), "structured_outputs.json_object");
+    REFUSED_AS(API_CHAT, OUTPUTS("\"json\":{},\"whitespace_pattern\":\" \""),
+               "unsupported_parameter", "structured_outputs.whitespace_pattern");
+    REFUSED_AS(API_CHAT, OUTPUTS("\"json\":{},\"disable_additional_properties\":true"),
+               "unsupported_parameter", "structured_outputs.disable_additional_properties");
+    GOOD(API_CHAT, OUTPUTS("\"json\":{},\"disable_additional_properties\":false,"
+                           "\"disable_fallback\":true"));
+    BAD(API_CHAT, "\"guided_choice\":\"a\"", "guided_choice");
+    BAD(API_CHAT, "\"guided_json\":\"\"", "guided_json");
+}
+
+/* An answer can follow one of them; a stop string could cut it. */
+static void a_request_has_one_constraint_and_nothing_that_cuts_it(void) {
+    api_params p;
+    api_error e;
+    BAD(API_CHAT, OUTPUTS("\"regex\":\"a\",\"json\":{}"), "structured_outputs.regex");
+    BAD(API_CHAT, "\"guided_json\":{},\"guided_regex\":\"a\"", "guided_regex");
+    EXPECT(!read_with(API_CHAT, FORMAT("\"json_object\"") ",\"grammar\":\"a\"", &p, &e));
+    EXPECT_STR(e.message,
+               "\"response_format\" and \"grammar\" both constrain the output; a request "
+               "can have one of them");
+    EXPECT_STR(e.param, "grammar");
+    api_params_deinit(&p);
+    GOOD(API_CHAT, FORMAT("\"text\"") ",\"guided_regex\":\"a\"");
+    BAD(API_CHAT, FORMAT("\"json_object\"") ",\"stop\":\"}\"", "stop");
+    BAD(API_CHAT, "\"guided_regex\":\"a\",\"stop\":[\"}\"]", "stop");
+    BAD(API_CHAT, "\"regex\":\"a\",\"stop_token_ids\":[1]", "stop_token_ids");
+    GOOD(API_CHAT, "\"regex\":\"a\",\"stop_token_ids\":[],\"stop\":[]");
+    GOOD(API_CHAT, FORMAT("\"text\"") ",\"stop\":\"}\"");
+    BAD(API_COMPLETION, "\"regex\":\"a\",\"max_tokens\":0,\"echo\":true", "max_tokens");
+    GOOD(API_COMPLETION, "\"regex\":\"a\",\"min_tokens\":5,\"ignore_eos\":true,\"n\":3,"
+                         "\"echo\":true,\"logprobs\":2");
+    GOOD(API_CHAT, "\"grammar_lazy\":false,\"grammar_triggers\":[],"
+                   "\"guided_decoding_backend\":\"xgrammar\"");
+}
+#undef FORMAT
+#undef OUTPUTS
 
 static void stops_and_biases_are_bounded(void) {
     BAD(API_CHAT, "\"stop\":\"\"", "stop");
@@ -883,6 +1017,9 @@ static const test_case cases[] = {
     TEST(members_of_a_field_are_named_too),
     TEST(what_asks_for_nothing_is_accepted),
     TEST(tools_are_accepted_where_no_call_is_allowed),
+    TEST(each_constraint_has_its_source_and_place),
+    TEST(a_constraint_of_another_form_is_named),
+    TEST(a_request_has_one_constraint_and_nothing_that_cuts_it),
     TEST(stops_and_biases_are_bounded),
     TEST(ids_must_be_below_the_vocabulary),
     TEST(prompts_have_four_forms),

@@ -9,6 +9,7 @@
 #include "api_params.h"
 #include "app.h"
 #include "admission.h"
+#include "models/reasoning.h"
 #include "stream.h"
 
 typedef struct api_job {
@@ -50,8 +51,9 @@ void api_refuse(api_job *job, bool rq_gone);
 void api_prepare(void *ctx);
 /* The model a request names.  False: job->error is set. */
 bool api_pick_model(api_job *job, api_params *p, const config_model **about);
-/* Renders a conversation and tokenizes it. */
-bool api_encode_chat(api_job *job, const api_params *p, const config_model *about, tok_ids *out);
+/* Renders a conversation and tokenizes it; `before`: how the answer begins. */
+bool api_encode_chat(api_job *job, const api_params *p, const config_model *about, tok_ids *out,
+                     reasoning *before);
 bool api_encode_text(api_job *job, const api_params *p, bytes text, const char *param,
                      tok_ids *out);
 

@@ -1,7 +1,7 @@
 /* api_fields.c - the table of api_params.h, and readers of fields that are more than one number. */
 #include <string.h>
 
-#include "api_params.h"
+#include "api_constraint.h"
 
 /* ---- readers ---- */
 
@@ -200,18 +200,6 @@ static bool read_stream_options(const api_reader *r, json_t *v) {
            read_option(r, v, "continuous_usage_stats", &r->p->continuous_usage);
 }
 
-static bool read_response_format(const api_reader *r, json_t *v) {
-    const char *type = json_string_value(json_object_get(v, "type"));
-    if (type == NULL)
-        return api_fail(r->err, API_BAD_VALUE, "response_format",
-                        "\"response_format\" must be an object with a string \"type\"");
-    if (strcmp(type, "text") == 0) return true;
-    char quoted[API_QUOTE_BYTES];
-    return api_fail(r->err, API_UNSUPPORTED, "response_format",
-                    "response_format of type \"%s\" is not supported, only \"text\"",
-                    api_quote(quoted, type, strlen(type)));
-}
-
 /* If the request forbids all calls, its tools are left out of the prompt: a template would still
  * invite the model to call, and a call written as text is not the answer that was requested. */
 static bool read_tool_list(const api_reader *r, json_t *v, const char *name, const char *choice) {
@@ -379,13 +367,12 @@ static bool read_verbosity(const api_reader *r, json_t *v) {
 #define MANY(more, of) "{'type':'array'," more "'items':" of "}"
 #define STOP           "{'type':'string','minLength':1,'maxLength':@stop_bytes_max}"
 #define OPTION(name)   "'" name "':{'type':['boolean','null']}"
+#define NOT_EMPTY      "{'type':'string','minLength':1}"
+#define JSON_OR_TEXT   "{'anyOf':[{'type':'object'}," NOT_EMPTY "]}"
 
 static const char *const stream_options_members[] = {"stream_options.include_usage",
                                                      "stream_options.continuous_usage_stats",
                                                      "stream_options.include_obfuscation", NULL};
-static const char *const response_format_members[] = {
-    "response_format.type", "response_format.json_schema", NULL}; // the second is for another type
-
 /* clang-format off */
 static const api_field fields[] = {
     /* input */
@@ -428,6 +415,22 @@ static const api_field fields[] = {
     BOOL("ignore_eos", GEN, ignore_eos, "the model's own end tokens do not end the answer"),
     BOOL("include_stop_str_in_output", GEN, include_stop, "keep the stop string, or stop token, in the text"),
     BOOL("skip_special_tokens", GEN, skip_specials, "default true: control tokens give no text"),
+    /* structured output: at most one of them */
+    OBJECT("response_format", GEN, api_constraint_read_format, api_format_members, api_format_schema, "{\"type\": \"text\"}, json_object, json_schema, structural_tag", "the form of the answer; json_schema: `json_schema.schema`, with `strict` of OpenAI's profile; `schema` may also stand beside `type`"),
+    OBJECT("structured_outputs", GEN, api_constraint_read_outputs, api_outputs_members, api_outputs_schema, "object with one of json, regex, choice, grammar, json_object, structural_tag", "vLLM's; `disable_any_whitespace`: no white space between JSON tokens"),
+    CUSTOM("guided_json", GEN, api_constraint_read_guided_json, JSON_OR_TEXT, "JSON Schema, or its text", "the answer is a value of the schema"),
+    CUSTOM("guided_regex", GEN, api_constraint_read_guided_regex, NOT_EMPTY, "string", "the whole answer matches the pattern"),
+    CUSTOM("guided_choice", GEN, api_constraint_read_guided_choice, MANY("'minItems':1,", "{'type':'string'}"), "array of strings", "the answer is one of them"),
+    CUSTOM("guided_grammar", GEN, api_constraint_read_guided_grammar, NOT_EMPTY, "string", "the answer follows the grammar, in GBNF"),
+    IGNORED("guided_decoding_backend", GEN, "there is one"),
+    REFUSED("guided_whitespace_pattern", GEN, NULL, "see `structured_outputs.disable_any_whitespace`"),
+    CUSTOM("json_schema", GEN, api_constraint_read_json_schema, JSON_OR_TEXT, "JSON Schema, or its text", "the answer is a value of the schema"),
+    CUSTOM("grammar", GEN, api_constraint_read_grammar, "{'type':'string'}", "string", "the answer follows the grammar, in GBNF; `\"\"`: none"),
+    REFUSED("grammar_lazy", GEN, "false", "use `structural_tag`"),
+    REFUSED("grammar_triggers", GEN, "[]", "use `structural_tag`"),
+    CUSTOM("regex", GEN, api_constraint_read_regex, NOT_EMPTY, "string", "as `guided_regex`"),
+    CUSTOM("ebnf", GEN, api_constraint_read_ebnf, NOT_EMPTY, "string", "as `guided_grammar`"),
+    CUSTOM("structural_tag", GEN, api_constraint_read_tags, JSON_OR_TEXT, "object, or its text", "free text with parts that follow schemas; as `response_format` of this type"),
     /* reported data */
     CUSTOM("logprobs", CH, read_chat_logprobs, "{'type':'boolean'}", "bool", "log-probabilities of the tokens of the text"),
     INT("logprobs", CO, 0, API_TOP_MAX, n_logprobs, "log-probabilities with that many alternatives"),
@@ -464,7 +467,6 @@ static const api_field fields[] = {
     CUSTOM("tool_choice", CH, read_tool_choice, "{'enum':['none','auto']}", "none, auto", "auto: only without tools; others are refused: tool calls"),
     CUSTOM("functions", CH, read_functions, "{'type':'array'}", "array", "as `tools`, with `function_call`"),
     CUSTOM("function_call", CH, read_function_call, "{'enum':['none','auto']}", "none, auto", "as `tool_choice`"),
-    OBJECT("response_format", GEN, read_response_format, response_format_members, "{'type':'object','required':['type'],'properties':{'type':{'const':'text'}}}", "{\"type\": \"text\"}", "other formats are refused: no constrained output"),
     CUSTOM("modalities", CH, read_modalities, MANY("'minItems':1,", "{'const':'text'}"), "[\"text\"]", "audio is refused"),
     REFUSED("audio", CH, NULL, "audio output"),
     REFUSED("web_search_options", CH, NULL, "web search"),
@@ -482,18 +484,6 @@ static const api_field fields[] = {
     REFUSED("logits_processors", GEN, "[]", "logits processors"),
     REFUSED("custom_logit_processor", GEN, NULL, "logits processors"),
     REFUSED("logprob_token_ids", GEN, NULL, "log-probabilities of chosen tokens"),
-    REFUSED("guided_json", GEN, NULL, "constrained output"),
-    REFUSED("guided_regex", GEN, NULL, "constrained output"),
-    REFUSED("guided_choice", GEN, NULL, "constrained output"),
-    REFUSED("guided_grammar", GEN, NULL, "constrained output"),
-    REFUSED("guided_decoding_backend", GEN, NULL, "constrained output"),
-    REFUSED("guided_whitespace_pattern", GEN, NULL, "constrained output"),
-    REFUSED("structured_outputs", GEN, NULL, "constrained output"),
-    REFUSED("structural_tag", GEN, NULL, "constrained output"),
-    REFUSED("grammar", GEN, "\"\"", "constrained output"),
-    REFUSED("json_schema", GEN, NULL, "constrained output"),
-    REFUSED("regex", GEN, NULL, "constrained output"),
-    REFUSED("ebnf", GEN, NULL, "constrained output"),
     REFUSED("stop_regex", GEN, NULL, "see `stop`"),
     REFUSED("typical_p", GEN, "1", "this sampler"),
     REFUSED("tfs_z", GEN, "1", "this sampler"),

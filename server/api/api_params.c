@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "api_constraint.h"
 #include "nearest.h"
 
 /* ---- one value ---- */
@@ -292,7 +293,7 @@ static bool check_together(api_params *p, api_error *err) {
     if (!check_turns(p, err)) return false;
     if (p->route == API_TOKENIZE || p->route == API_DETOKENIZE) return true;
     return merge_max_tokens(p, err) && merge_logprobs(p, err) && check_lengths(p, err) &&
-           check_choices(p, err) && check_stream(p, err);
+           check_choices(p, err) && check_stream(p, err) && api_constraint_check(p, err);
 }
 
 static bool parse_body(const json_limits *limits, bytes body, json_t **root, api_error *err) {

@@ -15,6 +15,7 @@
 
 #include "api_error.h"
 #include "config.h"
+#include "grammars.h"
 #include "inferd/base.h"
 #include "models/sampler.h"
 #include "scheduler/gen.h"
@@ -68,13 +69,17 @@ typedef struct api_params {
     bool echo, ignore_eos, include_stop, skip_specials, show_ids, tokens_as_ids, use_cache;
     bool add_special; // adds a BOS if the model's vocabulary says so
     bool add_generation_prompt, continue_final_message, show_token_strs;
-    json_t *stop;           // string, or array of strings, checked
-    json_t *stop_ids;       // array, checked
-    json_t *bias;           // object, checked
-    int tier_class;         // of "service_tier", not capped; -1 = none
-    int named_class;        // of a name in "priority", not capped; -1 = none
-    int64_t priority;       // a number in "priority"
-    const char *cache_salt; // NULL = none
+    /* What the output must follow; borrowed.  JSON that was given as text is in `text`. */
+    grammar_source constraint;
+    const char *constraint_field; // static: "response_format"
+    const char *constraint_param; // static: where it stands, "response_format.json_schema.schema"
+    json_t *stop;                 // string, or array of strings, checked
+    json_t *stop_ids;             // array, checked
+    json_t *bias;                 // object, checked
+    int tier_class;               // of "service_tier", not capped; -1 = none
+    int named_class;              // of a name in "priority", not capped; -1 = none
+    int64_t priority;             // a number in "priority"
+    const char *cache_salt;       // NULL = none
     bool has_keep_alive;
     uint64_t keep_alive_us; // POLICY_NEVER is one of its values
     bool usage_details;

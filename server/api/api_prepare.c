@@ -1,6 +1,6 @@
 /* api_prepare.c - turns a body into requests for the engines.
  *
- *   api_params_read > api_pick_model > api_params_check > encode > check_room > build
+ *   api_params_read > api_pick_model > api_params_check > encode > check_room > compile > build
  *
  * What depends on the state of the daemon (is the model there, does the prompt fit the memory, the
  * queue, limits) is asked on the front, when the request is there: admission_ask.
@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "api.h"
+#include "api_constraint.h"
 #include "inferd/siphash.h"
 #include "json_out.h"
 #include "models/chat.h"
@@ -26,6 +27,8 @@ typedef struct request_draft {
     const tokenizer *tok;
     stream_prompt *prompts; // [n_prompts] owned until the stream takes them
     uint32_t n_prompts;
+    reasoning reasoning;      // before the answer of a chat
+    grammar_machine *grammar; // of a constraint; counted
 } request_draft;
 
 static bool no_memory(api_job *job) {
@@ -94,7 +97,7 @@ static json_t *fill_contents(json_t *messages) {
     return copy;
 }
 
-static bool render_chat(api_job *job, const api_params *p, chat_text *out) {
+static bool render_chat(api_job *job, const api_params *p, chat_text *out, reasoning *before) {
     const model *m = app_model(job->app, (uint32_t)job->model_idx)->m;
     const chat_template *t = model_chat_template(m);
     if (t == NULL)
@@ -120,12 +123,16 @@ static bool render_chat(api_job *job, const api_params *p, chat_text *out) {
         json_decref(filled);
     }
     json_decref(kwargs);
-    return s == INFERD_OK ? true : fail_render(job, &err);
+    if (s != INFERD_OK) return fail_render(job, &err);
+    in.messages = p->messages;
+    *before = reasoning_of_prompt(t, model_tokenizer(m), &in, out);
+    return true;
 }
 
-bool api_encode_chat(api_job *job, const api_params *p, const config_model *about, tok_ids *out) {
+bool api_encode_chat(api_job *job, const api_params *p, const config_model *about, tok_ids *out,
+                     reasoning *before) {
     chat_text text = {0};
-    bool ok = render_chat(job, p, &text);
+    bool ok = render_chat(job, p, &text, before);
     if (ok) {
         for (size_t i = 0; i < text.n_spans && about->special_tokens_in_text; i++)
             text.spans[i].specials = true;
@@ -189,7 +196,7 @@ static bool make_prompts(request_draft *d) {
     if (d->prompts == NULL) return no_memory(d->job);
     d->n_prompts = n;
     if (d->job->route == API_CHAT)
-        return api_encode_chat(d->job, &d->p, d->about, &d->prompts[0].ids);
+        return api_encode_chat(d->job, &d->p, d->about, &d->prompts[0].ids, &d->reasoning);
     for (uint32_t i = 0; i < n; i++)
         if (!encode_prompt(d, list ? json_array_get(prompt, i) : prompt, i)) return false;
     return true;
@@ -305,6 +312,15 @@ static void set_scope(const request_draft *d, gen_request *r) {
 
 /* ---- requests ---- */
 
+/* Behind the checks of sizes, because it costs more than all of them. */
+static bool compile_constraint(request_draft *d) {
+    if (d->p.constraint.kind == GRAMMAR_NONE) return true;
+    const app *a = d->job->app;
+    return api_constraint_compile(&d->p, &d->job->config->c->limits.json, a->models.grammars,
+                                  app_model(a, (uint32_t)d->job->model_idx)->m, d->reasoning,
+                                  &d->grammar, &d->job->error);
+}
+
 static bool set_sampling(const request_draft *d, sample_params *s, uint32_t choice_idx,
                          uint64_t seed) {
     const api_params *p = &d->p;
@@ -350,6 +366,8 @@ static bool fill_request(const request_draft *d, gen_request *r, uint32_t i, uin
     r->n_logprobs = (int32_t)p->n_logprobs;
     r->n_prompt_logprobs = p->echo ? (int32_t)p->n_logprobs : -1;
     r->no_cache = !p->use_cache;
+    r->grammar = d->grammar;
+    if (r->grammar != NULL) grammar_machine_hold(r->grammar);
     set_scope(d, r);
     set_deadlines(d, r);
     r->ttft_target_ms = d->job->hints.ttft_target_ms;
@@ -403,7 +421,8 @@ static bool make_stream(request_draft *d) {
                         .prio = api_class_name(class_of(d)),
                         .include_stop = p->include_stop,
                         .skip_specials = p->skip_specials,
-                        .ignore_eos = p->ignore_eos,
+                        .ignore_eos = p->ignore_eos && d->grammar == NULL,
+                        .keep_first_space = d->grammar != NULL,
                         .n = (uint32_t)p->n,
                         .min_tokens = (uint32_t)p->min_tokens,
                         .n_logprobs = (int32_t)p->n_logprobs,
@@ -450,7 +469,7 @@ static bool prepare(request_draft *d) {
     d->tok = model_tokenizer(m);
     uint32_t n_vocab = u32_min(d->info->n_vocab, (uint32_t)tok_n_vocab(d->tok));
     return api_params_check(&d->p, n_vocab, &job->error) && make_prompts(d) && check_room(d) &&
-           make_requests(d) && make_stream(d);
+           compile_constraint(d) && make_requests(d) && make_stream(d);
 }
 
 void api_prepare(void *ctx) {
@@ -461,5 +480,6 @@ void api_prepare(void *ctx) {
     d.job->keep_alive_us = d.p.keep_alive_us;
     stream_options leftover = {.prompts = d.prompts, .n_prompts = d.n_prompts};
     stream_options_deinit(&leftover);
+    grammar_machine_release(d.grammar);
     api_params_deinit(&d.p);
 }

@@ -28,8 +28,9 @@ static bool tokenize(api_job *job, api_params *p) {
         !api_pick_model(job, p, &about))
         return false;
     tok_ids ids = {0};
+    reasoning before;
     bytes text = {json_string_value(p->prompt), json_string_length(p->prompt)};
-    bool ok = p->messages != NULL ? api_encode_chat(job, p, about, &ids)
+    bool ok = p->messages != NULL ? api_encode_chat(job, p, about, &ids, &before)
                                   : api_encode_text(job, p, text, "prompt", &ids);
     if (ok)
         write_ids(job, p, model_tokenizer(app_model(job->app, (uint32_t)job->model_idx)->m), &ids);

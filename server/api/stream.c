@@ -96,6 +96,7 @@ static uint32_t count_points(const char *p, size_t n) {
 
 static bool init_choice(stream *s, choice *c, const stream_prompt *p) {
     tok_stream_init(&c->words, s->o.tok, s->o.skip_specials);
+    if (s->o.keep_first_space) c->words.at_start = false;
     tok_stream_init(&c->prompt_words, s->o.tok, false);
     buf_init(&c->text, 0);
     if (s->o.echo) c->n_points = count_points(p->text, p->n_text);

@@ -9,12 +9,14 @@ inferd_status registry_init(registry *r, inferd_err *err) {
     *r = (registry){0};
     r->slots = calloc(REGISTRY_SLOTS, sizeof *r->slots);
     r->names = calloc(REGISTRY_NAMES_MAX, sizeof *r->names);
-    if (r->slots != NULL && r->names != NULL) return INFERD_OK;
+    r->grammars = grammars_create();
+    if (r->slots != NULL && r->names != NULL && r->grammars != NULL) return INFERD_OK;
     registry_deinit(r);
     return inferd_fail(err, INFERD_ENOMEM, "no memory for the list of models");
 }
 
-static void close_slot(registry_slot *s) {
+static void close_slot(registry *r, registry_slot *s) {
+    if (s->m != NULL) grammars_forget(r->grammars, s->m); // they read its vocabulary
     model_close(s->m);
     free(s->name);
     free(s->path);
@@ -23,8 +25,9 @@ static void close_slot(registry_slot *s) {
 }
 
 void registry_deinit(registry *r) {
-    for (uint32_t i = 0; r->slots != NULL && i < REGISTRY_SLOTS; i++) close_slot(&r->slots[i]);
+    for (uint32_t i = 0; r->slots != NULL && i < REGISTRY_SLOTS; i++) close_slot(r, &r->slots[i]);
     for (uint32_t i = 0; r->names != NULL && i < r->n_names; i++) free(r->names[i]);
+    grammars_destroy(r->grammars);
     free(r->slots);
     free(r->names);
     *r = (registry){0};
@@ -322,7 +325,8 @@ static bool find_slots(registry *r, const inferd_config *c, const registry_opene
         }
         if (fine) continue;
         for (uint32_t k = 0; k <= i; k++)
-            if (opened[k].m != NULL && slots[k] != REGISTRY_NONE) close_slot(&r->slots[slots[k]]);
+            if (opened[k].m != NULL && slots[k] != REGISTRY_NONE)
+                close_slot(r, &r->slots[slots[k]]);
         return false;
     }
     return true;
@@ -376,7 +380,7 @@ bool registry_apply(registry *r, registry_plan *p, int *slots, inferd_err *probl
         stay[i] = opened[i].m == NULL ? slots[i] : REGISTRY_NONE;
     if (!check_policies(r, c, stay, problem)) {
         for (uint32_t i = 0; i < c->n_models; i++)
-            if (opened[i].m != NULL) close_slot(&r->slots[slots[i]]);
+            if (opened[i].m != NULL) close_slot(r, &r->slots[slots[i]]);
         return false;
     }
     release_departing(r, slots, c->n_models);
@@ -420,7 +424,7 @@ int registry_replace(registry *r, int old, model *m, int same_as, inferd_err *pr
     config_model like = {.name = was->name, .path = was->path, .chat_template = was->chat_template};
     if (!fill_texts(s, &like)) {
         inferd_fail(problem, INFERD_ENOMEM, "no memory for the list of models");
-        close_slot(s);
+        close_slot(r, s);
         return REGISTRY_NONE;
     }
     s->m = m;
@@ -484,6 +488,6 @@ void registry_sweep(registry *r) {
         if (s->m == NULL || !s->leaving || s->n_generations > 0) continue;
         if (r->fleet != NULL && !s->untold && fleet_model_departures(r->fleet, i) == s->departures)
             continue;
-        close_slot(s);
+        close_slot(r, s);
     }
 }

@@ -14,12 +14,14 @@
  * if it is dropped before, the fleet has nothing to release.
  *
  * Names have numbers of their own, which are never used for another name: metrics count by them.
- * Thread: front; any thread with a configuration may read m, name and name_idx of its slots. */
+ * Thread: front; any thread with a configuration may read m, name and name_idx of its slots, and
+ * use `grammars`. */
 #ifndef INFERD_REGISTRY_H
 #define INFERD_REGISTRY_H
 
 #include "config.h"
 #include "fleet.h"
+#include "grammars.h"
 #include "models/model.h"
 
 enum {
@@ -52,6 +54,7 @@ typedef struct registry {
     registry_slot *slots; // [REGISTRY_SLOTS] owned
     uint32_t n_used;      // slots from n_used on never had a model
     fleet *fleet;         // borrowed; NULL before registry_start
+    grammars *grammars;   // of the models, for structured output; owned; any thread
     char **names;         // [n_names] owned
     uint32_t n_names;
 } registry;

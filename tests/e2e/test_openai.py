@@ -229,7 +229,7 @@ def test_content_parts_of_text(tiny):
 
 REFUSED = {
     "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
-    "response_format": {"type": "json_object"},
+    "prompt_logprobs": 1,
     "functions": [{"name": "f"}],
 }
 

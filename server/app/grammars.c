@@ -1,0 +1,320 @@
+/* grammars.c - see grammars.h.
+ *
+ * An entry is found by its key: every byte that the compiler looks at.  Keys are compared as a
+ * whole, because a hash of chosen inputs may collide; the hash only makes most comparisons short.
+ */
+#include "grammars.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "inferd/buf.h"
+#include "inferd/hash.h"
+#include "inferd/list.h"
+
+typedef struct entry {
+    list_node link; // in grammars.entries, the most recently used first
+    const model *m; // borrowed
+    uint64_t hash;
+    bytes key;             // owned
+    grammar_machine *made; // counted
+    uint64_t n_bytes;      // of key and machine, when it was last asked for
+} entry;
+
+typedef struct vocab_of {
+    list_node link; // in grammars.vocabs
+    const model *m; // borrowed
+    grammar_vocab *vocab;
+} vocab_of;
+
+struct grammars {
+    pthread_mutex_t lock; // of all below
+    list_node entries, vocabs;
+    grammars_stats stats;
+    pthread_mutex_t making; // held while a vocabulary is made; taken before `lock`
+};
+
+/* ---- life ---- */
+
+grammars *grammars_create(void) {
+    grammars *g = calloc(1, sizeof *g);
+    if (g == NULL) return NULL;
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_mutex_init(&g->making, NULL);
+    list_node_init(&g->entries);
+    list_node_init(&g->vocabs);
+    return g;
+}
+
+static void drop_entry(grammars *g, entry *e) {
+    list_remove(&e->link);
+    g->stats.n_entries--;
+    g->stats.n_bytes -= e->n_bytes;
+    grammar_machine_release(e->made);
+    free((char *)e->key.p);
+    free(e);
+}
+
+static void drop_vocab(grammars *g, vocab_of *v) {
+    list_remove(&v->link);
+    g->stats.n_vocabs--;
+    grammar_vocab_release(v->vocab);
+    free(v);
+}
+
+void grammars_forget(grammars *g, const model *m) {
+    pthread_mutex_lock(&g->lock);
+    LIST_EACH_SAFE(node, next, &g->entries) {
+        entry *e = LIST_ENTRY(node, entry, link);
+        if (e->m == m || m == NULL) drop_entry(g, e);
+    }
+    LIST_EACH_SAFE(node, next, &g->vocabs) {
+        vocab_of *v = LIST_ENTRY(node, vocab_of, link);
+        if (v->m == m || m == NULL) drop_vocab(g, v);
+    }
+    pthread_mutex_unlock(&g->lock);
+}
+
+void grammars_destroy(grammars *g) {
+    if (g == NULL) return;
+    grammars_forget(g, NULL);
+    pthread_mutex_destroy(&g->making);
+    pthread_mutex_destroy(&g->lock);
+    free(g);
+}
+
+void grammars_get_stats(grammars *g, grammars_stats *out) {
+    pthread_mutex_lock(&g->lock);
+    *out = g->stats;
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* ---- keys ---- */
+
+static void add_mark(buf *key, const char *mark) {
+    buf_add_char(key, mark == NULL ? 'n' : 'm');
+    if (mark != NULL) buf_add(key, mark, strlen(mark) + 1);
+}
+
+/* Objects keep their order, which is that of the output. */
+static void add_json(buf *key, const json_t *json) {
+    size_t flags = JSON_COMPACT | JSON_ENCODE_ANY, n = json_dumpb(json, NULL, 0, flags);
+    if (n == 0) key->failed = true; // no memory
+    if (!buf_reserve(key, n)) return;
+    if (json_dumpb(json, key->p + key->n, n, flags) != n) key->failed = true;
+    key->n += n;
+}
+
+static bool make_key(const grammar_source *s, buf *key) {
+    buf_add_format(key, "%d%d%d", (int)s->kind, s->strict, s->compact);
+    add_mark(key, s->reasoning.begin);
+    add_mark(key, s->reasoning.end);
+    if (s->json != NULL)
+        add_json(key, s->json);
+    else
+        buf_add(key, s->text.p, s->text.n);
+    return !key->failed;
+}
+
+/* ---- compiling ---- */
+
+static inferd_status compile_choices(const grammar_source *s, const grammar_options *o,
+                                     grammar **out, inferd_err *err) {
+    size_t n = json_array_size(s->json), n_bytes;
+    if (!size_mul(size_max(n, 1), sizeof(bytes), &n_bytes))
+        return inferd_fail(err, INFERD_ETOOLONG, "%zu choices are too many", n);
+    bytes *texts = malloc(n_bytes);
+    if (texts == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for %zu choices", n);
+    for (size_t i = 0; i < n; i++) {
+        json_t *one = json_array_get(s->json, i);
+        texts[i] = (bytes){json_string_value(one), json_string_length(one)};
+    }
+    inferd_status st = grammar_of_choices(texts, n, o, out, err);
+    free(texts);
+    return st;
+}
+
+/* Any object without white space is a schema, because only those can be compact. */
+static inferd_status compile_object(const grammar_source *s, const grammar_options *o,
+                                    grammar **out, inferd_err *err) {
+    if (!s->compact) return grammar_of_json(o, true, out, err);
+    grammar_schema_kind kind = {.compact = true};
+    json_t *schema = json_pack("{s:s}", "type", "object");
+    if (schema == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a schema");
+    inferd_status st = grammar_of_schema(schema, &kind, o, out, err);
+    json_decref(schema);
+    return st;
+}
+
+static inferd_status compile(const grammar_source *s, grammar **out, inferd_err *err) {
+    grammar_options o = {.reasoning_begin = s->reasoning.begin, .reasoning_end = s->reasoning.end};
+    grammar_schema_kind kind = {.strict = s->strict, .compact = s->compact};
+    switch (s->kind) {
+    case GRAMMAR_NONE:
+        break;
+    case GRAMMAR_OBJECT:
+        return compile_object(s, &o, out, err);
+    case GRAMMAR_SCHEMA:
+        return grammar_of_schema(s->json, &kind, &o, out, err);
+    case GRAMMAR_REGEX:
+        return grammar_of_regex(s->text, &o, out, err);
+    case GRAMMAR_CHOICE:
+        return compile_choices(s, &o, out, err);
+    case GRAMMAR_GBNF:
+        return grammar_of_gbnf(s->text, &o, out, err);
+    case GRAMMAR_TAGS:
+        return grammar_of_tags(s->json, &kind, &o, out, err);
+    }
+    INFERD_CHECK(!"a source has a kind");
+    return INFERD_EINVAL;
+}
+
+/* ---- vocabularies ---- */
+
+/* The caller owns a count; NULL: none is kept. */
+static grammar_vocab *find_vocab(grammars *g, const model *m) {
+    grammar_vocab *found = NULL;
+    pthread_mutex_lock(&g->lock);
+    LIST_EACH(node, &g->vocabs) {
+        vocab_of *v = LIST_ENTRY(node, vocab_of, link);
+        if (v->m == m) found = v->vocab;
+    }
+    if (found != NULL) grammar_vocab_hold(found);
+    pthread_mutex_unlock(&g->lock);
+    return found;
+}
+
+static inferd_status make_vocab(grammars *g, const model *m, grammar_vocab **out, inferd_err *err) {
+    vocab_of *v = calloc(1, sizeof *v);
+    if (v == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a vocabulary");
+    inferd_status st =
+        grammar_vocab_create(model_tokenizer(m), model_about(m)->n_vocab, &v->vocab, err);
+    if (st != INFERD_OK) {
+        free(v);
+        return st;
+    }
+    v->m = m;
+    grammar_vocab_hold(v->vocab);
+    *out = v->vocab;
+    pthread_mutex_lock(&g->lock);
+    list_push_back(&g->vocabs, &v->link);
+    g->stats.n_vocabs++;
+    pthread_mutex_unlock(&g->lock);
+    return INFERD_OK;
+}
+
+/* A second worker waits for the first one's: that is sooner there than its own would be. */
+static inferd_status get_vocab(grammars *g, const model *m, grammar_vocab **out, inferd_err *err) {
+    inferd_status st = INFERD_OK;
+    *out = find_vocab(g, m);
+    if (*out != NULL) return INFERD_OK;
+    pthread_mutex_lock(&g->making);
+    *out = find_vocab(g, m);
+    if (*out == NULL) st = make_vocab(g, m, out, err);
+    pthread_mutex_unlock(&g->making);
+    return st;
+}
+
+/* ---- entries ---- */
+
+/* Under the lock: the entry, now the most recently used; NULL: none. */
+static entry *find_entry(grammars *g, const model *m, uint64_t hash, bytes key) {
+    LIST_EACH(node, &g->entries) {
+        entry *e = LIST_ENTRY(node, entry, link);
+        if (e->m != m || e->hash != hash || e->key.n != key.n ||
+            memcmp(e->key.p, key.p, key.n) != 0)
+            continue;
+        list_remove(&e->link);
+        list_push_front(&g->entries, &e->link);
+        return e;
+    }
+    return NULL;
+}
+
+/* Under the lock: looks at its size, and evicts others until all fit. */
+static void keep_bounds(grammars *g, entry *used) {
+    grammar_stats stats;
+    grammar_machine_stats(used->made, &stats);
+    g->stats.n_bytes -= used->n_bytes;
+    used->n_bytes = used->key.n + stats.n_bytes;
+    g->stats.n_bytes += used->n_bytes;
+    while (g->entries.prev != &used->link &&
+           (g->stats.n_entries > GRAMMARS_ENTRIES_MAX || g->stats.n_bytes > GRAMMARS_BYTES_MAX))
+        drop_entry(g, LIST_ENTRY(g->entries.prev, entry, link));
+}
+
+static grammar_machine *find(grammars *g, const model *m, uint64_t hash, bytes key) {
+    grammar_machine *found = NULL;
+    pthread_mutex_lock(&g->lock);
+    entry *e = find_entry(g, m, hash, key);
+    if (e != NULL) {
+        found = e->made;
+        grammar_machine_hold(found);
+        g->stats.n_found++;
+        keep_bounds(g, e);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return found;
+}
+
+/* Keeps a machine and its key, which are taken; out has a count of its own.  If another worker was
+ * first with the same, that one is used: its masks will be shared. */
+static void keep(grammars *g, entry *fresh, grammar_machine **out) {
+    pthread_mutex_lock(&g->lock);
+    entry *e = find_entry(g, fresh->m, fresh->hash, fresh->key);
+    g->stats.n_compiled++;
+    g->stats.n_entries++;
+    if (e != NULL) {
+        list_push_front(&g->entries, &fresh->link);
+        drop_entry(g, fresh);
+    } else {
+        e = fresh;
+        list_push_front(&g->entries, &e->link);
+        keep_bounds(g, e);
+    }
+    *out = e->made;
+    grammar_machine_hold(*out);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static inferd_status make_machine(grammars *g, const model *m, const grammar_source *source,
+                                  grammar_machine **out, inferd_err *err) {
+    grammar *made = NULL;
+    grammar_vocab *vocab = NULL;
+    inferd_status st = compile(source, &made, err);
+    if (st == INFERD_OK) st = get_vocab(g, m, &vocab, err);
+    if (st == INFERD_OK) st = grammar_machine_create(made, vocab, out, err);
+    grammar_release(made);
+    grammar_vocab_release(vocab);
+    return st;
+}
+
+inferd_status grammars_get(grammars *g, const model *m, const grammar_source *source,
+                           grammar_machine **out, inferd_err *err) {
+    buf key = {0};
+    entry *fresh = NULL;
+    grammar_machine *made = NULL;
+    *out = NULL;
+    if (!make_key(source, &key)) goto no_memory;
+    uint64_t hash = hash_bytes(HASH_BEGIN, key.p, key.n);
+    *out = find(g, m, hash, (bytes){key.p, key.n});
+    if (*out != NULL) {
+        buf_deinit(&key);
+        return INFERD_OK;
+    }
+    inferd_status st = make_machine(g, m, source, &made, err);
+    if (st != INFERD_OK) {
+        buf_deinit(&key);
+        return st;
+    }
+    fresh = calloc(1, sizeof *fresh);
+    if (fresh == NULL) goto no_memory;
+    *fresh = (entry){.m = m, .hash = hash, .key = {key.p, key.n}, .made = made};
+    keep(g, fresh, out);
+    return INFERD_OK;
+
+no_memory:
+    buf_deinit(&key);
+    grammar_machine_release(made);
+    return inferd_fail(err, INFERD_ENOMEM, "no memory for a grammar");
+}

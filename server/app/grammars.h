@@ -1,0 +1,63 @@
+/* grammars.h - compiled grammars of structured output, kept from one request to the next.
+ *
+ * Clients send the same schema with every request.  Its machine holds the compiled grammar, and
+ * the masks of the states that were met, so the second request finds both.  A vocabulary is built
+ * at the first use of a model, and kept as long as the model is served.
+ *
+ *     grammars_get    worker: the machine that is kept, or a compiled one, which is kept from now
+ * on eviction        the least recently used, over GRAMMARS_ENTRIES_MAX or GRAMMARS_BYTES_MAX
+ *     grammars_forget front: the model leaves; no worker and no request uses it any more
+ *
+ * A machine is counted: an evicted one lives as long as requests use it.  Its size is looked at
+ * when it is asked for, because it grows while it is used.
+ *
+ * Lock: of the lists; nothing is compiled under it.  A second one makes vocabularies one at a time.
+ * Thread: any. */
+#ifndef INFERD_GRAMMARS_H
+#define INFERD_GRAMMARS_H
+
+#include "inferd/base.h"
+#include "inferd/status.h"
+#include "models/grammar.h"
+#include "models/model.h"
+#include "models/reasoning.h"
+
+enum { GRAMMARS_ENTRIES_MAX = 256 };
+#define GRAMMARS_BYTES_MAX (UINT64_C(128) << 20)
+
+typedef enum grammar_kind {
+    GRAMMAR_NONE,
+    GRAMMAR_OBJECT, // any JSON object
+    GRAMMAR_SCHEMA,
+    GRAMMAR_REGEX,
+    GRAMMAR_CHOICE,
+    GRAMMAR_GBNF,
+    GRAMMAR_TAGS // structural tags
+} grammar_kind;
+
+/* What an output must follow. */
+typedef struct grammar_source {
+    grammar_kind kind;
+    json_t *json; // of a schema, of tags; GRAMMAR_CHOICE: array of strings; borrowed
+    bytes text;   // GRAMMAR_REGEX, GRAMMAR_GBNF; borrowed
+    bool strict, compact;
+    reasoning reasoning; // before it
+} grammar_source;
+
+typedef struct grammars grammars;
+
+grammars *grammars_create(void);    // NULL: no memory
+void grammars_destroy(grammars *g); // accepts NULL
+/* The caller owns a count.  Errors: those of grammar_of_* (models/grammar.h). */
+inferd_status grammars_get(grammars *g, const model *m, const grammar_source *source,
+                           grammar_machine **out, inferd_err *err);
+void grammars_forget(grammars *g, const model *m);
+
+typedef struct grammars_stats {
+    uint64_t n_found, n_compiled; // since the start
+    uint32_t n_entries, n_vocabs; // now
+    uint64_t n_bytes;             // of the entries, as last looked at
+} grammars_stats;
+void grammars_get_stats(grammars *g, grammars_stats *out);
+
+#endif

@@ -1,0 +1,146 @@
+/* test_grammars.c - grammars are compiled once, kept within bounds, and leave with their model. */
+#include "grammars.h"
+#include "test.h"
+
+static model *open_model(const char *path) {
+    model *m = NULL;
+    inferd_err err = {0};
+    model_options o = {.path = path, .allow_dummy = true};
+    EXPECT_EQ(model_open(&o, &m, &err), INFERD_OK);
+    return m;
+}
+
+/* The machine is released: whether it is another one is all that is asked. */
+static grammar_machine *get(grammars *g, const model *m, grammar_source s) {
+    grammar_machine *made = NULL;
+    inferd_err err = {0};
+    inferd_status st = grammars_get(g, m, &s, &made, &err);
+    if (st != INFERD_OK) printf("%s\n", err.text);
+    EXPECT_EQ(st, INFERD_OK);
+    grammar_machine_release(made);
+    return made;
+}
+
+static grammar_source regex(const char *pattern) {
+    return (grammar_source){.kind = GRAMMAR_REGEX, .text = {pattern, strlen(pattern)}};
+}
+
+static grammars_stats stats_of(grammars *g) {
+    grammars_stats s;
+    grammars_get_stats(g, &s);
+    return s;
+}
+
+static void the_same_source_is_compiled_once(void) {
+    grammars *g = grammars_create();
+    model *m = open_model("dummy:tiny?seed=1"), *other = open_model("dummy:tiny?seed=2");
+    json_t *ab = json_loads("{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{}}}", 0, NULL);
+    json_t *ba = json_loads("{\"type\":\"object\",\"properties\":{\"b\":{},\"a\":{}}}", 0, NULL);
+    json_t *again = json_deep_copy(ab);
+    grammar_source s = {.kind = GRAMMAR_SCHEMA, .json = ab};
+    grammar_machine *first = get(g, m, s);
+    s.json = again;
+    EXPECT(get(g, m, s) == first);
+    EXPECT_EQ(stats_of(g).n_compiled, 1);
+    EXPECT_EQ(stats_of(g).n_found, 1);
+    s.json = ba; // properties are written in their order
+    EXPECT(get(g, m, s) != first);
+    s.json = ab;
+    s.compact = true;
+    EXPECT(get(g, m, s) != first);
+    s.compact = false;
+    s.reasoning = (reasoning){NULL, "</think>"};
+    EXPECT(get(g, m, s) != first);
+    s.reasoning = (reasoning){"<think>", "</think>"};
+    EXPECT(get(g, m, s) != first);
+    s.reasoning = (reasoning){NULL, NULL};
+    EXPECT(get(g, other, s) != first);
+    EXPECT_EQ(stats_of(g).n_entries, 6);
+    EXPECT_EQ(stats_of(g).n_vocabs, 2);
+    EXPECT(get(g, m, regex("a")) !=
+           get(g, m, (grammar_source){.kind = GRAMMAR_GBNF, .text = {"root ::= \"a\"", 12}}));
+    json_decref(ab);
+    json_decref(ba);
+    json_decref(again);
+    grammars_destroy(g);
+    model_close(m);
+    model_close(other);
+}
+
+static void a_model_leaves_with_its_grammars(void) {
+    grammars *g = grammars_create();
+    model *m = open_model("dummy:tiny?seed=1"), *stays = open_model("dummy:tiny?seed=2");
+    get(g, m, regex("a"));
+    get(g, m, regex("b"));
+    grammar_machine *kept = get(g, stays, regex("a"));
+    grammars_forget(g, m);
+    model_close(m);
+    grammars_stats s = stats_of(g);
+    EXPECT_EQ(s.n_entries, 1);
+    EXPECT_EQ(s.n_vocabs, 1);
+    EXPECT(get(g, stays, regex("a")) == kept);
+    grammars_forget(g, stays);
+    model_close(stays);
+    EXPECT_EQ(stats_of(g).n_bytes, 0);
+    grammars_destroy(g);
+}
+
+static void the_least_recently_used_goes_first(void) {
+    grammars *g = grammars_create();
+    model *m = open_model("dummy:tiny?seed=1");
+    char pattern[16];
+    for (int i = 0; i < GRAMMARS_ENTRIES_MAX; i++) {
+        snprintf(pattern, sizeof pattern, "a%d", i);
+        get(g, m, regex(pattern));
+    }
+    get(g, m, regex("a0")); // a1 is the oldest now
+    EXPECT_EQ(stats_of(g).n_found, 1);
+    get(g, m, regex("b"));
+    EXPECT_EQ(stats_of(g).n_entries, GRAMMARS_ENTRIES_MAX);
+    EXPECT(stats_of(g).n_bytes <= GRAMMARS_BYTES_MAX);
+    uint64_t n_compiled = stats_of(g).n_compiled;
+    get(g, m, regex("a0"));
+    get(g, m, regex("a2"));
+    EXPECT_EQ(stats_of(g).n_compiled, n_compiled);
+    get(g, m, regex("a1"));
+    EXPECT_EQ(stats_of(g).n_compiled, n_compiled + 1);
+    grammars_destroy(g);
+    model_close(m);
+}
+
+/* A request may still use a machine that was evicted. */
+static void a_machine_lives_as_long_as_it_is_used(void) {
+    grammars *g = grammars_create();
+    model *m = open_model("dummy:tiny?seed=1");
+    grammar_source s = regex("a");
+    grammar_machine *used = NULL;
+    EXPECT_EQ(grammars_get(g, m, &s, &used, NULL), INFERD_OK);
+    grammars_forget(g, m);
+    grammar_pos p = grammar_start(used);
+    EXPECT(grammar_accept_bytes(used, p, (bytes){"a", 1}, NULL));
+    EXPECT(grammar_must_end(used, p));
+    grammar_drop(used, p);
+    grammar_machine_release(used);
+    grammars_destroy(g);
+    model_close(m);
+}
+
+static void a_failure_keeps_nothing(void) {
+    grammars *g = grammars_create();
+    model *m = open_model("dummy:tiny?seed=1");
+    grammar_machine *made = NULL;
+    grammar_source s = regex("(");
+    inferd_err err = {0};
+    EXPECT_EQ(grammars_get(g, m, &s, &made, &err), INFERD_EINVAL);
+    EXPECT(made == NULL && err.text[0] != 0);
+    EXPECT_EQ(stats_of(g).n_entries, 0);
+    EXPECT_EQ(stats_of(g).n_compiled, 0);
+    grammars_destroy(g);
+    model_close(m);
+}
+
+static const test_case cases[] = {
+    TEST(the_same_source_is_compiled_once), TEST(a_model_leaves_with_its_grammars),
+    TEST(the_least_recently_used_goes_first), TEST(a_machine_lives_as_long_as_it_is_used),
+    TEST(a_failure_keeps_nothing)};
+TEST_MAIN(cases)
