@@ -1,5 +1,5 @@
 /* test_alloc_sweep.c - memory runs out at each allocation in turn, over load -> one chat ->
- * shutdown.
+ * shutdown; once as it is, once with a schema that the answer follows.
  *
  * The linker routes every malloc of ours through here (--wrap), jansson's too by its allocator
  * hooks. Allocation n fails once, then from n on; each time the scenario must end with an answer or
@@ -11,6 +11,7 @@
 
 #include <jansson.h>
 
+#include "grammars.h"
 #include "inferd/clock.h"
 #include "scheduler/engine.h"
 #include "test.h"
@@ -109,16 +110,39 @@ static inferd_status encode_chat(const model *m, tok_ids *ids, inferd_err *err) 
     return st;
 }
 
-/* Exactly one end, whatever happened before it. */
-static inferd_status generate(engine *e, tok_ids *ids, uint32_t *n_tokens, inferd_err *err) {
+/* Compiles, or takes what was compiled for the request before: both are tried. */
+static inferd_status constrain(grammars *kept, const model *m, grammar_machine **out,
+                               inferd_err *err) {
+    json_t *schema =
+        json_pack("{s:s, s:{s:{s:s, s:i}, s:{s:[s, s]}}, s:[s]}", "type", "object", "properties",
+                  "a", "type", "string", "minLength", 3, "b", "enum", "x", "y", "required", "a");
+    if (schema == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a schema");
+    grammar_source source = {
+        .kind = GRAMMAR_SCHEMA, .json = schema, .reasoning = {"<think>", "</think>"}};
+    inferd_status st = grammars_get(kept, m, &source, out, err);
+    if (st == INFERD_OK) {
+        grammar_machine_release(*out);
+        st = grammars_get(kept, m, &source, out, err);
+    }
+    json_decref(schema);
+    return st;
+}
+
+/* Exactly one end, whatever happened before it.  Takes `machine`, which may be NULL. */
+static inferd_status generate(engine *e, tok_ids *ids, grammar_machine *machine, uint32_t *n_tokens,
+                              inferd_err *err) {
     gen_request *r = calloc(1, sizeof *r);
-    if (r == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a request");
+    if (r == NULL) {
+        grammar_machine_release(machine);
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for a request");
+    }
     *r = (gen_request){.id = 1,
                        .prio = GEN_NORMAL,
                        .prompt = ids->ids,
                        .n_prompt = (uint32_t)ids->n,
                        .max_tokens = 6,
                        .ignore_eos = true,
+                       .grammar = machine,
                        .n_logprobs = 2,
                        .n_prompt_logprobs = -1,
                        .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
@@ -143,9 +167,12 @@ static inferd_status generate(engine *e, tok_ids *ids, uint32_t *n_tokens, infer
     return inferd_fail(err, INFERD_ETIMEOUT, "a request without an end");
 }
 
-static inferd_status scenario(const char *path, uint32_t *n_tokens, inferd_err *err) {
+static inferd_status scenario(const char *path, bool constrained, uint32_t *n_tokens,
+                              inferd_err *err) {
     model *m = NULL;
     engine *e = NULL;
+    grammars *kept = NULL;
+    grammar_machine *machine = NULL;
     tok_ids ids = {0};
     model_options mo = {.path = path};
     *n_tokens = 0;
@@ -162,14 +189,18 @@ static inferd_status scenario(const char *path, uint32_t *n_tokens, inferd_err *
         st = inferd_fail(err, INFERD_ENOMEM, "no memory to add a model");
     if (st == INFERD_OK) st = wait_hot(e, err);
     if (st == INFERD_OK) st = encode_chat(m, &ids, err);
-    if (st == INFERD_OK) st = generate(e, &ids, n_tokens, err);
+    if (st == INFERD_OK && constrained && (kept = grammars_create()) == NULL)
+        st = inferd_fail(err, INFERD_ENOMEM, "no memory for grammars");
+    if (st == INFERD_OK && constrained) st = constrain(kept, m, &machine, err);
+    if (st == INFERD_OK) st = generate(e, &ids, machine, n_tokens, err);
     tok_ids_deinit(&ids);
     engine_stop(e);
+    grammars_destroy(kept);
     model_close(m);
     return st;
 }
 
-static void every_allocation_may_fail(void) {
+static void sweep(bool constrained) {
     char path[] = "/tmp/inferd-sweep-XXXXXX";
     int fd = mkstemp(path);
     EXPECT(fd >= 0);
@@ -180,10 +211,11 @@ static void every_allocation_may_fail(void) {
 
     inferd_err err = {0};
     uint32_t n_tokens;
-    EXPECT_EQ(scenario(path, &n_tokens, &err), INFERD_OK); // what is made once is made now
+    EXPECT_EQ(scenario(path, constrained, &n_tokens, &err),
+              INFERD_OK); // what is made once is made now
     atomic_store(&n_calls, 0);
     long live_before = atomic_load(&n_live);
-    EXPECT_EQ(scenario(path, &n_tokens, &err), INFERD_OK);
+    EXPECT_EQ(scenario(path, constrained, &n_tokens, &err), INFERD_OK);
     EXPECT_EQ(n_tokens, 6);
     EXPECT_EQ(atomic_load(&n_live), live_before);
     long points = atomic_load(&n_calls);
@@ -197,7 +229,7 @@ static void every_allocation_may_fail(void) {
             atomic_store(&fail_from, from == 1);
             atomic_store(&n_calls, 0);
             atomic_store(&fail_at, at);
-            inferd_status st = scenario(path, &n_tokens, &err);
+            inferd_status st = scenario(path, constrained, &n_tokens, &err);
             atomic_store(&fail_at, -1);
             if (st == INFERD_OK)
                 n_survived++;
@@ -214,12 +246,21 @@ static void every_allocation_may_fail(void) {
             }
         }
     }
-    EXPECT_EQ(scenario(path, &n_tokens, &err), INFERD_OK);
+    EXPECT_EQ(scenario(path, constrained, &n_tokens, &err), INFERD_OK);
     printf("%ld allocations, every %ld failed once and from then on: %ld errors, %ld survived\n",
            points, stride, n_failed, n_survived);
     EXPECT(n_failed > 0);
     unlink(path);
 }
 
-static const test_case cases[] = {TEST(every_allocation_may_fail)};
+static void every_allocation_may_fail(void) {
+    sweep(false);
+}
+
+static void every_allocation_of_structured_output_may_fail(void) {
+    sweep(true);
+}
+
+static const test_case cases[] = {TEST(every_allocation_may_fail),
+                                  TEST(every_allocation_of_structured_output_may_fail)};
 TEST_MAIN(cases)
