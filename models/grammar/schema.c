@@ -238,8 +238,6 @@ static int draft_of(const json_t *root) {
 static void begin(schema_ctx *c) {
     c->deadline_us = clock_now_us() + (uint64_t)c->limits->compile_ms_max * 1000;
     c->draft = draft_of(c->root);
-    c->graph = ir_create(c->limits);
-    if (c->graph == NULL) schema_no_memory(c);
     c->sites = schema_table_create(c);
     c->views = schema_table_create(c);
     c->names = schema_table_create(c);
@@ -276,26 +274,33 @@ static inferd_status run(schema_ctx *c, ir_node *root) {
     return INFERD_OK;
 }
 
+inferd_status schema_add(ir *g, const json_t *schema, const grammar_schema_kind *kind, ir_node *out,
+                         inferd_err *err) {
+    static const grammar_schema_kind plain = {0};
+    inferd_err failure = {0};
+    if (kind == NULL) kind = &plain;
+    if (!json_is_object(schema) && !json_is_boolean(schema))
+        return inferd_fail(err, INFERD_EINVAL, "a schema is an object or a boolean");
+    schema_ctx c = {
+        .limits = ir_limits(g), .kind = kind, .root = schema, .err = &failure, .graph = g};
+    inferd_status s = run(&c, out);
+    schema_memory_deinit(&c);
+    return s == INFERD_OK ? s : inferd_fail(err, s, "%s", failure.text);
+}
+
 inferd_status grammar_of_schema(const json_t *schema, const grammar_schema_kind *kind,
                                 const grammar_options *options, grammar **out, inferd_err *err) {
     grammar_limits limits =
         options == NULL || options->limits == NULL ? grammar_limits_default : *options->limits;
-    static const grammar_schema_kind plain = {0};
-    inferd_err failure = {0};
     *out = NULL;
-    if (kind == NULL) kind = &plain;
-    if (kind->compact) limits.white_bytes_max = 0;
-    if (!json_is_object(schema) && !json_is_boolean(schema))
-        return inferd_fail(err, INFERD_EINVAL, "a schema is an object or a boolean");
-    schema_ctx c = {.limits = &limits, .kind = kind, .root = schema, .err = &failure};
+    if (kind != NULL && kind->compact) limits.white_bytes_max = 0;
+    ir *g = ir_create(&limits);
+    if (g == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a grammar");
     ir_node root = IR_NEVER;
-    inferd_status s = run(&c, &root);
-    schema_memory_deinit(&c);
-    if (s != INFERD_OK) {
-        ir_destroy(c.graph);
-        return inferd_fail(err, s, "%s", failure.text);
-    }
-    return ir_finish(c.graph, root, options, out, err);
+    inferd_status s = schema_add(g, schema, kind, &root, err);
+    if (s == INFERD_OK) return ir_finish(g, root, options, out, err);
+    ir_destroy(g);
+    return s;
 }
 
 inferd_status grammar_of_json(const grammar_options *options, bool object_only, grammar **out,
