@@ -474,14 +474,12 @@ static bool add_fixed_terms(ir *g) {
         [TERM_ARRAY_EMPTY] = "]",  [TERM_QUOTE] = "\""};
     if (!hold(g, (void **)&g->terms, &g->terms_capacity, TERMS_FIXED, sizeof *g->terms))
         return false;
-    for (uint32_t i = 0; i < TERM_CHAR; i++, g->n_terms++)
+    memset(g->terms, 0, TERMS_FIXED * sizeof *g->terms);
+    g->n_terms = TERMS_FIXED; // ir_destroy frees what a failure leaves of them
+    for (uint32_t i = 0; i < TERM_CHAR; i++)
         if (!term_of_punctuation(&g->terms[i], punctuation[i], g->limits.white_bytes_max))
             return false;
-    if (!term_of_char(&g->terms[g->n_terms])) return false;
-    g->n_terms++;
-    if (!term_of_string(&g->terms[g->n_terms])) return false;
-    g->n_terms++;
-    return true;
+    return term_of_char(&g->terms[TERM_CHAR]) && term_of_string(&g->terms[TERM_STRING]);
 }
 
 ir *ir_create(const grammar_limits *limits) {
