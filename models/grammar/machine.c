@@ -157,7 +157,7 @@ static uint32_t find_map(grammar_machine *m, const config *configs, uint32_t n) 
     if (all) return 0; // map 0 keeps all bytes apart
     for (uint32_t i = 1; i < m->n_maps; i++)
         if (m->maps[i]->n_sources == n_sources && memcmp(m->map_sources + m->maps[i]->sources_at,
-                                                        sources, n_sources * sizeof *sources) == 0)
+                                                         sources, n_sources * sizeof *sources) == 0)
             return i;
     return make_map(m, sources, n_sources) ? m->n_maps - 1 : UINT32_MAX;
 }

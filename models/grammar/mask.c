@@ -18,7 +18,7 @@ enum { WALK_GROWTH = 8 };
 
 static grammar_mask *new_mask(grammar_machine *m) {
     static atomic_ullong n_made;
-    size_t n_bytes = sizeof(grammar_mask) + (size_t)m->v->n_words * sizeof(uint64_t);
+    size_t n_bytes = sizeof(grammar_mask) + ((size_t)m->v->n_words + 1) * sizeof(uint64_t);
     grammar_mask *mask = malloc(n_bytes);
     if (mask == NULL) {
         inferd_fail(&m->failure, INFERD_ENOMEM, "no memory for a mask of %u tokens", m->v->n_vocab);
@@ -77,10 +77,6 @@ static uint32_t find_alike(grammar_machine *m, uint32_t s) {
 
 /* ---- filling one ---- */
 
-static void set_tokens(const grammar_vocab *v, uint64_t *bits, uint32_t id) {
-    for (; id != VOCAB_NO_TOKEN; id = v->same[id]) bits[id / 64] |= UINT64_C(1) << (id % 64);
-}
-
 /* A walk may need many states, but not without bound. */
 static bool has_room(grammar_machine *m) {
     if (machine_bytes(m) <= m->g->limits.machine_bytes_max * WALK_GROWTH) return true;
@@ -89,30 +85,30 @@ static bool has_room(grammar_machine *m) {
     return false;
 }
 
-/* Where a walk is: what the state at a depth does with bytes, and the end of the subtree there. */
-typedef struct walk_at {
-    const uint8_t *groups; // [256] of the state's map, which stays where it is (find_map)
-    uint32_t succ, state, end;
-} walk_at;
+/* What a state does with bytes. */
+typedef struct walk_row {
+    const uint8_t *groups; // [256] of its map, which stays where it is
+    uint32_t succ, state;
+} walk_row;
 
-static walk_at step_in(const grammar_machine *m, uint32_t s, uint32_t end) {
+static inline walk_row row_of(const grammar_machine *m, uint32_t s) {
     const state *q = &m->states[s];
-    return (walk_at){m->maps[q->map]->of, q->succ, s, end};
+    return (walk_row){m->maps[q->map]->of, q->succ, s};
 }
 
-/* The subtree of nodes [begin, end) of the trie, whose parent is read in state s. */
-static bool walk(grammar_machine *m, const vocab_trie *trie, uint32_t begin, uint32_t end,
+/* The nodes [begin, end) of the trie, a subtree whose parent is read in state s.  One branch for
+ * each node, which mostly goes the same way: nodes without a token set a bit behind the mask. */
+static bool walk(grammar_machine *m, const vocab_node *nodes, uint32_t begin, uint32_t end,
                  uint32_t s, uint64_t *bits) {
-    walk_at stack[VOCAB_PIECE_BYTES_MAX + 1], *top = stack;
-    const vocab_node *nodes = trie->nodes;
-    const uint32_t *succ = m->succ; // moves when states are made
-    *top = step_in(m, s, end);
+    walk_row rows[VOCAB_PIECE_BYTES_MAX + 1]; // by depth
+    const uint32_t *succ = m->succ;           // moves when states are made
+    rows[0] = row_of(m, s);
     for (uint32_t i = begin; i < end;) {
-        while (i >= top->end) top--;
         const vocab_node k = nodes[i];
-        uint32_t group = top->groups[k.byte], to = succ[top->succ + group];
+        const walk_row *row = &rows[k.depth - 1];
+        uint32_t group = row->groups[k.byte], to = succ[row->succ + group];
         if (to == STATE_UNKNOWN) {
-            to = machine_move(m, top->state, group);
+            to = machine_move(m, row->state, group);
             succ = m->succ;
             if (m->failure.status != INFERD_OK || !has_room(m)) return false;
         }
@@ -120,8 +116,9 @@ static bool walk(grammar_machine *m, const vocab_trie *trie, uint32_t begin, uin
             i = k.next;
             continue;
         }
-        if (k.token != VOCAB_NO_TOKEN) set_tokens(m->v, bits, k.token);
-        if (++i < k.next) *++top = step_in(m, to, k.next);
+        bits[k.token / 64] |= UINT64_C(1) << (k.token % 64);
+        rows[k.depth] = row_of(m, to);
+        i++;
     }
     return true;
 }
@@ -169,8 +166,11 @@ static bool fill(grammar_machine *m, uint32_t s, grammar_mask *mask) {
             if (m->failure.status != INFERD_OK) return false;
             continue;
         }
-        if (!walk(m, trie, at, trie->nodes[at].next, s, mask->bits)) return false;
+        if (!walk(m, trie->nodes, at, trie->nodes[at].next, s, mask->bits)) return false;
     }
+    for (uint32_t i = 0; i < v->n_doubles; i++)
+        if (grammar_mask_has(mask, (tok_id)v->doubles[2 * i]))
+            mask->bits[v->doubles[2 * i + 1] / 64] |= UINT64_C(1) << (v->doubles[2 * i + 1] % 64);
     if (m->states[s].accepts)
         for (uint32_t w = 0; w < v->n_words; w++) mask->bits[w] |= v->end_mask[w];
     return true;

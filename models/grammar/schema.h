@@ -333,8 +333,8 @@ void schema_check_strict(schema_ctx *c);
 
 /* ---- for other compilers (schema.c) ---- */
 
-/* Adds the values of a schema to a graph that holds more.  White space is that of the graph's limits.
- * On failure the graph can only be destroyed. */
+/* Adds the values of a schema to a graph that holds more.  White space is that of the graph's
+ * limits. On failure the graph can only be destroyed. */
 inferd_status schema_add(ir *g, const json_t *schema, const grammar_schema_kind *kind, ir_node *out,
                          inferd_err *err);
 

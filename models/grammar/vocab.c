@@ -111,7 +111,7 @@ static bool build_trie(const grammar_vocab *v, const uint32_t *tokens, uint32_t 
         out->depth = u32_max(out->depth, (uint32_t)piece.n);
         before = piece;
     }
-    if (n_nodes >= UINT32_MAX) return false;
+    if (n_nodes > VOCAB_NODES_MAX) return false;
     out->nodes = malloc(size_max(n_nodes, 1) * sizeof *out->nodes);
     if (out->nodes == NULL) return false;
     uint32_t open[VOCAB_PIECE_BYTES_MAX]; // nodes of the token before
@@ -120,13 +120,15 @@ static bool build_trie(const grammar_vocab *v, const uint32_t *tokens, uint32_t 
     for (uint32_t i = 0; i <= n; i++) {
         bytes piece = i < n ? grammar_vocab_piece(v, (tok_id)tokens[i]) : (bytes){NULL, 0};
         size_t shared = common_prefix(before, piece);
-        for (; n_open > shared; n_open--) out->nodes[open[n_open - 1]].next = out->n_nodes;
+        for (; n_open > shared; n_open--)
+            out->nodes[open[n_open - 1]].next = out->n_nodes & 0xffffff;
         for (; n_open < piece.n; n_open++) {
             open[n_open] = out->n_nodes;
-            out->nodes[out->n_nodes++] =
-                (vocab_node){.token = VOCAB_NO_TOKEN, .byte = (unsigned char)piece.p[n_open]};
+            out->nodes[out->n_nodes++] = (vocab_node){.token = (v->n_words * 64) & 0xffffff,
+                                                      .byte = (unsigned char)piece.p[n_open],
+                                                      .depth = (uint8_t)(n_open + 1)};
         }
-        if (i < n) out->nodes[open[piece.n - 1]].token = tokens[i] & VOCAB_NO_TOKEN;
+        if (i < n) out->nodes[open[piece.n - 1]].token = tokens[i] & 0xffffff;
         before = piece;
     }
     for (uint32_t b = 0; b < 256; b++) out->of_byte[b] = out->n_nodes;
@@ -139,7 +141,7 @@ static void set_bit(uint64_t *mask, uint32_t id) {
     mask[id / 64] |= UINT64_C(1) << (id % 64);
 }
 
-/* Sorts the tokens, chains those of the same bytes, and builds both tries and the plain masks. */
+/* Sorts the tokens, notes those of the same bytes, and builds both tries and the plain masks. */
 static bool build(grammar_vocab *v) {
     uint32_t n = 0, n_different = 0, n_others = 0;
     uint32_t *tokens = sort_tokens(v, &n);
@@ -152,8 +154,8 @@ static bool build(grammar_vocab *v) {
         uint32_t last = n_different > 0 ? tokens[n_different - 1] : 0;
         bytes other = grammar_vocab_piece(v, (tok_id)last);
         if (n_different > 0 && other.n == piece.n && memcmp(other.p, piece.p, piece.n) == 0) {
-            v->same[tokens[i]] = v->same[last];
-            v->same[last] = tokens[i];
+            v->doubles[2 * v->n_doubles] = last;
+            v->doubles[2 * v->n_doubles++ + 1] = tokens[i];
         } else {
             tokens[n_different++] = tokens[i];
         }
@@ -182,7 +184,7 @@ void grammar_vocab_release(grammar_vocab *v) {
     for (uint32_t i = 0; i <= VOCAB_PLAIN_MAX; i++) free(v->plain[i]);
     free(v->piece_at);
     free(v->piece_bytes);
-    free(v->same);
+    free(v->doubles);
     free(v->end_mask);
     free(v->all.nodes);
     free(v->others.nodes);
@@ -200,11 +202,10 @@ static bool hold_arrays(grammar_vocab *v, size_t n_bytes) {
     size_t words = size_max(v->n_words, 1);
     v->piece_at = calloc((size_t)v->n_vocab + 1, sizeof *v->piece_at);
     v->piece_bytes = malloc(size_max(n_bytes, 1));
-    v->same = malloc(size_max(v->n_vocab, 1) * sizeof *v->same);
+    v->doubles = malloc(size_max(v->n_vocab, 1) * 2 * sizeof *v->doubles);
     v->end_mask = calloc(words, sizeof *v->end_mask);
-    if (v->piece_at == NULL || v->piece_bytes == NULL || v->same == NULL || v->end_mask == NULL)
+    if (v->piece_at == NULL || v->piece_bytes == NULL || v->doubles == NULL || v->end_mask == NULL)
         return false;
-    for (uint32_t id = 0; id < v->n_vocab; id++) v->same[id] = VOCAB_NO_TOKEN;
     for (uint32_t i = 0; i <= VOCAB_PLAIN_MAX; i++) {
         v->plain[i] = calloc(words, sizeof *v->plain[i]);
         if (v->plain[i] == NULL) return false;
@@ -217,7 +218,7 @@ inferd_status grammar_vocab_of_pieces(const bytes *pieces, uint32_t n_vocab, con
     size_t n_bytes = 0;
     *out = NULL;
     for (uint32_t id = 0; id < n_vocab; id++) n_bytes += pieces[id].n;
-    if (n_vocab >= VOCAB_NO_TOKEN || n_bytes > UINT32_MAX)
+    if (n_vocab > VOCAB_TOKENS_MAX || n_bytes > UINT32_MAX)
         return inferd_fail(err, INFERD_ETOOLONG,
                            "a vocabulary of %u tokens and %zu bytes is too large for masks",
                            n_vocab, n_bytes);

@@ -19,10 +19,11 @@
 #include "models/grammar.h"
 
 enum {
-    VOCAB_PLAIN_MAX = 32,       // code points of a plain token
-    VOCAB_PIECE_BYTES_MAX = 512 // longer tokens are never allowed
+    VOCAB_PLAIN_MAX = 32,        // code points of a plain token
+    VOCAB_PIECE_BYTES_MAX = 255, // longer tokens are never allowed
+    VOCAB_NODES_MAX = (1 << 24) - 1,
+    VOCAB_TOKENS_MAX = (1 << 24) - 128
 };
-#define VOCAB_NO_TOKEN 0xffffffu
 
 /* Plain code points as bytes of UTF-8: n bytes, byte i from low[i] to high[i]. */
 typedef struct plain_form {
@@ -31,9 +32,10 @@ typedef struct plain_form {
 enum { PLAIN_FORMS = 21 };
 extern const plain_form plain_forms[PLAIN_FORMS];
 
+/* A node without a token has the id n_words * 64, so that its bit falls behind the mask. */
 typedef struct vocab_node {
-    uint32_t token : 24, byte : 8; // VOCAB_NO_TOKEN: none ends here
-    uint32_t next;                 // behind the subtree
+    uint32_t token : 24, byte : 8;
+    uint32_t next : 24, depth : 8; // behind the subtree; 1 for a first byte
 } vocab_node;
 
 typedef struct vocab_trie {
@@ -48,8 +50,9 @@ struct grammar_vocab {
     uint32_t n_vocab, n_words;
     uint32_t *piece_at; // [n_vocab + 1] in piece_bytes
     char *piece_bytes;
-    uint32_t *same;     // [n_vocab] another token of the same bytes, or VOCAB_NO_TOKEN
-    uint64_t *end_mask; // [n_words]
+    uint32_t *doubles; // [2 * n_doubles] a token of the trie, another of the same bytes
+    uint32_t n_doubles;
+    uint64_t *end_mask;                   // [n_words]
     uint64_t *plain[VOCAB_PLAIN_MAX + 1]; // [n_words] each
     vocab_trie all, others;
 };
