@@ -4,8 +4,8 @@
 /* ---- trimming ---- */
 
 typedef struct trimmer {
-    uint32_t *seen;  // [n_states] order of discovery from the start; DFA_DEAD: not reached
-    uint32_t *order; // [n_states] the states in that order
+    uint32_t *seen;           // [n_states] order of discovery from the start; DFA_DEAD: not reached
+    uint32_t *order;          // [n_states] the states in that order
     uint32_t *from_at, *from; // edges reversed, among the states that are reached
     uint8_t *live;
     uint32_t n_seen;
@@ -161,8 +161,7 @@ static bool fill_dfa(const dfa_table *t, const columns *w, const uint32_t column
     for (int b = 0; b < 256; b++) {
         bool missing = column_of[b] >= t->n_columns;
         any_missing |= missing;
-        out->classes[b] =
-            (uint8_t)(missing ? w->n_kept : w->number[w->same_as[column_of[b]]]);
+        out->classes[b] = (uint8_t)(missing ? w->n_kept : w->number[w->same_as[column_of[b]]]);
     }
     out->n_classes = w->n_kept + any_missing;
     out->n_states = t->n_states;
@@ -182,8 +181,7 @@ static bool fill_dfa(const dfa_table *t, const columns *w, const uint32_t column
     return true;
 }
 
-inferd_status dfa_of_table(dfa_table *t, const uint32_t column_of[256], dfa *out,
-                           inferd_err *err) {
+inferd_status dfa_of_table(dfa_table *t, const uint32_t column_of[256], dfa *out, inferd_err *err) {
     *out = (dfa){0};
     size_t n = size_max(t->n_columns, 1);
     columns w = {

@@ -5,6 +5,8 @@
  * stack; `next` goes from one task to the following one. */
 #include "regex_private.h"
 
+enum { TASKS_PER_STATE = 8 };
+
 typedef enum task_kind {
     TASK_NODE,     // the node, before `next`
     TASK_SECOND,   // `next` begins the second alternative; now the first, before state `to`
@@ -25,15 +27,18 @@ typedef struct builder {
     const dfa_limits *limits;
     task *tasks; // [n_tasks] owned
     uint32_t n_tasks, tasks_capacity;
+    uint64_t n_done; // tasks: rules that contain nothing make no states
     inferd_err *err;
 } builder;
 
+static inferd_status refuse_size(builder *w) {
+    return inferd_fail(w->err, INFERD_ETOOLONG, "pattern: its repetitions need more than %u states",
+                       w->limits->nfa_states_max);
+}
+
 static inferd_status add_state(builder *w, nfa_state state, uint32_t *out) {
     nfa *n = w->out;
-    if (n->n >= w->limits->nfa_states_max)
-        return inferd_fail(w->err, INFERD_ETOOLONG,
-                           "pattern: its repetitions need more than %u states",
-                           w->limits->nfa_states_max);
+    if (n->n >= w->limits->nfa_states_max) return refuse_size(w);
     nfa_state *p = dfa_grow(n->states, &n->capacity, (size_t)n->n + 1, sizeof *p);
     if (p == NULL) return dfa_no_memory(w->err);
     n->states = p;
@@ -89,6 +94,8 @@ static inferd_status do_node(builder *w, uint32_t number, uint32_t *next) {
                         (task){TASK_NODE, node->b, 0, 0});
     case REGEX_REPEAT:
         return begin_repeat(w, node, next);
+    case REGEX_RULE:
+        return push(w, (task){TASK_NODE, w->tree->bodies[node->a], 0, 0});
     }
     return INFERD_OK;
 }
@@ -144,7 +151,10 @@ inferd_status nfa_of_tree(const regex_tree *t, uint32_t any_set, const dfa_limit
     inferd_status s = add_state(&w, (nfa_state){NFA_ACCEPT, 0, 0}, &next);
     if (s == INFERD_OK && any_set != DFA_DEAD) s = add_any(&w, any_set, &next, &out->rest);
     if (s == INFERD_OK) s = push(&w, (task){TASK_NODE, t->root, 0, 0});
-    while (s == INFERD_OK && w.n_tasks > 0) s = do_task(&w, w.tasks[--w.n_tasks], &next);
+    while (s == INFERD_OK && w.n_tasks > 0) {
+        if (w.n_done++ > (uint64_t)TASKS_PER_STATE * limits->nfa_states_max) s = refuse_size(&w);
+        if (s == INFERD_OK) s = do_task(&w, w.tasks[--w.n_tasks], &next);
+    }
     if (s == INFERD_OK && any_set != DFA_DEAD) s = add_any(&w, any_set, &next, &first);
     out->start = next;
     free(w.tasks);

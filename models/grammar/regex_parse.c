@@ -55,14 +55,23 @@ void regex_tree_deinit(regex_tree *t) {
     *t = (regex_tree){0};
 }
 
-static inferd_status add_node(parser *w, regex_node node, uint32_t *out) {
-    regex_tree *t = w->tree;
+bool regex_add_node(regex_tree *t, regex_node node, uint32_t *out) {
     regex_node *p = dfa_grow(t->nodes, &t->capacity, (size_t)t->n + 1, sizeof *p);
-    if (p == NULL) return dfa_no_memory(w->err);
+    if (p == NULL) return false;
     t->nodes = p;
     t->nodes[t->n] = node;
     *out = t->n++;
-    return INFERD_OK;
+    return true;
+}
+
+bool regex_add_seq(regex_tree *t, uint32_t a, uint32_t b, uint32_t *out) {
+    *out = a == 0 ? b : a;
+    if (a == 0 || b == 0) return true;
+    return regex_add_node(t, (regex_node){.kind = REGEX_SEQ, .a = a, .b = b}, out);
+}
+
+static inferd_status add_node(parser *w, regex_node node, uint32_t *out) {
+    return regex_add_node(w->tree, node, out) ? INFERD_OK : dfa_no_memory(w->err);
 }
 
 uint32_t regex_put_set(regex_tree *t, code_set *set) {
@@ -78,12 +87,6 @@ static inferd_status add_set(parser *w, code_set *set, uint32_t *out) {
     return add_node(w, (regex_node){.kind = REGEX_SET, .a = number}, out);
 }
 
-static inferd_status add_seq(parser *w, uint32_t a, uint32_t b, uint32_t *out) {
-    *out = a == 0 ? b : a;
-    if (a == 0 || b == 0) return INFERD_OK;
-    return add_node(w, (regex_node){.kind = REGEX_SEQ, .a = a, .b = b}, out);
-}
-
 /* The frame's alternatives as one node. */
 static inferd_status close_frame(parser *w, const frame *f, uint32_t *out) {
     *out = f->seq;
@@ -92,13 +95,6 @@ static inferd_status close_frame(parser *w, const frame *f, uint32_t *out) {
 }
 
 /* ---- escapes ---- */
-
-static int hex_value(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
 
 /* Exactly n digits; false leaves the place as it is. */
 static bool read_hex(parser *w, unsigned n, uint32_t *out) {
@@ -503,7 +499,8 @@ static inferd_status read_step(parser *w) {
         s = read_atom(w, &node);
     }
     if (s == INFERD_OK) s = repeat(w, &node);
-    if (s == INFERD_OK) s = add_seq(w, top->seq, node, &top->seq);
+    if (s == INFERD_OK && !regex_add_seq(w->tree, top->seq, node, &top->seq))
+        s = dfa_no_memory(w->err);
     return s;
 }
 

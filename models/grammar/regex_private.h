@@ -16,6 +16,13 @@
 
 enum { CODE_POINT_MAX = 0x10FFFF, SURROGATE_FIRST = 0xD800, SURROGATE_LAST = 0xDFFF };
 
+static inline int hex_value(char c) { // -1: no hexadecimal digit
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
 /* ---- sets of code points (regex_sets.c) ---- */
 
 typedef struct code_range {
@@ -53,6 +60,7 @@ typedef enum regex_kind {
     REGEX_SEQ,    // a, then b
     REGEX_ALT,    // a or b
     REGEX_REPEAT, // a, min to max times
+    REGEX_RULE,   // the body of rule a, named in that of rule b: only in GBNF
 } regex_kind;
 #define REGEX_NO_MAX UINT32_MAX
 
@@ -63,11 +71,15 @@ typedef struct regex_node {
 typedef struct regex_tree {
     regex_node *nodes; // [n] owned; node 0 is REGEX_EMPTY
     uint32_t n, capacity, root;
-    dfa_keys sets; // normal sets of code points: first, last, first, last ...
+    const uint32_t *bodies; // borrowed; the node of each rule; NULL: no rules
+    dfa_keys sets;          // normal sets of code points: first, last, first, last ...
 } regex_tree;
 void regex_tree_deinit(regex_tree *t);
 inferd_status regex_parse(bytes pattern, const dfa_limits *limits, regex_tree *out,
                           inferd_err *err);
+/* A node; two in order, of which either may be empty.  False: no memory. */
+bool regex_add_node(regex_tree *t, regex_node node, uint32_t *out);
+bool regex_add_seq(regex_tree *t, uint32_t a, uint32_t b, uint32_t *out);
 /* The number of a set, which is normalized.  DFA_DEAD: no memory. */
 uint32_t regex_put_set(regex_tree *t, code_set *set);
 

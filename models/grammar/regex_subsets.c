@@ -9,7 +9,11 @@
  * ^". Where all that follows is accepted anyway (nfa.rest), the other members say nothing more. */
 #include "regex_private.h"
 
-enum { MEMBERS_MAX = 4 << 20 }; // of all sets
+enum {
+    MEMBERS_MAX = 4 << 20, // of all sets
+    CELLS_MAX = 2 << 20,   // of the table
+    TARGETS_MAX = 32 << 20 // that are looked at
+};
 
 enum {
     LEADS_ON = 1,     // acceptance can be reached without ^
@@ -33,6 +37,7 @@ typedef struct subsets {
     uint32_t *count; // [s->n + 1] targets of each symbol, then where they begin
     uint32_t *targets;
     uint32_t targets_capacity;
+    uint64_t n_targets; // so far
     inferd_err *err;
 } subsets;
 
@@ -124,6 +129,12 @@ static void keep_rest(subsets *w) {
     add_closure(w, w->n->states[rest].out, false);
 }
 
+static inferd_status refuse_size(subsets *w) {
+    return inferd_fail(w->err, INFERD_ETOOLONG,
+                       "pattern: needs more than %u states, or too large ones",
+                       w->limits->states_max);
+}
+
 /* The set of the members in work as a state, which may be new. */
 static inferd_status put_set(subsets *w, uint32_t *state) {
     bool added;
@@ -131,10 +142,9 @@ static inferd_status put_set(subsets *w, uint32_t *state) {
     *state = dfa_keys_put(&w->sets, w->members, w->n_members, &added);
     if (*state == DFA_DEAD) return dfa_no_memory(w->err);
     if (!added) return INFERD_OK;
-    if (*state >= w->limits->states_max || w->sets.n_words > MEMBERS_MAX)
-        return inferd_fail(w->err, INFERD_ETOOLONG,
-                           "pattern: needs more than %u states, or too large ones",
-                           w->limits->states_max);
+    if (*state >= w->limits->states_max || w->sets.n_words > MEMBERS_MAX ||
+        (uint64_t)*state * w->s->n > CELLS_MAX)
+        return refuse_size(w);
     if (!dfa_table_add(w->table, state)) return dfa_no_memory(w->err);
     for (uint32_t i = 0; i < w->n_members; i++) {
         uint32_t m = w->members[i];
@@ -192,6 +202,8 @@ static bool list_targets(subsets *w, uint32_t state) {
 static inferd_status add_edges(subsets *w, uint32_t state) {
     uint32_t before = DFA_DEAD, to = DFA_DEAD; // the last symbol with targets, and its state
     if (!list_targets(w, state)) return dfa_no_memory(w->err);
+    w->n_targets += w->count[w->s->n];
+    if (w->n_targets > TARGETS_MAX) return refuse_size(w);
     for (uint32_t i = 0; i < w->s->n; i++) {
         const uint32_t *targets = w->targets + w->count[i];
         uint32_t n = w->count[i + 1] - w->count[i];
