@@ -421,8 +421,10 @@ static uint64_t launches_of(side *gpu, const piece *p, uint32_t n) {
     return after.n_launches - before.n_launches;
 }
 
+static const shape quantised = {.dim = 256, .head_dim = 64, .ffn = 256, .type = DTYPE_Q4_K};
+
 static void one_row_takes_at_most_seven_launches_a_layer(void) {
-    shape kinds[2] = {plain, plain};
+    shape kinds[2] = {quantised, quantised};
     kinds[1].qk_norm = true;
     for (int i = 0; i < 2; i++) {
         side gpu;
@@ -462,7 +464,7 @@ static void eight_rows_take_the_launches_of_four(void) {
         backend_options o = cuda_options("bf16");
         if (i == 2) o.off = "gemv8";
         fake_reset();
-        if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+        if (!side_open(&gpu, &o, &quantised, KV_F16, 5)) return;
         n[i] = launches_of(&gpu, (piece[]){{0, 0, i == 0 ? 4 : 8}}, 1);
         side_close(&gpu);
     }
@@ -476,7 +478,7 @@ static void each_number_of_rows_takes_its_kernel(void) {
     backend_options o = cuda_options("bf16");
     backend_stats a, b;
     fake_reset();
-    if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+    if (!side_open(&gpu, &o, &quantised, KV_F16, 5)) return;
     be_get_stats(gpu.be, &a);
     launches_of(&gpu, (piece[]){{0, 0, 4}}, 1);
     be_get_stats(gpu.be, &b);
@@ -486,6 +488,21 @@ static void each_number_of_rows_takes_its_kernel(void) {
     be_get_stats(gpu.be, &a);
     EXPECT(a.n_matmul_skinny > b.n_matmul_skinny);
     EXPECT_EQ(a.n_matmul_expanded, 0);
+    side_close(&gpu);
+}
+
+/* Of weights that are read as they are, skinny reads more bytes in the same time. */
+static void weights_of_16_bits_take_skinny_with_one_row(void) {
+    side gpu;
+    backend_options o = cuda_options("bf16");
+    backend_stats a, b;
+    fake_reset();
+    if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+    be_get_stats(gpu.be, &a);
+    launches_of(&gpu, (piece[]){{0, 0, 1}}, 1);
+    be_get_stats(gpu.be, &b);
+    EXPECT_EQ(b.n_matmul_gemv, a.n_matmul_gemv);
+    EXPECT(b.n_matmul_skinny > a.n_matmul_skinny);
     side_close(&gpu);
 }
 
@@ -1264,6 +1281,7 @@ static const test_case cases[] = {
     TEST(a_finer_v_takes_no_launch_more),
     TEST(eight_rows_take_the_launches_of_four),
     TEST(each_number_of_rows_takes_its_kernel),
+    TEST(weights_of_16_bits_take_skinny_with_one_row),
     TEST(a_step_gives_the_same_bits_again_and_after_eviction),
     TEST(graphs_are_used_while_another_models_weights_arrive),
     TEST(a_step_asks_about_uploads_once),

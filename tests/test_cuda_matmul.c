@@ -131,11 +131,12 @@ static void rows_and_format_choose_the_way(void) {
                          groups = allowed && !dense && rows[j] == 65,
                          large = rows[j] > SKINNY_ROWS_MAX && !groups;
                     uint64_t expanded = launches_of(&b, "expand_");
-                    matmul_paths want = {.gemv = rows[j] <= GEMV_ROWS_MAX,
-                                         .skinny = groups ? 2 : rows[j] > GEMV_ROWS_MAX && !large,
-                                         .lt = large && !no_lt && dense,
-                                         .expanded = large && !no_lt && !dense,
-                                         .skinny_large = large && no_lt};
+                    matmul_paths want = {
+                        .gemv = rows[j] <= GEMV_ROWS_MAX && !dense,
+                        .skinny = groups ? 2 : (rows[j] > GEMV_ROWS_MAX || dense) && !large,
+                        .lt = large && !no_lt && dense,
+                        .expanded = large && !no_lt && !dense,
+                        .skinny_large = large && no_lt};
                     run(&b,
                         &(product_spec){.type = product_types[t],
                                         .inner = inner,
