@@ -74,7 +74,7 @@ static bool own_sets(const regex_tree *t, nfa *n, dfa_keys *out) {
 }
 
 /* The automaton of a regular node.  INFERD_ETOOLONG: it is too large. */
-static inferd_status automaton_of(compiler *w, uint32_t node, dfa *out) {
+static inferd_status automaton_of(compiler *w, uint32_t node, dfa *out, inferd_err *err) {
     dfa_keys sets = {0};
     symbols sym = {0};
     nfa n = {0};
@@ -83,17 +83,17 @@ static inferd_status automaton_of(compiler *w, uint32_t node, dfa *out) {
     if (clock_now_us() > w->deadline_us) return INFERD_ETIMEOUT; // grammar_of_gbnf says it
     bool small = w->g->tree.nodes[node].kind == REGEX_SET;       // which is always possible
     if (w->n_work > WORK_STATES_MAX && !small)
-        return inferd_fail(w->err, INFERD_ETOOLONG, "grammar: too large automata");
+        return inferd_fail(err, INFERD_ETOOLONG, "grammar: too large automata");
     w->g->tree.root = node;
-    inferd_status s = nfa_of_tree(&w->g->tree, DFA_DEAD, &w->limits, &n, w->err);
+    inferd_status s = nfa_of_tree(&w->g->tree, DFA_DEAD, &w->limits, &n, err);
     w->n_work += s == INFERD_OK ? n.n : w->limits.nfa_states_max;
     if (s == INFERD_OK && !(own_sets(&w->g->tree, &n, &sets) && symbols_of_sets(&sets, &sym)))
-        s = dfa_no_memory(w->err);
+        s = dfa_no_memory(err);
     if (s == INFERD_OK) {
-        s = nfa_determinize(&n, &sym, &w->limits, &table, w->err);
+        s = nfa_determinize(&n, &sym, &w->limits, &table, err);
         w->n_work += s == INFERD_OK ? table.n_states : w->limits.states_max;
     }
-    if (s == INFERD_OK) s = regex_bytes(&table, &sym, false, &w->limits, out, w->err);
+    if (s == INFERD_OK) s = regex_bytes(&table, &sym, false, &w->limits, out, err);
     dfa_table_deinit(&table);
     free(n.states);
     symbols_deinit(&sym);
@@ -101,17 +101,23 @@ static inferd_status automaton_of(compiler *w, uint32_t node, dfa *out) {
     return s;
 }
 
+/* Does it accept the empty text and no other? */
+static bool is_only_empty(const dfa *d) {
+    bool only = d->n_states == 1 && d->tags[0] != 0;
+    for (uint32_t i = 0; only && i < dfa_n_ways(d, 0); i++) only = dfa_way(d, 0, i) == DFA_DEAD;
+    return only;
+}
+
 /* *done: the node is a term now.  False: it is too large for one. */
 static inferd_status build_term(compiler *w, uint32_t node, ir_node *out, bool *done) {
     dfa d;
-    inferd_status s = automaton_of(w, node, &d);
+    inferd_err large = {0};
+    inferd_status s = automaton_of(w, node, &d, &large);
+    if (s != INFERD_OK && s != INFERD_ETOOLONG && w->err != NULL) *w->err = large;
     *done = s == INFERD_OK;
     if (!*done) return s == INFERD_ETOOLONG ? INFERD_OK : s;
-    bool only_empty = d.n_states == 1 && d.tags[0] != 0;
-    for (uint32_t i = 0; only_empty && i < dfa_n_ways(&d, 0); i++)
-        only_empty = dfa_way(&d, 0, i) == DFA_DEAD;
     *out = IR_EMPTY;
-    if (only_empty)
+    if (is_only_empty(&d))
         dfa_deinit(&d);
     else
         *out = ir_term(w->ir, &d);
@@ -182,8 +188,11 @@ static inferd_status sort_rules(compiler *w) {
     for (uint32_t i = 0; s == INFERD_OK && i < n; i++) {
         uint32_t r = o.queue[i];
         dfa d;
-        s = automaton_of(w, w->bodies[r], &d);
+        inferd_err large = {0};
+        s = automaton_of(w, w->bodies[r], &d, &large);
+        if (s != INFERD_OK && s != INFERD_ETOOLONG && w->err != NULL) *w->err = large;
         w->inlined[r] = s == INFERD_OK && d.n_states <= INLINE_STATES_MAX;
+        if (s == INFERD_OK && is_only_empty(&d)) w->bodies[r] = 0;
         dfa_deinit(&d);
         if (s == INFERD_ETOOLONG) s = INFERD_OK;
         if (!w->inlined[r]) continue;
