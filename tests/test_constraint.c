@@ -202,6 +202,24 @@ static void tokens_are_those_of_the_grammar(void) {
     world_deinit(&w);
 }
 
+/* Any JSON: more masks, and texts that reach max_tokens. */
+static void tokens_are_those_of_any_json(void) {
+    world w;
+    world_init(&w);
+    inferd_err err = {0};
+    sched_limits l = default_limits();
+    sched_counters c;
+    grammar_release(w.grammar);
+    EXPECT_EQ(grammar_of_json(NULL, false, &w.grammar, &err), INFERD_OK);
+    run_some(&w, &l, 200, NULL, NULL, false, &c);
+    EXPECT(c.n_masks > 20);
+    l.draft_tokens = 4;
+    l.logits_max = 60;
+    run_some(&w, &l, 13, NULL, NULL, true, &c);
+    EXPECT(c.n_preemptions > 0);
+    world_deinit(&w);
+}
+
 static void preemption_changes_no_token(void) {
     world w;
     world_init(&w);
@@ -733,6 +751,7 @@ static void questions_outlive_nothing(void) {
 
 static const test_case cases[] = {
     TEST(tokens_are_those_of_the_grammar),
+    TEST(tokens_are_those_of_any_json),
     TEST(preemption_changes_no_token),
     TEST(swapping_changes_no_token),
     TEST(text_that_is_forced_takes_fewer_steps),

@@ -13,7 +13,7 @@ struct masks {
     pthread_mutex_t mutex;
     pthread_cond_t to_workers, to_engine;
     list_node queue;    // constraints by `queued`
-    uint32_t n_closing; // closed ones that a worker has
+    uint32_t n_closing; // closed, and not freed yet
     bool stop;
 };
 
@@ -31,8 +31,8 @@ inferd_status masks_create(const masks_options *options, masks **out, inferd_err
 
 /* ---- workers ---- */
 
-/* Takes the next question; NULL: the thread ends.  The lock is held. */
-static constraint *next_question(masks *m) {
+/* Takes the next one of the queue; NULL: the thread ends.  The lock is held. */
+static constraint *next_of_queue(masks *m) {
     while (list_empty(&m->queue) && !m->stop) pthread_cond_wait(&m->to_workers, &m->mutex);
     if (m->stop) return NULL;
     constraint *c = LIST_ENTRY(m->queue.next, constraint, queued);
@@ -41,13 +41,8 @@ static constraint *next_question(masks *m) {
     return c;
 }
 
-/* Gives it back, or frees it when it was closed meanwhile.  The lock is held. */
-static void give_back(masks *m, constraint *c) {
-    c->running = false;
-    if (!c->closing) {
-        atomic_store_explicit(&c->state, CONSTRAINT_DONE, memory_order_release);
-        return;
-    }
+/* The lock is held. */
+static void free_closed(masks *m, constraint *c) {
     pthread_mutex_unlock(&m->mutex);
     constraint_destroy(c);
     pthread_mutex_lock(&m->mutex);
@@ -55,20 +50,32 @@ static void give_back(masks *m, constraint *c) {
     pthread_cond_broadcast(&m->to_engine);
 }
 
+/* The lock is held, but not while this answers. */
+static void answer(masks *m, constraint *c) {
+    pthread_mutex_unlock(&m->mutex);
+    constraint_work(c);
+    pthread_mutex_lock(&m->mutex);
+    c->running = false;
+    if (c->closing) {
+        free_closed(m, c);
+        return;
+    }
+    atomic_store_explicit(&c->state, CONSTRAINT_DONE, memory_order_release);
+    if (m->options.answered == NULL) return;
+    pthread_mutex_unlock(&m->mutex);
+    m->options.answered(m->options.ctx);
+    pthread_mutex_lock(&m->mutex);
+}
+
 static void *work(void *arg) {
     masks *m = arg;
     if (m->options.begin != NULL) m->options.begin(m->options.ctx);
     pthread_mutex_lock(&m->mutex);
-    for (constraint *c; (c = next_question(m)) != NULL;) {
-        pthread_mutex_unlock(&m->mutex);
-        constraint_work(c);
-        pthread_mutex_lock(&m->mutex);
-        give_back(m, c);
-        if (m->options.answered == NULL) continue;
-        pthread_mutex_unlock(&m->mutex);
-        m->options.answered(m->options.ctx);
-        pthread_mutex_lock(&m->mutex);
-    }
+    for (constraint *c; (c = next_of_queue(m)) != NULL;)
+        if (c->closing)
+            free_closed(m, c);
+        else
+            answer(m, c);
     pthread_mutex_unlock(&m->mutex);
     return NULL;
 }
@@ -109,15 +116,20 @@ static void ask(void *ctx, constraint *c) {
     pthread_mutex_unlock(&m->mutex);
 }
 
+/* By a worker: the machine may be locked for the mask of another sequence. */
 static void close_one(void *ctx, constraint *c) {
     masks *m = ctx;
+    if (m->n_threads == 0 || m->halted) {
+        list_remove(&c->queued);
+        constraint_destroy(c);
+        return;
+    }
     pthread_mutex_lock(&m->mutex);
-    list_remove(&c->queued);
-    bool theirs = c->running;
-    c->closing = theirs;
-    m->n_closing += theirs;
+    c->closing = true;
+    m->n_closing++;
+    if (!c->running && !list_linked(&c->queued)) list_push_back(&m->queue, &c->queued);
+    pthread_cond_signal(&m->to_workers);
     pthread_mutex_unlock(&m->mutex);
-    if (!theirs) constraint_destroy(c);
 }
 
 static void settle(void *ctx) {
@@ -135,6 +147,12 @@ void masks_halt(masks *m) {
     pthread_mutex_unlock(&m->mutex);
     for (uint32_t i = 0; i < m->n_threads; i++) pthread_join(m->threads[i], NULL);
     m->halted = true;
+    LIST_EACH_SAFE(node, next, &m->queue) {
+        constraint *c = LIST_ENTRY(node, constraint, queued);
+        list_remove(&c->queued);
+        if (c->closing) constraint_destroy(c); // the others will be closed
+    }
+    m->n_closing = 0;
 }
 
 void masks_destroy(masks *m) {

@@ -4,7 +4,8 @@
  *     worker             accept the token, make its masks ... done
  *
  * Questions are answered in the order in which they came, by a few threads that start with the
- * first question; if none can be started, the engine's thread answers.  A question of a sequence
+ * first question; if none can be started, the engine's thread answers.  The workers
+ * free what ended sequences had.  A question of a sequence
  * that has ended is not answered.
  *
  * Thread: engine; the workers share only what the lock guards, and constraints. */

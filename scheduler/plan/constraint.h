@@ -82,9 +82,9 @@ typedef struct constraint {
 typedef struct constraint_ops {
     /* The constraint is a worker's until its state is DONE. */
     void (*ask)(void *ctx, constraint *c);
-    /* Frees it, as soon as no worker has it. */
+    /* Frees it, when no worker has it any more. */
     void (*close)(void *ctx, constraint *c);
-    /* Waits until no worker has a closed one: tokenizers that they use may go. */
+    /* Waits until all closed ones are freed: tokenizers that they use may go. */
     void (*settle)(void *ctx);
 } constraint_ops;
 

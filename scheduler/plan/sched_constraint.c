@@ -90,6 +90,8 @@ void sched_close_constraint(sched *s, seq *q) {
     constraint *c = q->constraint;
     if (c == NULL) return;
     q->constraint = NULL;
+    grammar_machine_release(q->req->grammar); // first: the last count may free megabytes
+    q->req->grammar = NULL;
     list_remove(&c->asked);
     if (s->constraint_ops != NULL)
         s->constraint_ops->close(s->constraint_ctx, c);
