@@ -10,6 +10,9 @@
  *       --limit-s N        a run that takes longer is ended and reported as cut (default 60)
  *       --memory MIB       of the device (default: all free memory)
  *       --step-tokens N    most tokens of a step (default 2048)
+ *       --schema FILE      a JSON Schema that all answers follow; they must be able to go on, or
+ * fail
+ *       --drafts N         draft tokens per step (default 0)
  *       --emulated         on emulated threads: for tests, measures nothing
  *
  * MODEL is a file, or dummy:SHAPE (models/dummy_model.h).  Every request has a different prompt
@@ -21,7 +24,9 @@
  *     tokens_s     output tokens divided by the time from the first request to the last token
  *     ttft, itl    milliseconds to the first token, and between tokens
  *     busy         device time of the steps divided by that time
- *     rows_step    tokens computed per step */
+ *     rows_step    tokens computed per step
+ *     masks ...    of the schema: masks, those not in a cache, draws that waited for one, and the
+ *                  time that all took */
 #include <getopt.h>
 #include <pthread.h>
 #include <string.h>
@@ -35,7 +40,8 @@ enum { STREAMS_MAX = 1024, WAIT_MS = 20, HOT_LIMIT_S = 300, SAMPLES_MAX = 1 << 2
 
 typedef struct options {
     const char *kind, *streams, *model;
-    uint32_t prompt, output, rounds, limit_s, memory_mib, step_tokens;
+    const char *schema;
+    uint32_t prompt, output, rounds, limit_s, memory_mib, step_tokens, drafts;
     bool emulated;
 } options;
 
@@ -49,6 +55,7 @@ typedef struct bench {
     const options *o;
     model *m;
     engine *e;
+    grammar_machine *grammar; // NULL: answers are free
     stream streams[STREAMS_MAX];
     uint32_t n_streams, n_running;
     uint64_t next_id, first_us, last_us, n_tokens, n_failed;
@@ -111,7 +118,9 @@ static void ask(bench *b, stream *s, uint32_t n_output) {
                        .n_logprobs = -1,
                        .n_prompt_logprobs = -1,
                        .sampling = {.top_p = 1, .repetition_penalty = 1},
+                       .grammar = b->grammar,
                        .arrival_us = s->asked_us};
+    if (b->grammar != NULL) grammar_machine_hold(b->grammar);
     if (!engine_submit(b->e, r)) gpu_die("the engine's inbox is full");
     b->n_running++;
 }
@@ -142,7 +151,8 @@ static void take_event(bench *b, const gen_event *ev, uint32_t n_output) {
     s->id = 0;
     if (ev->done.finish != GEN_LENGTH) {
         b->n_failed++;
-        snprintf(b->error, sizeof b->error, "%s", ev->done.text);
+        snprintf(b->error, sizeof b->error, "%s",
+                 ev->done.finish == GEN_STOP ? "an answer ended early" : ev->done.text);
     } else if (--s->n_left > 0) {
         ask(b, s, n_output);
     }
@@ -225,6 +235,14 @@ static void run(bench *b, uint32_t n) {
                steps == 0 ? 0 : (double)(after.n_rows - before.n_rows) / (double)steps);
     row_number("busy", (double)(after.device_us_sum - before.device_us_sum) * 1e-6 / seconds);
     row_count("preemptions", after.n_preemptions - before.n_preemptions);
+    if (b->grammar != NULL) {
+        row_count("masks", after.n_masks - before.n_masks);
+        row_count("masks_made", after.n_masks_made - before.n_masks_made);
+        row_count("masks_late", after.n_masks_late - before.n_masks_late);
+        row_number("masks_s", (double)(after.masks_us - before.masks_us) * 1e-6);
+    }
+    row_count("drafts", after.n_drafted - before.n_drafted);
+    row_count("drafts_right", after.n_drafts_right - before.n_drafts_right);
     row_count("graph_launches", after.backend.n_graph_launches - before.backend.n_graph_launches);
     if (b->error[0] != 0) row_text("error", b->error);
     row_end();
@@ -238,6 +256,24 @@ static uint32_t largest(const char *list) {
     return most;
 }
 
+static void open_grammar(bench *b, const char *path) {
+    inferd_err err = {0};
+    json_error_t why;
+    grammar *g = NULL;
+    grammar_vocab *v = NULL;
+    json_t *schema = json_load_file(path, 0, &why);
+    if (schema == NULL) gpu_die("%s:%d: %s", path, why.line, why.text);
+    const grammar_schema_kind kind = {.compact = false};
+    gpu_need_status(grammar_of_schema(schema, &kind, NULL, &g, &err), &err);
+    const tokenizer *tok = model_tokenizer(b->m);
+    uint32_t n_vocab = (uint32_t)size_min(tok_n_vocab(tok), model_about(b->m)->n_vocab);
+    gpu_need_status(grammar_vocab_create(tok, n_vocab, &v, &err), &err);
+    gpu_need_status(grammar_machine_create(g, v, &b->grammar, &err), &err);
+    grammar_release(g);
+    grammar_vocab_release(v);
+    json_decref(schema);
+}
+
 /* Also true if INFERD_CUDA_MODULE names an emulation. */
 static bool is_emulated(const options *o) {
     return strcmp(o->kind, "cuda") == 0 &&
@@ -249,12 +285,13 @@ static void open_engine(bench *b, const options *o) {
     uint64_t began = clock_now_us();
     gpu_need_status(
         model_open(&(model_options){.path = o->model, .allow_dummy = true}, &b->m, &err), &err);
-    engine_options eo = {
-        .device = {.kind = o->kind, .memory_bytes = (uint64_t)o->memory_mib << 20},
-        .limits = {.running_max = largest(o->streams), .step_tokens_max = o->step_tokens},
-        .n_slots = 1,
-        .wake = wake,
-        .wake_ctx = b};
+    engine_options eo = {.device = {.kind = o->kind, .memory_bytes = (uint64_t)o->memory_mib << 20},
+                         .limits = {.running_max = largest(o->streams),
+                                    .step_tokens_max = o->step_tokens,
+                                    .draft_tokens = o->drafts},
+                         .n_slots = 1,
+                         .wake = wake,
+                         .wake_ctx = b};
     if (o->emulated) {
         eo.device.module = gpu_module(true);
         eo.device.memory_bytes = 192ull << 20;
@@ -296,6 +333,7 @@ static void read_options(options *o, int argc, char **argv) {
         {"prompt", required_argument, NULL, 'p'}, {"output", required_argument, NULL, 'o'},
         {"rounds", required_argument, NULL, 'r'}, {"limit-s", required_argument, NULL, 'l'},
         {"memory", required_argument, NULL, 'm'}, {"step-tokens", required_argument, NULL, 't'},
+        {"schema", required_argument, NULL, 'g'}, {"drafts", required_argument, NULL, 'f'},
         {"emulated", no_argument, NULL, 'e'},     {0}};
     int c;
     while ((c = getopt_long(argc, argv, "", known, NULL)) != -1) {
@@ -316,6 +354,10 @@ static void read_options(options *o, int argc, char **argv) {
             o->memory_mib = n;
         else if (c == 't' && n > 0)
             o->step_tokens = n;
+        else if (c == 'g')
+            o->schema = optarg;
+        else if (c == 'f')
+            o->drafts = n;
         else if (c == 'e')
             o->emulated = true;
         else
@@ -343,6 +385,7 @@ int main(int argc, char **argv) {
     b.itl = malloc(SAMPLES_MAX * sizeof *b.itl);
     if (b.ttft == NULL || b.itl == NULL) gpu_die("no memory for samples");
     open_engine(&b, &o);
+    if (o.schema != NULL) open_grammar(&b, o.schema);
     for (const char *p = o.streams; *p != 0; p += strcspn(p, ","), p += *p == ',') {
         uint32_t n = (uint32_t)strtoul(p, NULL, 10);
         if (n > 0) run(&b, n);
@@ -352,6 +395,7 @@ int main(int argc, char **argv) {
     engine_get_stats(b.e, &stats);
     gpu_tell_parts(&stats.backend);
     engine_stop(b.e);
+    grammar_machine_release(b.grammar);
     model_close(b.m);
     free(b.ttft);
     free(b.itl);

@@ -18,6 +18,9 @@ enum {
     PIECE_IDLE_US = 4000,    // when no step runs; a new request waits no longer than this
     BUSY_US = 20000,         // after a step, others are likely to follow within this time
     SAVE_US = 1500000,       // at the end, for writing to the disk
+    MASKS_US = 1000,         // the longest wait for masks, of a typical step at most
+    MASKS_PERCENT = 10,      // so much before its launch, where it draws itself,
+    MASKS_LATE_PERCENT = 3,  // and so much before it draws, which is nearly always enough
 };
 
 static uint64_t now(const core *c) {
@@ -234,8 +237,16 @@ static bool has_room(const core *c) {
     return c->options.room(c->options.ctx) >= (c->n_flight + 1) * c->step_events_max;
 }
 
+/* Masks take some microseconds each.  A sequence without one would miss a whole step, or compute
+ * its row twice; so all wait a little, and no longer. */
+static void await_masks(core *c, uint32_t percent) {
+    uint64_t us = c->typical_us * percent / 100;
+    if (c->masks != NULL) masks_await(c->masks, us < MASKS_US ? us : MASKS_US);
+}
+
 static void launch_steps(core *c) {
     while (c->n_flight < c->depth && has_room(c)) {
+        if (c->about.draws) await_masks(c, MASKS_PERCENT);
         uint32_t idx = (c->oldest + c->n_flight) % CORE_DEPTH_MAX;
         uint64_t now_us = now(c);
         pulse_at(PULSE_WORK, "sched_plan");
@@ -254,6 +265,7 @@ static inferd_status finish_step(core *c, bool withdrawn) {
     inferd_err err = {0};
     uint64_t device_us = 0;
     st->n_saturated = 0;
+    if (!c->about.draws) await_masks(c, MASKS_LATE_PERCENT);
     sched_refresh(c->sched, st);
     pulse_at_model(PULSE_DEVICE, "step_finish", st->model_idx);
     inferd_status status = c->device.ops->finish(c->device.self, st, &device_us, &err);

@@ -2,7 +2,10 @@
 #include "masks.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <unistd.h>
+
+#include "inferd/clock.h"
 
 struct masks {
     masks_options options;
@@ -10,10 +13,12 @@ struct masks {
     uint32_t n_threads; // running; engine's
     bool started, halted;
 
+    atomic_uint n_open; // questions without an answer
     pthread_mutex_t mutex;
     pthread_cond_t to_workers, to_engine;
     list_node queue;    // constraints by `queued`
     uint32_t n_closing; // closed, and not freed yet
+    bool tells;         // the engine waited in vain
     bool stop;
 };
 
@@ -43,6 +48,8 @@ static constraint *next_of_queue(masks *m) {
 
 /* The lock is held. */
 static void free_closed(masks *m, constraint *c) {
+    if (atomic_load_explicit(&c->state, memory_order_relaxed) == CONSTRAINT_ASKED)
+        atomic_fetch_sub_explicit(&m->n_open, 1, memory_order_release);
     pthread_mutex_unlock(&m->mutex);
     constraint_destroy(c);
     pthread_mutex_lock(&m->mutex);
@@ -61,7 +68,8 @@ static void answer(masks *m, constraint *c) {
         return;
     }
     atomic_store_explicit(&c->state, CONSTRAINT_DONE, memory_order_release);
-    if (m->options.answered == NULL) return;
+    atomic_fetch_sub_explicit(&m->n_open, 1, memory_order_release);
+    if (!m->tells || m->options.answered == NULL) return;
     pthread_mutex_unlock(&m->mutex);
     m->options.answered(m->options.ctx);
     pthread_mutex_lock(&m->mutex);
@@ -110,6 +118,7 @@ static void ask(void *ctx, constraint *c) {
         answer_now(c);
         return;
     }
+    atomic_fetch_add_explicit(&m->n_open, 1, memory_order_relaxed);
     pthread_mutex_lock(&m->mutex);
     list_push_back(&m->queue, &c->queued);
     pthread_cond_signal(&m->to_workers);
@@ -137,6 +146,23 @@ static void settle(void *ctx) {
     pthread_mutex_lock(&m->mutex);
     while (m->n_closing > 0) pthread_cond_wait(&m->to_engine, &m->mutex);
     pthread_mutex_unlock(&m->mutex);
+}
+
+/* The engine's thread has nothing else to do meanwhile, and to be woken takes longer than most
+ * answers. */
+bool masks_await(masks *m, uint64_t most_us) {
+    if (atomic_load_explicit(&m->n_open, memory_order_acquire) == 0) return true;
+    uint64_t until_us = clock_now_us() + most_us;
+    bool all = false;
+    while (!all && clock_now_us() < until_us) {
+        sched_yield();
+        all = atomic_load_explicit(&m->n_open, memory_order_acquire) == 0;
+    }
+    pthread_mutex_lock(&m->mutex); // under which answers are counted
+    all = atomic_load_explicit(&m->n_open, memory_order_relaxed) == 0;
+    m->tells = !all;
+    pthread_mutex_unlock(&m->mutex);
+    return all;
 }
 
 void masks_halt(masks *m) {

@@ -23,13 +23,17 @@ typedef struct masks masks;
 
 typedef struct masks_options {
     uint32_t n_threads; // 0: by the CPUs of the machine
-    /* Called by a worker before anything else, and after each answer; NULL: no call. */
+    /* Called by a worker before anything else, and after an answer for which masks_await waited in
+     * vain; NULL: no call. */
     void (*begin)(void *ctx);
     void (*answered)(void *ctx);
     void *ctx;
 } masks_options;
 
 inferd_status masks_create(const masks_options *options, masks **out, inferd_err *err);
+/* Waits for the answers to all questions, for most_us at most.  False: some are missing, and each
+ * will be told. */
+bool masks_await(masks *m, uint64_t most_us);
 /* The threads end, after the constraints that they have; later questions are answered at once. */
 void masks_halt(masks *m);
 void masks_destroy(masks *m); // halts; accepts NULL.  All constraints are closed
