@@ -732,6 +732,11 @@ static void questions_outlive_nothing(void) {
             masks_ops.ask(workers, all[i]);
         }
         if (round % 2 == 0) pass_some_time();
+        if (round % 3 == 0) {
+            EXPECT(masks_await(workers, 10000000));
+            for (uint32_t i = 0; i < 20; i++)
+                EXPECT_EQ(atomic_load(&all[i]->state), CONSTRAINT_DONE);
+        }
         for (uint32_t i = 0; i < 20; i++) masks_ops.close(workers, all[i]);
         masks_ops.settle(workers);
         grammar_stats stats;

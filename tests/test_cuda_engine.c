@@ -266,6 +266,70 @@ static void a_request_alone_is_answered_the_same_again(void) {
 
 enum { LOWS = 3, LOW_TOKENS = 40, HIGH = LOWS + 1 };
 
+static grammar_machine *open_grammar(const model *m, const char *pattern) {
+    inferd_err err = {0};
+    grammar *g = NULL;
+    grammar_vocab *v = NULL;
+    grammar_machine *machine = NULL;
+    const tokenizer *t = model_tokenizer(m);
+    uint32_t n_vocab = (uint32_t)size_min(tok_n_vocab(t), model_about(m)->n_vocab);
+    EXPECT_EQ(grammar_of_regex((bytes){pattern, strlen(pattern)}, NULL, &g, &err), INFERD_OK);
+    EXPECT_EQ(grammar_vocab_create(t, n_vocab, &v, &err), INFERD_OK);
+    EXPECT_EQ(grammar_machine_create(g, v, &machine, &err), INFERD_OK);
+    grammar_release(g);
+    grammar_vocab_release(v);
+    return machine;
+}
+
+/* All tokens were allowed, and where it ended before max_tokens it may end. */
+static void expect_follows(const outcome *o, grammar_machine *m, const model *of) {
+    inferd_err err = {0};
+    grammar_pos pos = grammar_start(m);
+    uint32_t n = o->n_tokens;
+    if (n > 0 && tok_is_end(model_tokenizer(of), o->tokens[n - 1])) n--;
+    for (uint32_t i = 0; i < n; i++) EXPECT(grammar_accept(m, pos, o->tokens[i], &err));
+    EXPECT(o->done.done.finish == GEN_LENGTH || o->done.done.finish == GEN_STOP);
+    EXPECT_EQ(o->done.done.finish == GEN_STOP, n < o->n_tokens || grammar_must_end(m, pos));
+    if (o->done.done.finish == GEN_STOP) EXPECT(grammar_may_end(m, pos));
+    grammar_drop(m, pos);
+}
+
+/* Beside free ones, sampled and greedy, on a device that draws itself and on one that does not;
+ * with drafts, where there are. */
+static void texts_follow_their_grammars(void) {
+    enum { N = 12 };
+    static const char *const kinds[] = {"cuda", "cpu", "cpu"};
+    for (uint32_t k = 0; k < INFERD_COUNT(kinds); k++) {
+        front f;
+        fake_reset();
+        engine_limits limits = {
+            .running_max = 6, .step_tokens_max = 48, .draft_tokens = k == 2 ? 4 : 0};
+        if (!front_open(&f, kinds[k], 192, &limits)) {
+            front_close(&f);
+            continue;
+        }
+        grammar_machine *m = open_grammar(f.m, "name: [a-z]{2,12}(, (red|green|blue|[0-9]+)){0,5}");
+        for (uint32_t id = 1; id <= N; id++) {
+            gen_request *r = request(id, 12, 40);
+            r->sampling.temperature = id % 2 == 0 ? 0.9f : 0;
+            r->sampling.seed = id;
+            r->ignore_eos = id % 5 == 0;
+            if (id % 4 != 0) grammar_machine_hold(r->grammar = m);
+            EXPECT(engine_submit(f.e, r));
+        }
+        wait_for(&f, N);
+        for (uint32_t id = 1; id <= N; id++)
+            if (id % 4 != 0) expect_follows(&f.outcomes[id], m, f.m);
+        expect_clean_books(&f);
+        engine_stats stats;
+        engine_get_stats(f.e, &stats);
+        EXPECT(stats.n_masks >= N && stats.n_masks_made > 0);
+        if (k == 0) EXPECT_EQ(stats.n_masks_late, 0);
+        front_close(&f);
+        grammar_machine_release(m);
+    }
+}
+
 static bool add_second_model(front *f, char path[64], model **m) {
     inferd_err err = {0};
     snprintf(path, 64, "/tmp/test_cuda_engine.%d.second.gguf", (int)getpid());
@@ -506,6 +570,7 @@ static void a_lost_device_ends_everything_with_one_word(void) {
 static const test_case cases[] = {
     TEST(texts_are_as_likely_as_on_the_cpu),
     TEST(requests_share_a_small_pool_and_all_end),
+    TEST(texts_follow_their_grammars),
     TEST(a_request_alone_is_answered_the_same_again),
     TEST(a_text_goes_on_from_host_memory),
     TEST(a_failed_step_ends_its_requests_and_no_others),
