@@ -101,8 +101,8 @@ static const option of_sampling[] = {
     {"presence_penalty", SAMPLING(PRESENCE_PENALTY, -2, 2)},
     {"frequency_penalty", SAMPLING(FREQUENCY_PENALTY, -2, 2)},
 };
-static const option_table sampling_table = {"models[].sampling", of_sampling,
-                                            INFERD_COUNT(of_sampling), sizeof(M), .elsewhere = true};
+static const option_table sampling_table = {
+    "models[].sampling", of_sampling, INFERD_COUNT(of_sampling), sizeof(M), .elsewhere = true};
 
 static const option of_model[] = {
     {"name", OPTION_TEXT, AT(M, name), .min = 1, .max = 200, .required = true,
@@ -118,9 +118,10 @@ static const option of_model[] = {
     {"special_tokens_in_text", OPTION_BOOL, AT(M, special_tokens_in_text),
      .about = "text of requests may contain special tokens"},
     {"sampling", OPTION_OBJECT, 0, .table = &sampling_table,
-     .about = "for requests that give none: `temperature`, `top_p`, `top_k`, `min_p`, "
-              "`repetition_penalty`, `presence_penalty`, `frequency_penalty`, each with the range of a "
-              "request ([api.md](api.md#sampling)); absent: as the model's files say"},
+     .about =
+         "for requests that give none: `temperature`, `top_p`, `top_k`, `min_p`, "
+         "`repetition_penalty`, `presence_penalty`, `frequency_penalty`, each with the range of a "
+         "request ([api.md](api.md#sampling)); absent: as the model's files say"},
     {"min", OPTION_BYTES64, AT(M, policy.min_bytes), RANGE(0, MEMORY_MAX, 0),
      .about = "memory guaranteed to its weights, keys and values"},
     {"max", OPTION_BYTES64, AT(M, policy.max_bytes), RANGE(0, MEMORY_MAX, 0),
@@ -129,8 +130,7 @@ static const option of_model[] = {
      .about = "class of requests that name none"},
     {"weight", OPTION_U32, AT(M, policy.weight), RANGE(0, WEIGHT_MAX, 1),
      .about = "weight in dividing the device time that shares leave; 0: paused"},
-    {"share", OPTION_OBJECT, AT(M, policy.share), .table = &share_table,
-     .short_for = "percent",
+    {"share", OPTION_OBJECT, AT(M, policy.share), .table = &share_table, .short_for = "percent",
      .about = "share of device time; absent: `besteffort`"},
     {"slo", OPTION_OBJECT, AT(M, policy), .table = &slo_table, .about = "targets"},
     {"pin", OPTION_CHOICE, AT(M, policy.pin), .normal = PIN_NONE, .choices = pins,
@@ -143,9 +143,12 @@ static const option of_model[] = {
      .about = "on different devices"},
 };
 static const option_meant model_meant[] = {{"priority", "class"}};
-static const option_table model_table = {"models[]",  of_model,
-                                         INFERD_COUNT(of_model), sizeof(M),
-                                         config_settle_model, .meant = model_meant,
+static const option_table model_table = {"models[]",
+                                         of_model,
+                                         INFERD_COUNT(of_model),
+                                         sizeof(M),
+                                         config_settle_model,
+                                         .meant = model_meant,
                                          .n_meant = INFERD_COUNT(model_meant)};
 
 /* The three ways to give keys, the same for every owner. */
@@ -202,17 +205,19 @@ static const option of_tenant[] = {
      .about = "memory guaranteed to its keys and values"},
     {"max", OPTION_BYTES64, AT(T, policy.max_bytes), RANGE(0, MEMORY_MAX, 0),
      .about = "memory they may have in all; 0: no ceiling"},
-    {"share", OPTION_OBJECT, AT(T, policy.share), .table = &share_table,
-     .short_for = "percent",
+    {"share", OPTION_OBJECT, AT(T, policy.share), .table = &share_table, .short_for = "percent",
      .about = "share of device time; absent: `besteffort`"},
     {"limits", OPTION_OBJECT, AT(T, limits), .table = &quota_table,
      .about = "of requests and tokens"},
 };
 static const option_meant tenant_meant[] = {
     {"class", "max_class"}, {"priority", "max_class"}, {"api_key", "key"}, {"api_keys", "key"}};
-static const option_table tenant_table = {"tenants[]",  of_tenant,
-                                          INFERD_COUNT(of_tenant), sizeof(T),
-                                          config_settle_tenant, .meant = tenant_meant,
+static const option_table tenant_table = {"tenants[]",
+                                          of_tenant,
+                                          INFERD_COUNT(of_tenant),
+                                          sizeof(T),
+                                          config_settle_tenant,
+                                          .meant = tenant_meant,
                                           .n_meant = INFERD_COUNT(tenant_meant)};
 
 #define L config_limits
@@ -225,12 +230,14 @@ static const option of_limit[] = {
      .about = "sequences in one step; displaced sequences run in addition"},
     {"step_tokens_max", OPTION_U32, AT(L, engine.step_tokens_max), RANGE(0, 65536, 0),
      .about =
-         "tokens computed in one step; on a CPU at most the larger of 128 and 2 `running_max`. 0: on "
+         "tokens computed in one step; on a CPU at most the larger of 128 and 2 `running_max`. 0: "
+         "on "
          "a GPU 2048, with a workspace below 1GiB one for each 512KiB and at least 512; on a CPU "
          "512; never below `running_max`"},
     {"queue_len_max", OPTION_U32, AT(L, engine.queue_len_max), RANGE(1, 1000000, 1024),
-     .about = "waiting requests; further ones get 503. Of these and `running_max` together some are "
-              "reserved for shares and urgent requests ([limits.md](limits.md#a-full-queue))"},
+     .about =
+         "waiting requests; further ones get 503. Of these and `running_max` together some are "
+         "reserved for shares and urgent requests ([limits.md](limits.md#a-full-queue))"},
     {"queue_timeout_ms", OPTION_U32, AT(L, queue_timeout_ms), RANGE(1, DAY_MS, 60000), .live = true,
      .about = "a request that waits longer gets 504"},
     {"total_timeout_ms", OPTION_U32, AT(L, total_timeout_ms), RANGE(1, DAY_MS, 600000),
@@ -238,18 +245,21 @@ static const option of_limit[] = {
     {"drain_timeout_s", OPTION_U32, AT(L, drain_timeout_s), RANGE(0, DAY_S, 30), .live = true,
      .about = "running requests may go on for this long at shutdown"},
     {"client_timeout_ms", OPTION_U32, AT(L, client_timeout_ms), RANGE(10, DAY_MS, 30000),
-     .about = "for a request's body, and for headers up to 10 s; a client that reads nothing of a "
-              "stream for this long is disconnected, and after half of it without data gets a comment"},
+     .about =
+         "for a request's body, and for headers up to 10 s; a client that reads nothing of a "
+         "stream for this long is disconnected, and after half of it without data gets a comment"},
     {"watchdog_s", OPTION_U32, AT(L, watchdog_s), RANGE(0, DAY_S, 30), .live = true,
      .about = "a loop without progress for this long ends the process: exit status 71 "
-              "([operation.md](operation.md#the-watchdog)), a device without a finished step for twice as "
+              "([operation.md](operation.md#the-watchdog)), a device without a finished step for "
+              "twice as "
               "long is given up: 70; 0: no loop does, and a device has 60 s"},
     {"kv_type", OPTION_CHOICE, AT(L, engine.kv), .normal = KV_AUTO, .choices = kv_types,
      .about = "type of stored keys and values ([cpu.md](cpu.md#keys-and-values)); `auto`: `int16` "
               "on a CPU, `f16` on a GPU; a GPU has `f16` and `bf16`"},
     {"draft_tokens", OPTION_U32, AT(L, engine.draft_tokens), RANGE(0, DRAFT_MAX, 0),
-     .about = "CPU: draft tokens per step, taken from earlier text of the sequence, while fewer "
-              "than 8 sequences run; 4 is a good number, 0: none"},
+     .about =
+         "CPU: draft tokens per step, taken from earlier text of the sequence or forced by its "
+         "grammar, while fewer than 8 sequences run; 4 is a good number, 0: none"},
 };
 static const option_table limit_table = {"limits", of_limit, INFERD_COUNT(of_limit), sizeof(L)};
 
@@ -266,12 +276,14 @@ static const option_table log_table = {"log", of_log, INFERD_COUNT(of_log), size
 #define O config_policy
 static const option of_policy[] = {
     {"tpot_ms", OPTION_U32, AT(O, tpot_ms), RANGE(1, 60000, 40), .live = true,
-     .about = "time per output token that streams keep during prefill; prefill gets all other time. "
-              "`slo.tpot_ms` of a model or a request wins"},
+     .about =
+         "time per output token that streams keep during prefill; prefill gets all other time. "
+         "`slo.tpot_ms` of a model or a request wins"},
     {"urgent_percent", OPTION_U32, AT(O, urgent_percent), RANGE(0, URGENT_PERCENT_MAX, 5),
      .live = true,
-     .about = "percent of the device time that requests of the classes `high` and `system` get before "
-              "shares ([sharing.md](sharing.md#shares)); 0: none"},
+     .about =
+         "percent of the device time that requests of the classes `high` and `system` get before "
+         "shares ([sharing.md](sharing.md#shares)); 0: none"},
     {"zero_on_tenant_change", OPTION_BOOL, AT(O, zero_on_tenant_change),
      .about = "memory is zeroed before another tenant gets it"},
 };
@@ -280,8 +292,9 @@ static const option_table policy_table = {"policy", of_policy, INFERD_COUNT(of_p
 #define A config_admin
 static const option of_admin[] = {
     {"listen", OPTION_TEXT, AT(A, listen), .min = 1, .max = 200,
-     .about = "`unix:PATH`, a separate socket; `none`; absent: `$XDG_RUNTIME_DIR/inferd/admin.sock`, "
-              "else `/run/inferd/admin.sock`, if no other daemon has it"},
+     .about =
+         "`unix:PATH`, a separate socket; `none`; absent: `$XDG_RUNTIME_DIR/inferd/admin.sock`, "
+         "else `/run/inferd/admin.sock`, if no other daemon has it"},
     KEY_OPTIONS(A),
 };
 static const option_table admin_table = {"admin", of_admin, INFERD_COUNT(of_admin), sizeof(A)};
@@ -289,7 +302,8 @@ static const option_table admin_table = {"admin", of_admin, INFERD_COUNT(of_admi
 #define C inferd_config
 static const option of_config[] = {
     {"listen", OPTION_TEXT, AT(C, listen), .min = 1, .max = 200,
-     .about = "`ADDRESS:PORT`, `PORT` on 127.0.0.1, `[IPV6]:PORT` or `unix:PATH`; absent: `127.0.0.1:8080`"},
+     .about = "`ADDRESS:PORT`, `PORT` on 127.0.0.1, `[IPV6]:PORT` or `unix:PATH`; absent: "
+              "`127.0.0.1:8080`"},
     {"devices", OPTION_LIST, AT(C, devices), COUNT(C, n_devices), .max = CONFIG_DEVICES_MAX,
      .table = &device_table, .about = "compute devices; absent: one of kind `auto`"},
     {"host_arena", OPTION_BYTES64, AT(C, host_arena_bytes),
@@ -306,7 +320,8 @@ static const option of_config[] = {
      .about = "how devices are shared"},
     {"admin", OPTION_OBJECT, AT(C, admin), .table = &admin_table,
      .about = "access to the admin API"},
-    {"cors", OPTION_TEXTS, AT(C, cors), COUNT(C, n_cors), .min = 1, .max = MEMBERS_MAX, .live = true,
+    {"cors", OPTION_TEXTS, AT(C, cors), COUNT(C, n_cors), .min = 1, .max = MEMBERS_MAX,
+     .live = true,
      .about = "origins, as `https://chat.example`: their web pages may use the server, beside this "
               "machine's; `\"*\"`: all; absent: this machine's; empty: none"},
     {"models", OPTION_LIST, AT(C, models), COUNT(C, n_models), .max = CONFIG_MODELS_MAX,
