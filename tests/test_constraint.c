@@ -127,7 +127,7 @@ static void expect_constrained(const gen_request *q, expected *x) {
         }
         EXPECT(grammar_accept(m, pos, id, &err));
     }
-    if (x->n_tokens < q->max_tokens && grammar_must_end(m, pos)) x->finish = GEN_STOP;
+    if (grammar_must_end(m, pos)) x->finish = GEN_STOP; // also when the last token is its last
     grammar_drop(m, pos);
 }
 
@@ -522,6 +522,34 @@ static void a_complete_text_ends_at_once(void) {
     world_deinit(&w);
 }
 
+/* The last token of max_tokens is the last one of the text: nothing was cut. */
+static void a_text_that_is_complete_at_max_tokens_is_not_cut(void) {
+    world w;
+    world_init(&w);
+    grammar *g = NULL;
+    grammar_machine *m = NULL;
+    inferd_err err = {0};
+    bytes texts[] = {{"tearsinnose", 11}};
+    EXPECT_EQ(grammar_of_choices(texts, 1, NULL, &g, &err), INFERD_OK);
+    EXPECT_EQ(grammar_machine_create(g, w.vocab, &m, &err), INFERD_OK);
+    uint32_t n_whole = 100;
+    for (uint32_t i = 0; i < 3; i++) { // without a cut, just so, one token less
+        rig r;
+        sched_limits l = default_limits();
+        rig_init_world(&r, &w, 200, &l);
+        sched_submit(r.s, constrained(1, 20, i < 2 ? n_whole : n_whole - 1, m), r.now_us);
+        rig_run(&r);
+        const outcome *o = &r.outcomes[1];
+        EXPECT_EQ(o->done.done.finish, i < 2 ? GEN_STOP : GEN_LENGTH);
+        if (i == 0) n_whole = o->n_tokens;
+        EXPECT_EQ(o->n_tokens, i < 2 ? n_whole : n_whole - 1);
+        rig_deinit(&r);
+    }
+    grammar_machine_release(m);
+    grammar_release(g);
+    world_deinit(&w);
+}
+
 /* ---- failures ---- */
 
 typedef struct bad {
@@ -766,6 +794,7 @@ static const test_case cases[] = {
     TEST(a_late_mask_delays_its_own_sequence_only),
     TEST(without_its_mask_nothing_is_drawn),
     TEST(a_complete_text_ends_at_once),
+    TEST(a_text_that_is_complete_at_max_tokens_is_not_cut),
     TEST(a_failed_mask_ends_its_sequence_only),
     TEST(a_mask_of_another_vocabulary_is_refused),
     TEST(bans_give_way_when_nothing_else_is_allowed),

@@ -76,7 +76,7 @@ static void append_token(sched *s, seq *q, const sample_result *r, uint64_t now_
     else if (may_end && is_stop(req, r->id))
         end(s, q, GEN_STOP, r->id, now_us);
     else if (q->n_tokens == q->tokens_max)
-        end(s, q, GEN_LENGTH, -1, now_us);
+        end(s, q, sched_text_is_whole(q) ? GEN_STOP : GEN_LENGTH, -1, now_us);
 }
 
 static void end_without_logit(sched *s, seq *q, tok_id id, uint64_t now_us) {

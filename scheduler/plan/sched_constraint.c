@@ -122,6 +122,19 @@ bool sched_end_constrained(sched *s, seq *q, uint64_t now_us) {
     return true;
 }
 
+bool sched_text_is_whole(const seq *q) {
+    const constraint *c = q->constraint;
+    inferd_err unsaid = {0};
+    if (c == NULL || !c->here) return false; // drawn without its mask: never
+    grammar_pos pos = grammar_copy(c->machine, c->pos);
+    bool whole = pos != 0;
+    for (uint32_t i = c->n_seen; i < q->n_tokens && whole; i++)
+        whole = grammar_accept(c->machine, pos, seq_tokens(q)[i], &unsaid);
+    whole = whole && grammar_must_end(c->machine, pos);
+    grammar_drop(c->machine, pos);
+    return whole;
+}
+
 void sched_collect(sched *s, uint64_t now_us) {
     LIST_EACH_SAFE(node, next, &s->asked) {
         constraint *c = LIST_ENTRY(node, constraint, asked);

@@ -272,6 +272,9 @@ void sched_ask(sched *s, seq *q);
 /* Collects answers; ends sequences of which the text is complete, or the grammar failed. */
 void sched_collect(sched *s, uint64_t now_us);
 bool sched_end_constrained(sched *s, seq *q, uint64_t now_us); // one of them; true: it ended
+/* Does its grammar allow nothing behind its last token, which was drawn now?  Then max_tokens cuts
+ * nothing.  False without a grammar. */
+bool sched_text_is_whole(const seq *q);
 /* Writes at most n_max draft tokens behind its tokens. */
 uint32_t sched_constrained_drafts(seq *q, uint32_t n_max);
 bool sched_drafts_are_forced(const seq *q); // those of its step; also without a grammar
