@@ -432,9 +432,10 @@ static bool push_node(builder *b, ir_node node) {
     return true;
 }
 
-/* FORMAT_KINDS: recorded.  Parts of triggers and separators are tags, with or without a type. */
+/* Of the last frame; FORMAT_KINDS: recorded.  Parts of triggers and separators are tags, with or
+ * without a type. */
 static format_kind kind_of(builder *b, const json_t *v) {
-    const frame *around = b->depth > 0 ? &b->frames[b->depth - 1] : NULL;
+    const frame *around = b->depth > 1 ? &b->frames[b->depth - 2] : NULL;
     const char *type = json_string_value(json_object_get(v, "type"));
     bool in_tags =
         around != NULL && (around->kind == FORMAT_TRIGGERED || around->kind == FORMAT_SEPARATED);
@@ -478,9 +479,9 @@ static void find_parts(builder *b, frame *f) {
     }
 }
 
-/* Begins a format: its node is pushed at once, or it gets a frame that waits for its parts. */
+/* Begins a format: its node is pushed at once, or its frame stays and waits for its parts.
+ * FORMAT_KINDS: by its type. */
 static void begin(builder *b, const json_t *v, format_kind kind) {
-    if (kind == FORMAT_KINDS) return;
     if (b->depth == TAGS_DEPTH_MAX) {
         ir_fail(b->g, INFERD_ETOOLONG, "structural tag: more than %d formats inside of another",
                 TAGS_DEPTH_MAX);
@@ -488,15 +489,17 @@ static void begin(builder *b, const json_t *v, format_kind kind) {
     }
     frame *f = &b->frames[b->depth++];
     *f = (frame){.v = v, .kind = kind};
+    if (kind == FORMAT_KINDS) f->kind = kind_of(b, v);
     if (!json_is_object(v)) fail(b, INFERD_EINVAL, "a format must be an object");
-    check_members(b, v, kind);
+    if (failed(b)) return;
+    check_members(b, v, f->kind);
     find_parts(b, f);
     if (failed(b) || f->parts != NULL || f->only != NULL) return;
-    if (kind == FORMAT_STRUCTURE) {
+    if (f->kind == FORMAT_STRUCTURE) {
         ir_node content = schema_node(b, given(v, "schema"));
         push_node(b, combine(b, f, &content, 1));
     } else {
-        push_node(b, leaf(b, v, kind));
+        push_node(b, leaf(b, v, f->kind));
     }
     b->depth--;
 }
@@ -509,7 +512,7 @@ static ir_node walk(builder *b, const json_t *v, format_kind kind) {
         if (f->next < n) {
             const json_t *part = f->parts != NULL ? json_array_get(f->parts, f->next) : f->only;
             f->next++;
-            begin(b, part, kind_of(b, part));
+            begin(b, part, FORMAT_KINDS);
             continue;
         }
         ir_node node = combine(b, f, b->nodes + b->n_nodes - n, n);
@@ -542,7 +545,7 @@ inferd_status grammar_of_tags(const json_t *tags, const grammar_schema_kind *kin
     b->limits.pattern_bytes_max = TAGS_TRIGGERS_MAX * (2 * TAGS_TRIGGER_BYTES_MAX + 1) + 64;
     if (format != NULL) check_members(b, tags, FORMAT_OUTER);
     ir_node root =
-        format != NULL ? walk(b, format, kind_of(b, format)) : walk(b, tags, FORMAT_STRUCTURES);
+        format != NULL ? walk(b, format, FORMAT_KINDS) : walk(b, tags, FORMAT_STRUCTURES);
     free(b->nodes);
     free(b);
     return ir_finish(g, root, options, out, err);

@@ -329,4 +329,4 @@ def test_the_real_model_answers_in_the_form(real):
             is_value(text, schema)
     text, finish = answer(real, "/v1/chat/completions", temperature=0, guided_choice=["Paris", "Rome", "Berlin"],
                           messages=[{"role": "user", "content": "What is the capital of France?"}])[0]
-    assert (text, finish) == ("Paris", "stop")
+    assert finish == "stop" and text in ("Paris", "Rome", "Berlin")
