@@ -40,6 +40,64 @@ static goal_id goal_of_flat(schema_ctx *c, const atom_list *flat) {
     return (goal_id)(uintptr_t)*known;
 }
 
+/* Whether an alternative is not ruled out at first sight: by types, and by names of properties. */
+static bool is_open(schema_ctx *c, const atom_list *flat, uint32_t types, const atom_list *way) {
+    for (size_t i = 0; i < way->n; i++) {
+        const schema_atom *a = &way->at[i];
+        if (a->kind == ATOM_TYPES && (a->types & types) == 0) return false;
+        if (a->kind != ATOM_LACKS && a->kind != ATOM_HAS) continue;
+        for (size_t k = 0; k < flat->n; k++) {
+            const schema_atom *b = &flat->at[k];
+            if (b->name == a->name && b->kind != a->kind &&
+                (b->kind == ATOM_LACKS || b->kind == ATOM_HAS) && types == TYPE_OBJECT)
+                return false;
+            if (a->kind == ATOM_LACKS && b->kind == ATOM_BASE && types == TYPE_OBJECT &&
+                schema_requires(c, schema_view_of(c, b->schema), a->name))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Replaces negations with one alternative left by it, so that they do not multiply cases.  False:
+ * one has none left.  `changed`: the list has to be flattened again. */
+static bool settle(schema_ctx *c, const atom_list *flat, atom_list *out, bool *changed) {
+    uint32_t types = schema_types_left(c, flat);
+    *changed = false;
+    for (size_t i = 0; i < flat->n; i++) {
+        const schema_atom *a = &flat->at[i];
+        split s = {0};
+        size_t n_open = 0, last = 0;
+        if (a->kind == ATOM_NOT) schema_negate(c, a->schema, &s);
+        for (size_t k = 0; k < s.n; k++) {
+            if (!is_open(c, flat, types, &s.at[k])) continue;
+            n_open++;
+            last = k;
+        }
+        if (a->kind != ATOM_NOT || n_open > 1) {
+            atom_list_add(c, out, *a);
+            continue;
+        }
+        if (n_open == 0) return false;
+        *changed = true;
+        for (size_t k = 0; k < s.at[last].n; k++) atom_list_add(c, out, s.at[last].at[k]);
+    }
+    return true;
+}
+
+static bool flatten_and_settle(schema_ctx *c, const atom_list *atoms, atom_list *flat) {
+    bool changed = true;
+    if (!schema_flatten(c, atoms, flat)) return false;
+    while (changed) {
+        atom_list settled = {0};
+        if (!settle(c, flat, &settled, &changed)) return false;
+        if (!changed) return true;
+        *flat = (atom_list){0};
+        if (!schema_flatten(c, &settled, flat)) return false;
+    }
+    return true;
+}
+
 goal_id schema_goal(schema_ctx *c, const atom_list *atoms) {
     atom_list flat = {0};
     void **single = NULL;
@@ -50,7 +108,7 @@ goal_id schema_goal(schema_ctx *c, const atom_list *atoms) {
         if (single != NULL) return (goal_id)(uintptr_t)*single - 1;
     }
     goal_id id = GOAL_NEVER;
-    if (schema_flatten(c, atoms, &flat) && (flat.n < 2 || !schema_apart(c, &flat, 2)))
+    if (flatten_and_settle(c, atoms, &flat) && (flat.n < 2 || !schema_apart(c, &flat, 2)))
         id = goal_of_flat(c, &flat);
     if (atoms->n == 1 && atoms->at[0].kind == ATOM_SCHEMA && json_is_object(atoms->at[0].schema)) {
         const json_t *schema = atoms->at[0].schema;
@@ -81,11 +139,12 @@ ir_node schema_goal_node(schema_ctx *c, goal_id id) {
 static void plan_alternatives(schema_ctx *c, goal *g, size_t at) {
     split s;
     c->dropped_word = WORD_NONE;
-    schema_split(c, &g->atoms.at[at], &s);
+    schema_split(c, &g->atoms.at[at], &g->atoms, &s);
     g->alternatives = true;
     for (size_t i = 0; i < s.n; i++) {
         atom_list atoms = {0};
         for (size_t k = 0; k < g->atoms.n; k++) {
+            if (k < at && atom_is_split(&g->atoms.at[k])) continue; // implied
             if (k != at) {
                 atom_list_add(c, &atoms, g->atoms.at[k]);
                 continue;
@@ -119,7 +178,7 @@ static void add_named(schema_ctx *c, goal *g, json_t *value, const char *text) {
         if (g->atoms.at[i].kind == ATOM_NOT_ENUM &&
             schema_valid(c, value, &g->atoms.at[i]) == TRUTH_NO)
             return;
-    add_scalar(c, g, ir_literal(c->graph, (bytes){text, strlen(text)}));
+    add_scalar(c, g, schema_literal(c, (bytes){text, strlen(text)}));
 }
 
 /* Excluded arrays and objects cannot be told apart; those of types that do not come do no harm. */
@@ -153,6 +212,20 @@ static void plan_types(schema_ctx *c, goal *g) {
     if ((types & TYPE_OBJECT) != 0) schema_plan_object(c, g);
 }
 
+/* A negation that the other demands ensure: no value satisfies them and is valid for its schema.
+ * Without this a oneOf of n branches would have a number of cases that is exponential in n. */
+static bool is_implied(schema_ctx *c, const goal *g, size_t at) {
+    if (g->atoms.at[at].kind != ATOM_NOT) return false;
+    atom_list atoms = {0};
+    for (size_t i = 0; i < g->atoms.n; i++)
+        if (!atom_is_split(&g->atoms.at[i])) atom_list_add(c, &atoms, g->atoms.at[i]);
+    atom_list_add(c, &atoms, atom_of(g->atoms.at[at].schema));
+    c->wide = true;
+    bool implied = schema_apart(c, &atoms, 1);
+    c->wide = false;
+    return implied;
+}
+
 static void plan(schema_ctx *c, goal *g) {
     for (size_t i = 0; i < g->atoms.n; i++) {
         if (g->atoms.at[i].kind != ATOM_BASE) continue;
@@ -162,7 +235,7 @@ static void plan(schema_ctx *c, goal *g) {
         return;
     }
     for (size_t i = 0; i < g->atoms.n; i++) {
-        if (!atom_is_split(&g->atoms.at[i])) continue;
+        if (!atom_is_split(&g->atoms.at[i]) || is_implied(c, g, i)) continue;
         plan_alternatives(c, g, i);
         return;
     }
@@ -245,6 +318,7 @@ static void begin(schema_ctx *c) {
     c->made = schema_table_create(c);
     c->automata = schema_table_create(c);
     c->resolved = schema_table_create(c);
+    c->negations = schema_table_create(c);
     c->ids = schema_table_create(c);
     c->single_goals = schema_table_create(c);
     goal_id never;

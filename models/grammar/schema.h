@@ -110,6 +110,7 @@ typedef enum atom_kind {
     ATOM_TYPES,       // of these types
     ATOM_HAS,         // if an object: has the property
     ATOM_LACKS,       // if an object: does not have it
+    ATOM_OTHER,       // an object with a property that violates `word`; a split
     ATOM_NOT_ENUM,    // none of the values of `enum` or `const` (word)
     ATOM_NOT_PATTERN, // if a string: does not match the pattern
     ATOM_NOT_MULTIPLE // if a number: no multiple
@@ -148,7 +149,7 @@ typedef struct object_plan {
     bool *required;     // [n]
     goal_id *values;    // [n]
     size_t n;
-    dfa *others;           // registered with schema_own; NULL: none
+    const dfa *others;     // NULL: none
     goal_id *other_values; // [n_others] by tag
     size_t n_others;
     uint32_t min, max;
@@ -203,8 +204,8 @@ typedef struct schema_ctx {
     const json_t *dropped_at;
     schema_block *blocks;
     char *at, *end;
-    schema_table *sites, *views, *names, *goals_by_atoms, *made, *automata, *resolved, *ids,
-        *single_goals;
+    schema_table *sites, *views, *names, *goals_by_atoms, *made, *automata, *resolved, *negations,
+        *ids, *single_goals;
     uint32_t n_value_depth;
     goal **goals;
     size_t n_goals, goals_capacity;
@@ -255,6 +256,7 @@ uint32_t schema_types(schema_ctx *c, const schema_view *v); // of `type`
 /* A count such as minLength; `otherwise` if absent. */
 uint32_t schema_count(schema_ctx *c, const schema_view *v, schema_word w, uint32_t otherwise);
 bool schema_flag(schema_ctx *c, const schema_view *v, schema_word w);
+bool schema_requires(schema_ctx *c, const schema_view *v, const char *name); // `required` has it
 
 /* ---- flattening and splits (schema_flat.c, schema_split.c) ---- */
 
@@ -265,12 +267,12 @@ static inline schema_atom atom_of(const json_t *schema) {
 /* False: no value can satisfy all of them. */
 bool schema_flatten(schema_ctx *c, const atom_list *in, atom_list *out);
 bool atom_is_split(const schema_atom *a);
-/* The alternatives of a split: each a list of atoms. */
+/* The alternatives of a split: each a list of atoms.  `among`: the atoms that it is one of. */
 typedef struct split {
     atom_list *at;
     size_t n, capacity;
 } split;
-void schema_split(schema_ctx *c, const schema_atom *a, split *out);
+void schema_split(schema_ctx *c, const schema_atom *a, const atom_list *among, split *out);
 void schema_negate(schema_ctx *c, const json_t *schema, split *out);
 goal_id schema_goal(schema_ctx *c, const atom_list *atoms);
 void schema_goal_child(schema_ctx *c, goal *g,
@@ -285,6 +287,10 @@ bool schema_apart(schema_ctx *c, const atom_list *atoms, int depth);
  * ---- */
 
 /* What the bases demand of a property or an item; false: it cannot be there. */
+bool schema_name_matches(schema_ctx *c, const schema_view *v, const char *pattern,
+                         const char *name);
+void schema_names(schema_ctx *c, const atom_list *flat,
+                  object_plan *p); // named properties, in order
 bool schema_property_atoms(schema_ctx *c, const atom_list *flat, const char *name, atom_list *out);
 bool schema_item_atoms(schema_ctx *c, const atom_list *flat, size_t i, atom_list *out);
 void schema_plan_object(schema_ctx *c, goal *g);
@@ -293,20 +299,27 @@ void schema_plan_array(schema_ctx *c, goal *g);
 ir_node schema_finish_array(schema_ctx *c, const array_plan *p);
 ir_node schema_goal_node(schema_ctx *c, goal_id id); // a reference while it is open
 ir_node schema_string(schema_ctx *c, const atom_list *flat);
+bool schema_strings_apart(schema_ctx *c, const atom_list *flat); // provably no string
 /* The automaton of the content; false: no string fits.  Lengths only: NULL, and they are set. */
-bool schema_string_dfa(schema_ctx *c, const atom_list *flat, dfa **out, uint32_t *min,
+bool schema_string_dfa(schema_ctx *c, const atom_list *flat, const dfa **out, uint32_t *min,
                        uint32_t *max);
 ir_node schema_number(schema_ctx *c, const atom_list *flat, uint32_t types);
 ir_node schema_values(schema_ctx *c, const atom_list *flat,
                       const schema_view *v); // of its enum, const
 ir_node schema_value_node(schema_ctx *c, const json_t *value);
 const dfa *schema_any_string(schema_ctx *c);
+/* These texts as content of strings; the content of strings of these lengths. */
+const dfa *schema_literals(schema_ctx *c, const char *const *texts, size_t n);
+const dfa *schema_lengths(schema_ctx *c, uint32_t min, uint32_t max, const schema_view *v);
 /* What `d` accepts but for these texts. */
 const dfa *schema_without(schema_ctx *c, const dfa *d, const char *const *texts, size_t n);
 const dfa *schema_pattern(schema_ctx *c, const json_t *at, schema_word w, const char *pattern);
 /* NULL: a format of numbers. */
 const dfa *schema_format(schema_ctx *c, const json_t *at, const char *name);
 dfa_limits schema_dfa_limits(const schema_ctx *c);
+/* Nodes that are made once. */
+ir_node schema_literal(schema_ctx *c, bytes text);
+ir_node schema_term(schema_ctx *c, const dfa *d);
 
 typedef struct number_bound {
     bool set, open;
@@ -319,6 +332,9 @@ void schema_bounds(schema_ctx *c, const schema_view *v, number_bound *min, numbe
 
 typedef enum schema_truth { TRUTH_NO, TRUTH_YES, TRUTH_UNKNOWN } schema_truth;
 schema_truth schema_valid(schema_ctx *c, const json_t *value, const schema_atom *a);
+/* Whether a property violates additionalProperties, patternProperties or propertyNames. */
+schema_truth schema_violates(schema_ctx *c, const schema_view *v, schema_word w, const char *name,
+                             const json_t *value);
 schema_truth schema_valid_all(schema_ctx *c, const json_t *value, const atom_list *atoms);
 /* The same for a value of enum or const of one of them. */
 schema_truth schema_valid_member(schema_ctx *c, const json_t *value, const atom_list *atoms,

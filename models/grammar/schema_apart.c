@@ -54,12 +54,6 @@ static bool numbers_apart(schema_ctx *c, const atom_list *flat) {
     return low.at > high.at || (low.at == high.at && (low.open || high.open));
 }
 
-static bool strings_apart(schema_ctx *c, const atom_list *flat) {
-    dfa *d;
-    uint32_t min, max;
-    return !schema_string_dfa(c, flat, &d, &min, &max);
-}
-
 static bool list_apart(schema_ctx *c, const atom_list *atoms, int depth) {
     if (atoms->n == 0) return false;
     if (atoms->n == 1 && json_is_boolean(atoms->at[0].schema))
@@ -132,7 +126,7 @@ static bool types_apart(schema_ctx *c, const atom_list *flat, int depth) {
         ((types & TYPE_NUMBER) == 0 || numbers_apart(c, flat)) &&
         ((types & TYPE_ARRAY) == 0 || arrays_apart(c, flat, depth)) &&
         ((types & TYPE_OBJECT) == 0 || objects_apart(c, flat, depth)) &&
-        ((types & TYPE_STRING) == 0 || strings_apart(c, flat)))
+        ((types & TYPE_STRING) == 0 || schema_strings_apart(c, flat)))
         return true;
     for (size_t i = 0; i < flat->n; i++)
         if (split_apart(c, flat, i, depth)) return true;

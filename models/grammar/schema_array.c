@@ -137,7 +137,7 @@ void schema_plan_array(schema_ctx *c, goal *g) {
 /* ---- nodes ---- */
 
 static ir_node text(schema_ctx *c, const char *s) {
-    return ir_literal(c->graph, (bytes){s, strlen(s)});
+    return schema_literal(c, (bytes){s, strlen(s)});
 }
 
 /* What may follow when the values of `set` have been written: a node for each set, the largest

@@ -93,12 +93,24 @@ static void add_scalar(schema_ctx *c, texts *t, const json_t *x) {
 
 static ir_node node_of_texts(schema_ctx *c, const texts *t) {
     if (t->n == 0) return IR_NEVER;
-    if (t->n == 1) return ir_literal(c->graph, t->at[0]);
+    if (t->n == 1) return schema_literal(c, t->at[0]);
+    size_t n_key = 0;
+    char *key = schema_take(c, t->n_bytes + t->n + 1);
+    key[n_key++] = 'e';
+    for (size_t i = 0; i < t->n; i++) {
+        memcpy(key + n_key, t->at[i].p, t->at[i].n);
+        n_key += t->at[i].n;
+        key[n_key++] = 0;
+    }
+    void **known = schema_table_at(c, c->automata, key, n_key, true);
+    if (*known != NULL) return (ir_node)(uintptr_t)*known;
     dfa_limits limits = schema_dfa_limits(c);
     limits.states_max = UINT32_MAX / 4; // enum_bytes_max bounds them
     dfa d;
     schema_check(c, dfa_of_literals(t->at, NULL, t->n, &limits, &d, c->err));
-    return ir_term(c->graph, &d);
+    ir_node node = ir_term(c->graph, &d);
+    *known = (void *)(uintptr_t)node;
+    return node;
 }
 
 /* ---- arrays and objects ---- */
@@ -120,7 +132,7 @@ static void add_node(schema_ctx *c, sequence *s, ir_node node) {
 }
 
 static void add_word(schema_ctx *c, sequence *s, const char *word) {
-    add_node(c, s, ir_literal(c->graph, (bytes){word, strlen(word)}));
+    add_node(c, s, schema_literal(c, (bytes){word, strlen(word)}));
 }
 
 ir_node schema_value_node(schema_ctx *c, const json_t *value) {

@@ -1,8 +1,8 @@
 /* schema_flat.c - flattening: from demands to a list of bases and splits.
  *
  * A schema is read key by key, in the order in which it is written: $ref and allOf are entered
- * where they stand, `properties` stands for the base of the object, anyOf and its kind stay as
- * splits.  A negation with one alternative is entered too.
+ * where they stand, the base of an object stands where its properties do, anyOf and its kind stay
+ * as splits.  A negation with one alternative is entered too.
  *
  * The path of entered schemas is the stack; a schema that is entered while it is on the path would
  * be defined by itself, and is an error. */
@@ -50,6 +50,7 @@ bool atom_is_split(const schema_atom *a) {
     case ATOM_ONE_OF:
     case ATOM_IF:
     case ATOM_NEEDS:
+    case ATOM_OTHER:
         return true;
     default:
         return false;
@@ -159,6 +160,15 @@ static void read_ref(flattening *f, frame *top, schema_word w, const json_t *val
     enter(f, atom_of(schema_resolve(f->c, schema, w, json_string_value(value))));
 }
 
+/* The place of a base is that of the first keyword about names of properties. */
+static bool names_properties(schema_word w) {
+    return w == WORD_PROPERTIES || w == WORD_PATTERN_PROPERTIES || w == WORD_ADDITIONAL_PROPERTIES;
+}
+static bool any_names(const schema_view *v) {
+    return v->of[WORD_PROPERTIES] != NULL || v->of[WORD_PATTERN_PROPERTIES] != NULL ||
+           v->of[WORD_ADDITIONAL_PROPERTIES] != NULL;
+}
+
 static void read_key(flattening *f, frame *top, schema_word w) {
     const json_t *schema = top->view->schema, *value = schema_get(f->c, top->view, w);
     if (value == NULL) return;
@@ -200,8 +210,7 @@ static void read_key(flattening *f, frame *top, schema_word w) {
         add_base(f, top);
         return;
     default:
-        /* The place of a base is that of its properties. */
-        if (w == WORD_PROPERTIES || top->view->of[WORD_PROPERTIES] == NULL) add_base(f, top);
+        if (names_properties(w) || !any_names(top->view)) add_base(f, top);
         return;
     }
 }

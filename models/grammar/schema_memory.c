@@ -36,7 +36,7 @@ void *schema_take_array(schema_ctx *c, size_t n, size_t element_bytes) {
 
 void *schema_grow(schema_ctx *c, void *items, size_t n, size_t *capacity, size_t element_bytes) {
     if (n < *capacity) return items;
-    size_t wanted = *capacity < 4 ? 4 : 2 * *capacity;
+    size_t wanted = *capacity < 8 ? 8 : 2 * *capacity;
     void *p = schema_take_array(c, wanted, element_bytes);
     if (n != 0) memcpy(p, items, n * element_bytes);
     *capacity = wanted;
@@ -194,8 +194,18 @@ static void enlarge(schema_ctx *c, schema_table *t) {
     }
 }
 
+static uint64_t hash_key(const void *key, size_t n) {
+    uint64_t h = HASH_BEGIN, word;
+    const char *p = key;
+    for (; n >= sizeof word; n -= sizeof word, p += sizeof word) { // most keys are pointers
+        memcpy(&word, p, sizeof word);
+        h = hash_fold(hash_step(h, word));
+    }
+    return hash_fold(hash_bytes(h, p, n));
+}
+
 void **schema_table_at(schema_ctx *c, schema_table *t, const void *key, size_t n, bool add) {
-    uint64_t hash = hash_fold(hash_bytes(HASH_BEGIN, key, n));
+    uint64_t hash = hash_key(key, n);
     slot *s = find(t, hash, key, n);
     if (s->key != NULL) return &s->value;
     if (!add) return NULL;

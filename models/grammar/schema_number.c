@@ -224,8 +224,6 @@ ir_node schema_number(schema_ctx *c, const atom_list *flat, uint32_t types) {
         schema_fail(c, INFERD_EUNSUPPORTED, "more than %d excluded numbers cannot be enforced",
                     NUMBER_VALUES_MAX);
     if (n.n_excluded > 1) qsort(n.excluded, n.n_excluded, sizeof *n.excluded, by_value);
-    dfa *d = number_dfa(c, &n, types), copy;
-    if (d == NULL || dfa_is_empty(d)) return IR_NEVER;
-    schema_check(c, dfa_copy(d, &copy, c->err));
-    return ir_term(c->graph, &copy);
+    const dfa *d = number_dfa(c, &n, types);
+    return d == NULL || dfa_is_empty(d) ? IR_NEVER : schema_term(c, d);
 }

@@ -34,7 +34,7 @@ static json_t *object_of(schema_ctx *c, const schema_view *v, schema_word w) {
     return map;
 }
 
-static bool name_matches(schema_ctx *c, const schema_view *v, const char *pattern,
+bool schema_name_matches(schema_ctx *c, const schema_view *v, const char *pattern,
                          const char *name) {
     const dfa *d = schema_pattern(c, v->schema, WORD_PATTERN_PROPERTIES, pattern);
     buf content;
@@ -72,7 +72,7 @@ static bool base_property(schema_ctx *c, const schema_view *v, const char *name,
         if (t == TRUTH_UNKNOWN) schema_refuse(c, WORD_PROPERTY_NAMES, v->schema, NULL);
     }
     json_object_foreach(object_of(c, v, WORD_PATTERN_PROPERTIES), pattern, value) {
-        if (!name_matches(c, v, pattern, name)) continue;
+        if (!schema_name_matches(c, v, pattern, name)) continue;
         evaluated = true;
         if (!add_atom(c, out, value)) return false;
     }
@@ -129,7 +129,7 @@ static void add_required(schema_ctx *c, naming *n, const schema_view *v) {
     }
 }
 
-static void collect_names(schema_ctx *c, const atom_list *flat, object_plan *p) {
+void schema_names(schema_ctx *c, const atom_list *flat, object_plan *p) {
     naming n = {.index = schema_table_create(c), .plan = p};
     const char *name;
     json_t *value;
@@ -186,8 +186,21 @@ static goal_id goal_of_class(schema_ctx *c, const atom_list *flat, const others 
     return schema_goal(c, &atoms);
 }
 
+/* The values of enum or const that are valid names, as automaton; NULL: none. */
+static const dfa *names_of_values(schema_ctx *c, const atom_list *flat, const schema_view *v) {
+    const json_t *one = schema_get(c, v, WORD_CONST), *many = schema_get(c, v, WORD_ENUM);
+    size_t n = one != NULL ? 1 : json_array_size(many), n_names = 0;
+    const char **names = schema_take_array(c, n, sizeof *names);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *x = one != NULL ? one : json_array_get(many, i);
+        if (json_is_string(x) && schema_valid_member(c, x, flat, v) == TRUTH_YES)
+            names[n_names++] = json_string_value(x);
+    }
+    return n_names == 0 ? NULL : schema_literals(c, names, n_names);
+}
+
 /* The names that propertyNames allows; NULL: none. */
-static dfa *allowed_names(schema_ctx *c, const atom_list *flat) {
+static const dfa *allowed_names(schema_ctx *c, const atom_list *flat) {
     atom_list names = {0}, flat_names = {0};
     const schema_view *at = NULL;
     for (size_t i = 0; i < flat->n; i++) {
@@ -198,18 +211,22 @@ static dfa *allowed_names(schema_ctx *c, const atom_list *flat) {
         atom_list_add(c, &names, atom_of(of));
         at = v;
     }
+    if (at == NULL) return schema_any_string(c);
     atom_list_add(c, &names, (schema_atom){.kind = ATOM_TYPES, .types = TYPE_STRING});
     if (!schema_flatten(c, &names, &flat_names)) return NULL;
+    for (size_t i = 0; i < flat_names.n; i++) {
+        if (flat_names.at[i].kind != ATOM_BASE) continue;
+        const schema_view *v = schema_view_of(c, flat_names.at[i].schema);
+        if (schema_get(c, v, WORD_ENUM) != NULL || schema_get(c, v, WORD_CONST) != NULL)
+            return names_of_values(c, &flat_names, v);
+    }
     for (size_t i = 0; i < flat_names.n; i++)
         if (atom_is_split(&flat_names.at[i]))
             schema_refuse(c, WORD_PROPERTY_NAMES, at->schema, NULL);
-    dfa *d, out;
+    const dfa *d;
     uint32_t min, max;
     if (!schema_string_dfa(c, &flat_names, &d, &min, &max)) return NULL;
-    if (d != NULL) return d;
-    dfa_limits limits = schema_dfa_limits(c);
-    schema_check(c, dfa_of_json_lengths(min, max, &limits, &out, c->err));
-    return schema_own(c, &out);
+    return d != NULL ? d : schema_lengths(c, min, max, NULL);
 }
 
 static void plan_others(schema_ctx *c, const atom_list *flat, object_plan *p) {
@@ -225,7 +242,7 @@ static void plan_others(schema_ctx *c, const atom_list *flat, object_plan *p) {
     }
     goal_id none_match = goal_of_class(c, flat, &o, 0);
     if (o.n_parts == 0 && none_match == GOAL_NEVER) return;
-    dfa *names = allowed_names(c, flat);
+    const dfa *names = allowed_names(c, flat);
     if (names == NULL) return;
     if (o.n_parts == 0) {
         p->others = names;
@@ -237,11 +254,11 @@ static void plan_others(schema_ctx *c, const atom_list *flat, object_plan *p) {
     dfa classes = {0};
     dfa_limits limits = schema_dfa_limits(c);
     schema_check(c, dfa_classify(names, o.parts, o.n_parts, &limits, &classes, c->err));
-    p->others = schema_own(c, &classes);
+    dfa *sorted = schema_own(c, &classes);
     uint32_t *sets = NULL;
     size_t capacity = 0, sets_capacity = 0;
-    for (uint32_t s = 0; s < p->others->n_states; s++) {
-        uint32_t *tag = &p->others->tags[s];
+    for (uint32_t s = 0; s < sorted->n_states; s++) {
+        uint32_t *tag = &sorted->tags[s];
         if (*tag == 0) continue;
         size_t k = 0;
         while (k < p->n_others && sets[k] != *tag - 1) k++;
@@ -255,6 +272,7 @@ static void plan_others(schema_ctx *c, const atom_list *flat, object_plan *p) {
         }
         *tag = 1 + (uint32_t)k;
     }
+    p->others = sorted;
 }
 
 /* ---- plan ---- */
@@ -284,7 +302,7 @@ void schema_plan_object(schema_ctx *c, goal *g) {
         p->max = u32_min(p->max, schema_count(c, v, WORD_MAX_PROPERTIES, IR_NO_MAX));
     }
     if (p->min > p->max) return;
-    collect_names(c, &g->atoms, p);
+    schema_names(c, &g->atoms, p);
     p->values = schema_take_array(c, p->n, sizeof *p->values);
     for (size_t i = 0; i < p->n; i++) {
         atom_list atoms = {0};

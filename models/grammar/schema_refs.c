@@ -65,9 +65,8 @@ static schema_site *site_of(schema_ctx *c, const json_t *at, bool add) {
 
 /* ---- identifiers ---- */
 
-static const char *identifier(const json_t *schema) {
-    const char *id = json_string_value(json_object_get(schema, "$id"));
-    return id != NULL ? id : json_string_value(json_object_get(schema, "id"));
+static const char *identifier(const schema_ctx *c, const json_t *schema) {
+    return json_string_value(json_object_get(schema, c->draft <= 4 ? "id" : "$id"));
 }
 
 static bool has_scheme(const char *uri) {
@@ -111,7 +110,7 @@ static void note(schema_ctx *c, const json_t *at, const walk *parent, const char
                        .resource = up == NULL ? at : up->resource};
     if (up == NULL) s->base = "";
     if (where != PLACE_SCHEMA || !json_is_object(at)) return;
-    const char *id = identifier(at);
+    const char *id = identifier(c, at);
     if (id == NULL || id[0] == '#' || id[0] == 0) return;
     const char *outer = up == NULL ? "" : site_of(c, up->resource, false)->base;
     s->resource = at;
@@ -123,7 +122,7 @@ static void note(schema_ctx *c, const json_t *at, const walk *parent, const char
 /* Anchors are kept as "base#anchor" beside the identifiers. */
 static void note_anchor(schema_ctx *c, const json_t *at) {
     const schema_site *s = site_of(c, at, false);
-    const char *base = site_of(c, s->resource, false)->base, *id = identifier(at);
+    const char *base = site_of(c, s->resource, false)->base, *id = identifier(c, at);
     const char *names[3] = {json_string_value(json_object_get(at, "$anchor")),
                             json_string_value(json_object_get(at, "$dynamicAnchor")),
                             id != NULL && id[0] == '#' && id[1] != 0 ? id + 1 : NULL};

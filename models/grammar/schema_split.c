@@ -117,13 +117,22 @@ static void negate_bound(schema_ctx *c, const schema_view *v, schema_word w, spl
               atom_of(make(c, v->schema, w, NULL, opposite, json_incref(bound))));
 }
 
+static bool is_trivial(const json_t *schema) {
+    return json_is_true(schema) || (json_is_object(schema) && json_object_size(schema) == 0);
+}
+
+/* A required property is absent or has a value that violates its schema: one alternative. */
 static void negate_required(schema_ctx *c, const schema_view *v, const json_t *names, split *out) {
+    const json_t *map = schema_get(c, v, WORD_PROPERTIES);
     for (size_t i = 0; i < json_array_size(names); i++) {
         const char *name = json_string_value(json_array_get(names, i));
         if (name == NULL)
             schema_malformed(c, WORD_REQUIRED, v->schema, "has a name that is no string");
+        json_t *value = json_object_get(map, name);
         add_typed(c, out, TYPE_OBJECT,
-                  (schema_atom){.kind = ATOM_LACKS, .name = schema_intern(c, name)});
+                  value == NULL || is_trivial(value)
+                      ? (schema_atom){.kind = ATOM_LACKS, .name = schema_intern(c, name)}
+                      : atom_of(make_property_not(c, v->schema, name, value)));
     }
 }
 
@@ -131,8 +140,7 @@ static void negate_properties(schema_ctx *c, const schema_view *v, json_t *map, 
     const char *name;
     json_t *value;
     json_object_foreach(map, name, value) {
-        if (json_is_true(value) || (json_is_object(value) && json_object_size(value) == 0))
-            continue;
+        if (is_trivial(value) || schema_requires(c, v, name)) continue;
         atom_list *l = add_alternative(c, out);
         atom_list_add(c, l, atom_types(TYPE_OBJECT));
         atom_list_add(c, l, (schema_atom){.kind = ATOM_HAS, .name = schema_intern(c, name)});
@@ -293,19 +301,25 @@ static void negate_word(schema_ctx *c, const schema_view *v, schema_word w, json
         }
         drop(c, v, w);
         return;
-    default: // an additional property or an item somewhere, equal items, a format
+    case WORD_ADDITIONAL_PROPERTIES:
+    case WORD_PATTERN_PROPERTIES:
+    case WORD_PROPERTY_NAMES:
+        if (!is_trivial(value))
+            add_one(c, out, (schema_atom){.schema = v->schema, .kind = ATOM_OTHER, .word = w});
+        return;
+    default: // an item by position somewhere, equal items, a format
         if (!json_is_true(value)) drop(c, v, w);
         return;
     }
 }
 
-void schema_negate(schema_ctx *c, const json_t *schema, split *out) {
-    if (json_is_boolean(schema)) {
-        if (json_is_false(schema)) add_alternative(c, out);
-        return;
-    }
-    if (!json_is_object(schema))
-        schema_malformed(c, WORD_NONE, schema, "a schema is an object or a boolean");
+typedef struct negation {
+    split alternatives;
+    schema_word dropped_word;
+    const json_t *dropped_at;
+} negation;
+
+static void negate(schema_ctx *c, const json_t *schema, split *out) {
     bool wide = c->wide;
     c->wide = true;
     const schema_view *v = schema_view_of(c, schema);
@@ -317,6 +331,34 @@ void schema_negate(schema_ctx *c, const json_t *schema, split *out) {
     if (v->of[WORD_FORMAT] != NULL && !(c->draft <= 7 && v->of[WORD_REF] != NULL))
         drop(c, v, WORD_FORMAT);
     c->wide = wide;
+}
+
+void schema_negate(schema_ctx *c, const json_t *schema, split *out) {
+    if (json_is_boolean(schema)) {
+        if (json_is_false(schema)) add_alternative(c, out);
+        return;
+    }
+    if (!json_is_object(schema))
+        schema_malformed(c, WORD_NONE, schema, "a schema is an object or a boolean");
+    void **known = schema_table_at(c, c->negations, &schema, sizeof schema, false);
+    if (known == NULL) {
+        negation *n = schema_take(c, sizeof *n);
+        schema_word word = c->dropped_word;
+        const json_t *at = c->dropped_at;
+        c->dropped_word = WORD_NONE;
+        negate(c, schema, &n->alternatives);
+        n->dropped_word = c->dropped_word;
+        n->dropped_at = c->dropped_at;
+        c->dropped_word = word;
+        c->dropped_at = at;
+        known = schema_table_at(c, c->negations, &schema, sizeof schema, true);
+        *known = n;
+    }
+    const negation *n = *known;
+    *out = n->alternatives;
+    if (n->dropped_word == WORD_NONE) return;
+    c->dropped_word = n->dropped_word;
+    c->dropped_at = n->dropped_at;
 }
 
 /* ---- splits ---- */
@@ -377,6 +419,49 @@ static void split_needs(schema_ctx *c, const schema_atom *a, const schema_view *
     }
 }
 
+/* A property of this name violates the keyword, by its name alone or by its value. */
+static void add_violation(schema_ctx *c, const schema_view *v, schema_word w, const char *name,
+                          split *out) {
+    json_t *value = v->of[w];
+    atom_list *l;
+    if (w == WORD_PATTERN_PROPERTIES) {
+        const char *pattern;
+        json_object_foreach(v->of[w], pattern, value) {
+            if (is_trivial(value) || !schema_name_matches(c, v, pattern, name)) continue;
+            l = add_alternative(c, out);
+            atom_list_add(c, l, (schema_atom){.kind = ATOM_HAS, .name = name});
+            if (json_is_false(value)) continue;
+            const json_t *violated = make_property_not(c, value, name, value);
+            atom_list_add(c, l, atom_of(violated));
+        }
+        return;
+    }
+    schema_truth t = schema_violates(c, v, w, name, NULL);
+    if (t == TRUTH_NO) return;
+    l = add_alternative(c, out);
+    atom_list_add(c, l, (schema_atom){.kind = ATOM_HAS, .name = name});
+    if (t == TRUTH_UNKNOWN) atom_list_add(c, l, atom_of(make_property_not(c, value, name, value)));
+}
+
+/* Over the names that the other demands know.  Where there may be names beyond these, a violation
+ * by one of them cannot be described. */
+static void split_other(schema_ctx *c, const schema_atom *a, const schema_view *v,
+                        const atom_list *among, split *out) {
+    object_plan known = {0};
+    schema_names(c, among, &known);
+    for (size_t i = 0; i < known.n; i++)
+        add_violation(c, v, a->word, schema_intern(c, known.names[i]), out);
+    for (size_t i = 0; i < out->n; i++) atom_list_add(c, &out->at[i], atom_types(TYPE_OBJECT));
+    for (size_t i = 0; i < among->n; i++) {
+        if (among->at[i].kind != ATOM_BASE) continue;
+        const schema_view *base = schema_view_of(c, among->at[i].schema);
+        if (json_is_false(base->of[WORD_ADDITIONAL_PROPERTIES]) &&
+            json_object_size(base->of[WORD_PATTERN_PROPERTIES]) == 0)
+            return;
+    }
+    drop(c, v, a->word);
+}
+
 static void split_if(schema_ctx *c, const schema_view *v, split *out) {
     const json_t *then = v->of[WORD_THEN], *other = v->of[WORD_ELSE];
     atom_list *l = add_alternative(c, out);
@@ -387,7 +472,7 @@ static void split_if(schema_ctx *c, const schema_view *v, split *out) {
     if (other != NULL) atom_list_add(c, l, atom_of(other));
 }
 
-void schema_split(schema_ctx *c, const schema_atom *a, split *out) {
+void schema_split(schema_ctx *c, const schema_atom *a, const atom_list *among, split *out) {
     *out = (split){0};
     if (a->kind == ATOM_NOT) {
         schema_negate(c, a->schema, out);
@@ -404,6 +489,9 @@ void schema_split(schema_ctx *c, const schema_atom *a, split *out) {
         return;
     case ATOM_IF:
         split_if(c, v, out);
+        return;
+    case ATOM_OTHER:
+        split_other(c, a, v, among, out);
         return;
     default:
         split_needs(c, a, v, out);

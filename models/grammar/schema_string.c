@@ -5,6 +5,8 @@
  * Automata are built once for each pattern, format, length and combination. */
 #include "schema.h"
 
+enum { LENGTH_FITS_MIN = 121 };
+
 typedef struct parts {
     const dfa **at;
     size_t n, capacity;
@@ -43,6 +45,21 @@ static dfa **cached(schema_ctx *c, char kind, const void *key, size_t n) {
     return (dfa **)(void *)schema_table_at(c, c->automata, full, n + 1, true);
 }
 
+ir_node schema_literal(schema_ctx *c, bytes text) {
+    dfa **known = cached(c, 'i', text.p, text.n);
+    if (*known == NULL) *known = (dfa *)(uintptr_t)ir_literal(c->graph, text);
+    return (ir_node)(uintptr_t)*known;
+}
+
+ir_node schema_term(schema_ctx *c, const dfa *d) {
+    dfa **known = cached(c, 'm', &d, sizeof d), copy;
+    if (*known == NULL) {
+        schema_check(c, dfa_copy(d, &copy, c->err));
+        *known = (dfa *)(uintptr_t)ir_term(c->graph, &copy);
+    }
+    return (ir_node)(uintptr_t)*known;
+}
+
 const dfa *schema_pattern(schema_ctx *c, const json_t *at, schema_word w, const char *pattern) {
     size_t n = strlen(pattern);
     dfa **known = cached(c, 'p', pattern, n), out;
@@ -72,7 +89,7 @@ const dfa *schema_format(schema_ctx *c, const json_t *at, const char *name) {
     return *known;
 }
 
-static const dfa *of_lengths(schema_ctx *c, uint32_t min, uint32_t max, const schema_view *v) {
+const dfa *schema_lengths(schema_ctx *c, uint32_t min, uint32_t max, const schema_view *v) {
     uint32_t key[2] = {min, max};
     dfa **known = cached(c, 'l', key, sizeof key), out;
     if (*known != NULL) return *known;
@@ -87,7 +104,7 @@ static const dfa *of_lengths(schema_ctx *c, uint32_t min, uint32_t max, const sc
 }
 
 const dfa *schema_any_string(schema_ctx *c) {
-    return of_lengths(c, 0, UINT32_MAX, NULL);
+    return schema_lengths(c, 0, UINT32_MAX, NULL);
 }
 
 /* ---- collecting ---- */
@@ -153,22 +170,32 @@ static uint32_t longest(schema_ctx *c, const dfa *d) {
     uint32_t *n_in = schema_take_array(c, d->n_states, sizeof *n_in);
     uint32_t *length = schema_take_array(c, d->n_states, sizeof *length);
     uint32_t *ready = schema_take_array(c, d->n_states, sizeof *ready);
-    for (uint32_t s = 0; s < d->n_states; s++)
-        for (uint32_t i = 0, n_ways = dfa_n_ways(d, s); i < n_ways; i++)
-            if (dfa_way(d, s, i) != DFA_DEAD) n_in[dfa_way(d, s, i)]++;
+    for (uint32_t s = 0; s < d->n_states; s++) {
+        for (uint32_t k = 0; k < d->n_classes; k++) {
+            uint32_t to = dfa_step_class(d, s, k);
+            if (to != DFA_DEAD) n_in[to]++;
+        }
+    }
     uint32_t n = 0, n_done = 0, most = 0;
     if (d->n_states > 0 && n_in[0] == 0) ready[n++] = 0; // trimmed: all are reached from it
     while (n_done < n) {
         uint32_t s = ready[n_done++];
         most = u32_max(most, length[s]);
-        for (uint32_t k = 0, n_ways = dfa_n_ways(d, s); k < n_ways; k++) {
-            uint32_t to = dfa_way(d, s, k);
+        for (uint32_t k = 0; k < d->n_classes; k++) {
+            uint32_t to = dfa_step_class(d, s, k);
             if (to == DFA_DEAD) continue;
             length[to] = u32_max(length[to], length[s] + 1);
             if (--n_in[to] == 0) ready[n++] = to;
         }
     }
     return n == d->n_states ? most : UINT32_MAX;
+}
+
+/* A product with a long maxLength may have too many states: then the maximum is lowered to one that
+ * fits, which no writer notices (120 characters at least; a shorter one is refused). */
+static uint32_t length_that_fits(const schema_ctx *c, const dfa *d) {
+    uint32_t n = c->limits->dfa_states_max / (d->n_states + 1);
+    return n < LENGTH_FITS_MIN ? UINT32_MAX : n - 1;
 }
 
 static const dfa *times(schema_ctx *c, const dfa *a, const dfa *b, const schema_view *v) {
@@ -183,7 +210,7 @@ static const dfa *times(schema_ctx *c, const dfa *a, const dfa *b, const schema_
     return schema_own(c, &out);
 }
 
-const dfa *schema_without(schema_ctx *c, const dfa *d, const char *const *texts, size_t n) {
+const dfa *schema_literals(schema_ctx *c, const char *const *texts, size_t n) {
     bytes *literals = schema_take_array(c, n, sizeof *literals);
     for (size_t i = 0; i < n; i++) {
         buf content;
@@ -199,8 +226,13 @@ const dfa *schema_without(schema_ctx *c, const dfa *d, const char *const *texts,
     dfa_limits limits = schema_dfa_limits(c);
     dfa out;
     schema_check(c, dfa_of_literals(literals, NULL, n, &limits, &out, c->err));
-    const dfa *texts_only = schema_own(c, &out);
-    schema_check(c, dfa_and_not(d, texts_only, &limits, &out, c->err));
+    return schema_own(c, &out);
+}
+
+const dfa *schema_without(schema_ctx *c, const dfa *d, const char *const *texts, size_t n) {
+    dfa_limits limits = schema_dfa_limits(c);
+    dfa out;
+    schema_check(c, dfa_and_not(d, schema_literals(c, texts, n), &limits, &out, c->err));
     return schema_own(c, &out);
 }
 
@@ -217,13 +249,22 @@ static const dfa *product(schema_ctx *c, const parts *p) {
     for (size_t i = 1; i < p->n; i++) d = times(c, d, p->at[i], p->last);
     uint32_t max = p->max;
     if (max != UINT32_MAX && longest(c, d) <= max) max = UINT32_MAX;
+    if (max != UINT32_MAX) max = u32_max(p->min, u32_min(max, length_that_fits(c, d)));
     if (p->min > 0 || max != UINT32_MAX)
-        d = times(c, d, of_lengths(c, p->min, max, p->last), p->last);
+        d = times(c, d, schema_lengths(c, p->min, max, p->last), p->last);
     *known = (dfa *)(uintptr_t)d;
     return d;
 }
 
-bool schema_string_dfa(schema_ctx *c, const atom_list *flat, dfa **out, uint32_t *min,
+bool schema_strings_apart(schema_ctx *c, const atom_list *flat) {
+    parts p = {.max = UINT32_MAX};
+    for (size_t i = 0; i < flat->n; i++) read_atom(c, &p, &flat->at[i]);
+    if (p.min > p.max) return true;
+    if (p.n < 2 && (p.n == 0 || p.max == UINT32_MAX)) return false;
+    return dfa_is_empty(product(c, &p));
+}
+
+bool schema_string_dfa(schema_ctx *c, const atom_list *flat, const dfa **out, uint32_t *min,
                        uint32_t *max) {
     parts p = {.max = UINT32_MAX};
     *out = NULL;
@@ -234,23 +275,18 @@ bool schema_string_dfa(schema_ctx *c, const atom_list *flat, dfa **out, uint32_t
     const dfa *d = NULL;
     if (p.n > 0) d = product(c, &p);
     if (p.n_excluded > 0)
-        d = schema_without(c, d != NULL ? d : of_lengths(c, p.min, p.max, p.last), p.excluded,
+        d = schema_without(c, d != NULL ? d : schema_lengths(c, p.min, p.max, p.last), p.excluded,
                            p.n_excluded);
-    *out = (dfa *)(uintptr_t)d;
+    *out = d;
     return d == NULL || !dfa_is_empty(d);
 }
 
 ir_node schema_string(schema_ctx *c, const atom_list *flat) {
-    dfa *d, copy;
+    const dfa *d;
     uint32_t min, max;
     if (!schema_string_dfa(c, flat, &d, &min, &max)) return IR_NEVER;
     if (d == NULL) return ir_string(c->graph, min, max);
-    dfa **known = cached(c, 't', &d, sizeof d); // the node, as a number
-    if (*known == NULL) {
-        schema_check(c, dfa_copy(d, &copy, c->err));
-        ir_node quote = ir_literal(c->graph, (bytes){"\"", 1});
-        ir_node all[3] = {quote, ir_term(c->graph, &copy), quote};
-        *known = (dfa *)(uintptr_t)ir_seq(c->graph, all, 3);
-    }
-    return (ir_node)(uintptr_t)*known;
+    ir_node quote = schema_literal(c, (bytes){"\"", 1});
+    ir_node all[3] = {quote, schema_term(c, d), quote};
+    return ir_seq(c->graph, all, 3);
 }

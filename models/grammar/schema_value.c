@@ -308,6 +308,40 @@ static schema_truth valid_schema(schema_ctx *c, const json_t *x, const json_t *s
     return t;
 }
 
+/* Without a value: UNKNOWN means that it depends on the value. */
+schema_truth schema_violates(schema_ctx *c, const schema_view *v, schema_word w, const char *name,
+                             const json_t *x) {
+    if (w == WORD_PROPERTY_NAMES)
+        return not(valid_flipped(c, schema_own_json(c, json_string(name)), v->of[w]));
+    schema_truth t = TRUTH_NO;
+    const char *pattern;
+    json_t *of;
+    json_object_foreach(v->of[WORD_PATTERN_PROPERTIES], pattern, of) {
+        if (!schema_name_matches(c, v, pattern, name)) continue;
+        if (w == WORD_ADDITIONAL_PROPERTIES) return TRUTH_NO;
+        schema_truth one = x == NULL ? TRUTH_UNKNOWN : not(valid_flipped(c, x, of));
+        if (one != TRUTH_NO && t != TRUTH_YES) t = one;
+    }
+    if (w == WORD_PATTERN_PROPERTIES) return t;
+    if (json_object_get(v->of[WORD_PROPERTIES], name) != NULL) return TRUTH_NO;
+    if (json_is_false(v->of[w])) return TRUTH_YES;
+    return x == NULL ? TRUTH_UNKNOWN : not(valid_flipped(c, x, v->of[w]));
+}
+
+static schema_truth valid_other(schema_ctx *c, const json_t *x, const schema_view *v,
+                                schema_word w) {
+    const char *name;
+    json_t *value;
+    schema_truth t = TRUTH_NO;
+    if (!json_is_object(x)) return TRUTH_NO;
+    json_object_foreach((json_t *)(uintptr_t)x, name, value) {
+        schema_truth one = schema_violates(c, v, w, name, value);
+        if (one == TRUTH_YES) return one;
+        if (one == TRUTH_UNKNOWN) t = one;
+    }
+    return t;
+}
+
 schema_truth schema_valid(schema_ctx *c, const json_t *x, const schema_atom *a) {
     schema_view only; // one keyword
     const schema_view *v;
@@ -340,6 +374,8 @@ schema_truth schema_valid(schema_ctx *c, const json_t *x, const schema_atom *a) 
         return valid_view(c, x, &only);
     case ATOM_IF:
         return valid_if(c, x, v);
+    case ATOM_OTHER:
+        return valid_other(c, x, v, a->word);
     case ATOM_NEEDS:
         if (!json_is_object(x) || json_object_get(x, a->name) == NULL) return TRUTH_YES;
         return valid_needs(c, x, json_object_get(v->of[a->word], a->name));

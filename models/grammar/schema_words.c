@@ -145,3 +145,12 @@ bool schema_flag(schema_ctx *c, const schema_view *v, schema_word w) {
     if (!json_is_boolean(value)) schema_malformed(c, w, v->schema, "is not true or false");
     return json_is_true(value);
 }
+
+bool schema_requires(schema_ctx *c, const schema_view *v, const char *name) {
+    const json_t *names = schema_get(c, v, WORD_REQUIRED);
+    for (size_t i = 0; i < json_array_size(names); i++) {
+        const char *one = json_string_value(json_array_get(names, i));
+        if (one != NULL && strcmp(one, name) == 0) return true;
+    }
+    return false;
+}
