@@ -1,8 +1,9 @@
-/* schema_strict.c - OpenAI's strict profile: rules beyond JSON Schema that make every answer complete.
+/* schema_strict.c - OpenAI's strict profile: rules beyond JSON Schema that make every answer
+ * complete.
  *
  * Every object lists all its properties as required and allows no others; the root is an object and
- * no anyOf; allOf, not, if and dependencies are not part of it; sizes are bounded.  A violation is an
- * error of the request, with keyword and pointer.
+ * no anyOf; allOf, not, if and dependencies are not part of it; sizes are bounded.  A violation is
+ * an error of the request, with keyword and pointer.
  *
  * The walk is over all schemas of the document, definitions too, on a stack of its own. */
 #include "schema.h"
@@ -46,8 +47,14 @@ static void push_all(strict *s, const json_t *map_or_list, uint32_t nesting) {
 
 static void check_words(strict *s, const schema_view *v) {
     static const schema_word refused[] = {
-        WORD_ALL_OF, WORD_NOT,          WORD_IF,                 WORD_THEN,
-        WORD_ELSE,   WORD_DEPENDENCIES, WORD_DEPENDENT_REQUIRED, WORD_DEPENDENT_SCHEMAS,
+        WORD_ALL_OF,
+        WORD_NOT,
+        WORD_IF,
+        WORD_THEN,
+        WORD_ELSE,
+        WORD_DEPENDENCIES,
+        WORD_DEPENDENT_REQUIRED,
+        WORD_DEPENDENT_SCHEMAS,
     };
     for (size_t i = 0; i < INFERD_COUNT(refused); i++)
         if (v->of[refused[i]] != NULL)
@@ -65,8 +72,8 @@ static void check_object(strict *s, const schema_view *v) {
         s->n_characters += schema_code_points(name);
         if (schema_requires(s->c, v, name)) continue;
         char text[200];
-        snprintf(text, sizeof text, "must have every property in a strict schema, and \"%.100s\" is not there",
-                 name);
+        snprintf(text, sizeof text,
+                 "must have every property in a strict schema, and \"%.100s\" is not there", name);
         schema_malformed(s->c, WORD_REQUIRED, v->schema, text);
     }
     s->n_properties += json_object_size(properties);
@@ -82,7 +89,8 @@ static void check_values(strict *s, const schema_view *v) {
     for (size_t i = 0; i < n; i++) n_characters += count_characters(json_array_get(values, i));
     if (n > STRICT_LARGE_ENUM && n_characters > STRICT_LARGE_ENUM_CHARS) {
         char text[160];
-        snprintf(text, sizeof text, "has %zu values of %zu characters, more than %d in a strict schema", n,
+        snprintf(text, sizeof text,
+                 "has %zu values of %zu characters, more than %d in a strict schema", n,
                  n_characters, STRICT_LARGE_ENUM_CHARS);
         schema_malformed(s->c, WORD_ENUM, v->schema, text);
     }
@@ -139,7 +147,8 @@ void schema_check_strict(schema_ctx *c) {
     if (v->of[WORD_ANY_OF] != NULL)
         schema_malformed(c, WORD_ANY_OF, c->root, "is not allowed at the root of a strict schema");
     if (v->of[WORD_REF] == NULL && (v->of[WORD_TYPE] == NULL || schema_types(c, v) != TYPE_OBJECT))
-        schema_malformed(c, WORD_TYPE, c->root, "must be \"object\" at the root of a strict schema");
+        schema_malformed(c, WORD_TYPE, c->root,
+                         "must be \"object\" at the root of a strict schema");
     push(&s, c->root, 0);
     while (s.n > 0) visit(&s, s.stack[--s.n]);
     check_sums(&s);

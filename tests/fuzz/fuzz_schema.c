@@ -1,0 +1,77 @@
+/* fuzz_schema.c - JSON Schemas from strangers.  The first byte picks limits and kind.  Compiling ends
+ * soon, with a sentence if it fails; what compiles has a text, and the text is accepted. */
+#include "models/grammar.h"
+
+#include <string.h>
+
+#include "inferd/buf.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static grammar_vocab *vocab_of_bytes(void) {
+    static char all[256];
+    bytes pieces[257] = {{0}};
+    for (int b = 0; b < 256; b++) {
+        all[b] = (char)b;
+        pieces[b] = (bytes){&all[b], 1};
+    }
+    tok_id end = 256;
+    grammar_vocab *v = NULL;
+    inferd_err err = {0};
+    INFERD_CHECK(grammar_vocab_of_pieces(pieces, 257, &end, 1, &v, &err) == INFERD_OK);
+    return v;
+}
+
+/* A shortest text is accepted, as the whole and JSON. */
+static void write_and_read(grammar *g) {
+    grammar_vocab *v = vocab_of_bytes();
+    grammar_machine *m = NULL;
+    inferd_err err = {0};
+    INFERD_CHECK(grammar_machine_create(g, v, &m, &err) == INFERD_OK);
+    grammar_pos p = grammar_start(m), again = grammar_start(m);
+    buf text;
+    buf_init(&text, 0);
+    if (grammar_complete(m, p, 4096, &text)) {
+        INFERD_CHECK(grammar_accept_bytes(m, again, (bytes){buf_cstr(&text), text.n}, &err));
+        INFERD_CHECK(grammar_may_end(m, again));
+        json_error_t problem;
+        json_t *value = json_loadb(text.p == NULL ? "" : text.p, text.n,
+                                   JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &problem);
+        INFERD_CHECK(value != NULL || strstr(problem.text, "real number overflow") != NULL ||
+                     strstr(problem.text, "depth") != NULL || strstr(problem.text, "NUL") != NULL);
+        json_decref(value);
+    }
+    buf_deinit(&text);
+    grammar_drop(m, p);
+    grammar_drop(m, again);
+    grammar_machine_release(m);
+    grammar_vocab_release(v);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
+    if (n < 1) return 0;
+    grammar_limits limits = grammar_limits_default;
+    if ((data[0] & 4) != 0) {
+        limits.nodes_max = 50;
+        limits.dfa_states_max = 64;
+        limits.refs_max = 8;
+    }
+    limits.compile_ms_max = 500;
+    limits.dfa_states_max = u32_min(limits.dfa_states_max, 1024);
+    grammar_schema_kind kind = {.strict = (data[0] & 1) != 0, .compact = (data[0] & 2) != 0};
+    grammar_options options = {.limits = &limits};
+    json_error_t problem;
+    json_t *schema = json_loadb((const char *)data + 1, n - 1, JSON_DECODE_ANY, &problem);
+    if (schema == NULL) return 0;
+    grammar *g = NULL;
+    inferd_err err = {0};
+    inferd_status s = grammar_of_schema(schema, &kind, &options, &g, &err);
+    INFERD_CHECK((s == INFERD_OK) == (g != NULL));
+    if (s != INFERD_OK)
+        INFERD_CHECK(err.text[0] != 0 && err.status == s);
+    else
+        write_and_read(g);
+    grammar_release(g);
+    json_decref(schema);
+    return 0;
+}
