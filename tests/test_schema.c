@@ -220,7 +220,7 @@ static void merged_schemas_hold_at_once(void) {
         {"{\"allOf\":[{\"type\":\"object\",\"properties\":{\"a\":{\"minimum\":2}}},{\"properties\":"
          "{\"a\":{\"type\":\"integer\"},"
          "\"b\":{}},\"required\":[\"a\"]}]}",
-         "{\"a\":2}\n{\"a\":3,\"b\":1}", "{}\n{\"a\":1}\n{\"a\":2.5}\n{\"b\":1,\"a\":2}"},
+         "{\"a\":2}\n{\"a\":3,\"b\":1}\n{\"b\":1,\"a\":2}", "{}\n{\"a\":1}\n{\"a\":2.5}"},
         {"{\"properties\":{\"b\":{}},\"allOf\":[{\"properties\":{\"a\":{}}}],\"type\":\"object\"}",
          "{\"b\":1,\"a\":1}", "{\"a\":1,\"b\":1}x"},
         {"{\"$ref\":\"#/$defs/n\",\"maximum\":4,\"$defs\":{\"n\":{\"type\":\"integer\"}}}", "4\n-1",

@@ -20,8 +20,9 @@ static uint32_t add_sat(uint32_t a, uint32_t b) {
 /* The properties that must follow, and the brace. */
 static uint32_t object_needs(const grammar *g, const object *o, const frame *f) {
     uint32_t sum = 1;
-    for (uint32_t p = f->pos; p < o->n_properties; p++)
-        if (o->required[p]) sum = add_sat(sum, add_sat(4, g->shortest[o->values[p]]));
+    uint64_t set = o->any_order ? f->pos | (uint64_t)f->high << 32 : 0;
+    for (uint32_t p = o->any_order ? 0 : f->pos; p < o->n_properties; p++)
+        if (o->required[p] && (!o->any_order || (set >> p & 1) == 0)) sum = add_sat(sum, add_sat(4, g->shortest[o->values[p]]));
     return sum;
 }
 

@@ -7,7 +7,7 @@
  *     SEQ, ALT             children in order; one of them
  *     REPEAT               first (rest)*, min to max of both together: [first, rest, rest ...]
  *     STRING               a JSON string of min to max code points, quotes included
- *     OBJECT               a JSON object: named properties in order, then others
+ *     OBJECT               a JSON object: named properties in order, then others; or in any order
  *     REF                  a rule, which may be recursive, but not left-recursive
  *
  * Nodes are hash-consed: building the same node twice gives the same index.  Nodes are never
@@ -29,6 +29,7 @@ typedef uint32_t ir_node;
 
 enum { IR_NEVER = 0, IR_EMPTY = 1 }; // always there
 #define IR_NO_MAX UINT32_MAX
+enum { IR_ANY_ORDER_MAX = 64 };
 
 ir *ir_create(const grammar_limits *limits); // NULL: no memory
 void ir_destroy(ir *g);                      // accepts NULL
@@ -69,6 +70,8 @@ typedef struct ir_object_spec {
     const ir_node *other_values; // [n_other_values]
     size_t n_other_values;
     uint32_t min, max; // of properties; IR_NO_MAX
+    /* Named properties and others in any order; of more than IR_ANY_ORDER_MAX named ones: as listed. */
+    bool any_order;
 } ir_object_spec;
 /* White space is allowed where JSON allows it. */
 ir_node ir_object(ir *g, const ir_object_spec *spec);

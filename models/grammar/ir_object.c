@@ -126,6 +126,7 @@ static bool fill(object *o, const ir_property *properties, const name *names) {
         o->values[i] = properties[i].value;
         o->required[i] = properties[i].required;
         o->by_name[i] = names[i].property;
+        if (o->required[i] && i < IR_ANY_ORDER_MAX) o->must |= UINT64_C(1) << i;
     }
     classify_bytes(o, names);
     return count_required(o) && build_trie(o, names);
@@ -167,6 +168,7 @@ ir_node ir_object(ir *g, const ir_object_spec *spec) {
     o->n_properties = keep_possible(spec, possible);
     o->min = spec->min;
     o->max = spec->max;
+    o->any_order = spec->any_order && o->n_properties <= IR_ANY_ORDER_MAX;
     name *names = sort_names(g, possible, o->n_properties);
     if (names != NULL && !fill(o, possible, names))
         ir_fail(g, INFERD_ENOMEM, "no memory for an object of %u properties", o->n_properties);

@@ -40,7 +40,7 @@ static bool grow_table(grammar_machine *m, uint32_t **table, uint32_t *size) {
 
 static uint32_t hash_frame(const frame *f) {
     uint64_t h = hash_step(hash_step(HASH_BEGIN, f->node), f->pos);
-    h = hash_step(hash_step(hash_step(h, f->count), f->aux), f->parent);
+    h = hash_step(hash_step(hash_step(hash_step(h, f->high), f->count), f->aux), f->parent);
     return (uint32_t)hash_fold(h);
 }
 
@@ -60,8 +60,8 @@ uint32_t machine_frame(grammar_machine *m, const frame *f) {
     uint32_t mask = m->frame_table_size - 1, at = hash_frame(f) & mask;
     for (; m->frame_table[at] != UINT32_MAX; at = (at + 1) & mask) {
         const frame *o = &m->frames[m->frame_table[at]];
-        if (o->node == f->node && o->pos == f->pos && o->count == f->count && o->aux == f->aux &&
-            o->parent == f->parent)
+        if (o->node == f->node && o->pos == f->pos && o->high == f->high &&
+            o->count == f->count && o->aux == f->aux && o->parent == f->parent)
             return m->frame_table[at];
     }
     if (!machine_hold(m, (void **)&m->frames, &m->frames_capacity, (size_t)m->n_frames + 1,
@@ -276,34 +276,56 @@ static uint32_t count_on(uint32_t count, uint32_t min, uint32_t max) {
 
 /* -- objects -- */
 
-static bool may_close(const object *o, uint32_t i, uint32_t count) {
-    return o->next_required[i] == o->n_properties && count >= o->min;
+static const object *object_of(const grammar_machine *m, const frame *f) {
+    return &m->g->objects[m->g->nodes[f->node].a];
 }
 
-static bool may_write_other(const grammar_machine *m, const object *o, uint32_t i, uint32_t count) {
-    if (o->others == UINT32_MAX || o->next_required[i] != o->n_properties || count >= o->max)
+static uint64_t set_of(const frame *f) {
+    return f->pos | (uint64_t)f->high << 32;
+}
+
+/* Required properties that are still missing. */
+static uint32_t n_missing(const object *o, const frame *f) {
+    if (!o->any_order) return o->n_required[f->pos];
+    return (uint32_t)__builtin_popcountll(o->must & ~set_of(f));
+}
+
+static bool may_close(const object *o, const frame *f) {
+    return n_missing(o, f) == 0 && f->count >= o->min;
+}
+
+static bool may_write_other(const grammar_machine *m, const object *o, const frame *f) {
+    if (o->others == UINT32_MAX || f->count >= o->max) return false;
+    uint32_t missing = n_missing(o, f);
+    if (o->any_order ? o->max != IR_NO_MAX && f->count + 1 + missing > o->max : missing > 0)
         return false;
     for (uint32_t k = 0; k < o->n_other_values; k++)
         if (has_text(m, o->other_values[k])) return true;
     return false;
 }
 
-/* Property p, from i on, when `count` were written: what is required behind it still fits, and min
- * can still be reached. */
-static bool may_write(const grammar_machine *m, const object *o, uint32_t i, uint32_t count,
-                      uint32_t p) {
-    if (p < i || p > o->next_required[i] || !has_text(m, o->values[p])) return false;
-    if (o->max != IR_NO_MAX && (uint64_t)count + 1 + o->n_required[p + 1] > o->max) return false;
-    if (o->others != UINT32_MAX || count + 1 >= o->min) return true;
-    uint32_t n_left = 0;
-    for (uint32_t k = p + 1; k < o->n_properties; k++) n_left += has_text(m, o->values[k]);
-    return count + 1 + n_left >= o->min;
+/* Was property p written, or passed by? */
+static bool is_behind(const object *o, const frame *f, uint32_t p) {
+    return o->any_order ? (set_of(f) >> p & 1) != 0 : p < f->pos;
 }
 
-static bool may_write_some(const grammar_machine *m, const object *o, uint32_t i, uint32_t count) {
-    if (may_write_other(m, o, i, count)) return true;
-    for (uint32_t p = i; p < o->n_properties && p <= o->next_required[i]; p++)
-        if (may_write(m, o, i, count, p)) return true;
+/* What is required beside property p still fits, and min can still be reached. */
+static bool may_write(const grammar_machine *m, const object *o, const frame *f, uint32_t p) {
+    if (is_behind(o, f, p) || !has_text(m, o->values[p])) return false;
+    if (!o->any_order && p > o->next_required[f->pos]) return false;
+    uint64_t n = (uint64_t)f->count + 1, missing = n_missing(o, f) - o->required[p];
+    if (o->max != IR_NO_MAX && n + missing > o->max) return false;
+    if (o->others != UINT32_MAX || n >= o->min) return true;
+    for (uint32_t k = o->any_order ? 0 : p + 1; k < o->n_properties && n < o->min; k++)
+        n += k != p && !is_behind(o, f, k) && has_text(m, o->values[k]);
+    return n >= o->min;
+}
+
+static bool may_write_some(const grammar_machine *m, const object *o, const frame *f) {
+    if (may_write_other(m, o, f)) return true;
+    uint32_t last = o->any_order ? o->n_properties : o->next_required[f->pos] + 1;
+    for (uint32_t p = o->any_order ? 0 : f->pos; p < o->n_properties && p < last; p++)
+        if (may_write(m, o, f, p)) return true;
     return false;
 }
 
@@ -311,36 +333,39 @@ static bool may_write_some(const grammar_machine *m, const object *o, uint32_t i
 static bool leads_to_name(const grammar_machine *m, const object *o, const frame *f,
                           const key_node *k) {
     for (uint32_t n = k->begin; n < k->end; n++)
-        if (may_write(m, o, f->pos, f->count, o->by_name[n])) return true;
+        if (may_write(m, o, f, o->by_name[n])) return true;
     return false;
+}
+
+/* The object's frame in another phase. */
+static uint32_t in_phase(grammar_machine *m, const frame *f, uint32_t aux) {
+    frame next = *f;
+    next.aux = aux;
+    return machine_frame(m, &next);
 }
 
 /* Behind `{`, or behind a value: another property, or the end. */
 static void next_property(grammar_machine *m, const frame *f, uint32_t term) {
-    const object *o = &m->g->objects[m->g->nodes[f->node].a];
-    if (may_close(o, f->pos, f->count))
-        begin_term(m, push(m, f->node, f->pos, f->count, OBJECT_CLOSE, f->parent),
-                   TERM_OBJECT_CLOSE);
-    if (may_write_some(m, o, f->pos, f->count))
-        begin_term(m, push(m, f->node, f->pos, f->count, OBJECT_QUOTE, f->parent), term);
+    const object *o = object_of(m, f);
+    if (may_close(o, f)) begin_term(m, in_phase(m, f, OBJECT_CLOSE), TERM_OBJECT_CLOSE);
+    if (may_write_some(m, o, f)) begin_term(m, in_phase(m, f, OBJECT_QUOTE), term);
 }
 
 static void advance_object(grammar_machine *m, const frame *f) {
-    const object *o = &m->g->objects[m->g->nodes[f->node].a];
+    const object *o = object_of(m, f);
     switch ((object_phase)(f->aux & 7)) {
     case OBJECT_OPEN:
         next_property(m, f, TERM_KEY_FIRST);
         break;
     case OBJECT_QUOTE: {
-        bool other = may_write_other(m, o, f->pos, f->count);
-        uint32_t d = other ? m->g->first_state[o->others] : OTHERS_OFF;
-        add_config(m, push(m, f->node, f->pos, f->count, OBJECT_KEY, f->parent), d, 1);
+        uint32_t d = may_write_other(m, o, f) ? m->g->first_state[o->others] : OTHERS_OFF;
+        add_config(m, in_phase(m, f, OBJECT_KEY), d, 1);
         break;
     }
     case OBJECT_KEY: // leaves by its own byte: move_key
         break;
     case OBJECT_COLON:
-        add_todo(m, f->aux >> 3, push(m, f->node, f->pos, f->count, OBJECT_VALUE, f->parent));
+        add_todo(m, f->aux >> 3, in_phase(m, f, OBJECT_VALUE));
         break;
     case OBJECT_VALUE:
         next_property(m, f, TERM_KEY_NEXT);
@@ -351,12 +376,20 @@ static void advance_object(grammar_machine *m, const frame *f) {
     }
 }
 
-/* The name has ended: its value comes. */
-static void end_key(grammar_machine *m, const frame *f, const object *o, uint32_t pos,
+/* The name of property p has ended, or of another (p = n_properties): its value comes. */
+static void end_key(grammar_machine *m, const frame *f, const object *o, uint32_t p,
                     ir_node value) {
     if (!has_text(m, value)) return;
-    uint32_t count = count_on(f->count, o->min, o->max);
-    begin_term(m, push(m, f->node, pos, count, OBJECT_COLON | value << 3, f->parent), TERM_COLON);
+    frame next = *f;
+    next.count = count_on(f->count, o->min, o->max);
+    if (!o->any_order) {
+        next.pos = u32_min(p + 1, o->n_properties);
+    } else if (p < o->n_properties) {
+        uint64_t set = set_of(f) | UINT64_C(1) << p;
+        next.pos = (uint32_t)set;
+        next.high = (uint32_t)(set >> 32);
+    }
+    begin_term(m, in_phase(m, &next, OBJECT_COLON | value << 3), TERM_COLON);
 }
 
 static const key_node *find_child(const object *o, const key_node *k, unsigned char byte) {
@@ -369,7 +402,7 @@ static const key_node *find_child(const object *o, const key_node *k, unsigned c
 static void move_key(grammar_machine *m, const config *c, unsigned char byte) {
     const grammar *g = m->g;
     const frame f = m->frames[c->frame];
-    const object *o = &g->objects[g->nodes[f.node].a];
+    const object *o = object_of(m, &f);
     const key_node *k = c->t != KEY_OFF ? &o->key_nodes[c->t - 1] : NULL;
     uint32_t to = OTHERS_OFF, tag = 0;
     if (c->d != OTHERS_OFF) {
@@ -381,8 +414,8 @@ static void move_key(grammar_machine *m, const config *c, unsigned char byte) {
     }
     if (byte == '"') {
         if (k != NULL && k->property != UINT32_MAX) {
-            if (may_write(m, o, f.pos, f.count, k->property))
-                end_key(m, &f, o, k->property + 1, o->values[k->property]);
+            if (may_write(m, o, &f, k->property))
+                end_key(m, &f, o, k->property, o->values[k->property]);
         } else if (tag != 0 && tag - 1 < o->n_other_values) {
             end_key(m, &f, o, o->n_properties, o->other_values[tag - 1]);
         }

@@ -9,7 +9,8 @@
  *     config   d: state of a terminal      t: node of a key trie + 1, 0: not in a key
  *              frame: what follows when the terminal is complete
  *     frame    SEQ: pos = next child       REPEAT, CHARS: count = complete ones
- *              OBJECT: pos = next property, count = properties written, aux = phase and value
+ *              OBJECT: count = properties written, aux = phase and value; pos = next property, or
+ *              in any order pos and high = the set of those written
  *
  * A state is closed: with each config whose terminal may be complete it has what may come next.
  * Bytes that its configs do not tell apart form a group (byte_map); `succ` keeps the state behind
@@ -45,7 +46,7 @@ typedef enum object_phase {
 
 typedef struct frame {
     ir_node node;
-    uint32_t pos, count, aux;
+    uint32_t pos, high, count, aux;
     uint32_t parent; // 0: the text ends
     uint32_t depth;
 } frame;

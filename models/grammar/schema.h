@@ -153,6 +153,7 @@ typedef struct object_plan {
     goal_id *other_values; // [n_others] by tag
     size_t n_others;
     uint32_t min, max;
+    bool any_order; // of several schemas
 } object_plan;
 
 typedef struct array_plan {
@@ -206,6 +207,9 @@ typedef struct schema_ctx {
     char *at, *end;
     schema_table *sites, *views, *names, *goals_by_atoms, *made, *automata, *resolved, *negations,
         *ids, *single_goals;
+    /* Properties depend on one another (not, if, dependencies, oneOf with branches that are not
+     * apart): no order of them is the schema's, and they may come in any. */
+    bool any_order;
     uint32_t n_value_depth;
     goal **goals;
     size_t n_goals, goals_capacity;

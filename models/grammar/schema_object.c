@@ -295,12 +295,15 @@ static void check_minimum(schema_ctx *c, const atom_list *flat, const object_pla
 void schema_plan_object(schema_ctx *c, goal *g) {
     object_plan *p = schema_take(c, sizeof *p);
     p->max = IR_NO_MAX;
+    uint32_t n_schemas = 0; // several have no common order
     for (size_t i = 0; i < g->atoms.n; i++) {
         if (g->atoms.at[i].kind != ATOM_BASE) continue;
         const schema_view *v = schema_view_of(c, g->atoms.at[i].schema);
+        n_schemas++;
         p->min = u32_max(p->min, schema_count(c, v, WORD_MIN_PROPERTIES, 0));
         p->max = u32_min(p->max, schema_count(c, v, WORD_MAX_PROPERTIES, IR_NO_MAX));
     }
+    p->any_order = n_schemas > 1;
     if (p->min > p->max) return;
     schema_names(c, &g->atoms, p);
     p->values = schema_take_array(c, p->n, sizeof *p->values);
@@ -368,7 +371,8 @@ ir_node schema_finish_object(schema_ctx *c, const object_plan *p) {
                            .other_values = values,
                            .n_other_values = p->n_others,
                            .min = p->min,
-                           .max = p->max};
+                           .max = p->max,
+                           .any_order = p->any_order || c->any_order};
     ir_node node = ir_object(c->graph, &spec);
     if (!some) dfa_deinit(&names);
     return node;

@@ -474,6 +474,7 @@ static void split_if(schema_ctx *c, const schema_view *v, split *out) {
 
 void schema_split(schema_ctx *c, const schema_atom *a, const atom_list *among, split *out) {
     *out = (split){0};
+    c->any_order |= a->kind != ATOM_ANY_OF && a->kind != ATOM_ONE_OF;
     if (a->kind == ATOM_NOT) {
         schema_negate(c, a->schema, out);
         return;
