@@ -1,7 +1,6 @@
 """peer - llguidance or xgrammar, as bench_masks: cases come in on stdin, one line of results each goes out.
 
-    python peer.py llguidance TOKENIZER.json PIECES [--repeat N]
-    python peer.py xgrammar TOKENIZER.json PIECES
+    python peer.py llguidance|xgrammar TOKENIZER.json PIECES REPEAT [--cpu-time]
 
 Time is that of the one call that computes a mask into memory that is there already, and of the one that takes a token.
 llguidance runs with its defaults, which allow any white space; a second instance begins with reset(), which keeps what
@@ -12,7 +11,7 @@ import json
 import os
 import struct
 import sys
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 
 os.environ["RAYON_NUM_THREADS"] = "1"
 
@@ -106,7 +105,7 @@ class Xgrammar:
 def walk(peer, tokens, masks, takes):
     """-1: accepted as a whole; else the number of tokens that were."""
     peer.begin()
-    mask, compute, take, now = peer.mask, peer.compute, peer.take, perf_counter_ns
+    mask, compute, take, now = peer.mask, peer.compute, peer.take, now_ns
     for i, token in enumerate(tokens):
         t0 = now()
         compute()
@@ -134,15 +133,18 @@ def judge(case, ends):
     return {"status": status} | ({} if wrong is None else {"test": wrong, "at": ends[wrong]})
 
 
+now_ns = perf_counter_ns
+
+
 def one_pass(peer, case, last):
     """A cold pass, and after the last one a warm one."""
     grammar = peer.prepare(case["schema"])
-    t0 = perf_counter_ns()
+    t0 = now_ns()
     try:
         peer.compile(grammar)
     except Exception as e:
-        return {"id": case["id"], "status": "refused", "compile_ns": perf_counter_ns() - t0, "error": str(e)}
-    result = {"id": case["id"], "compile_ns": perf_counter_ns() - t0, "cold": [], "warm": [], "accept": []}
+        return {"id": case["id"], "status": "refused", "compile_ns": now_ns() - t0, "error": str(e)}
+    result = {"id": case["id"], "compile_ns": now_ns() - t0, "cold": [], "warm": [], "accept": []}
     try:
         ends = [walk(peer, t["tokens"], result["cold"], result["accept"]) for t in case["tests"]]
         result |= judge(case, ends)
@@ -166,12 +168,14 @@ def run(peer, case, repeat):
 
 
 def main():
-    kind, tokenizer, pieces = sys.argv[1:4]
-    repeat = int(sys.argv[5]) if sys.argv[4:5] == ["--repeat"] else 1
+    global now_ns
+    kind, tokenizer, pieces, repeat = sys.argv[1:5]
+    if "--cpu-time" in sys.argv:
+        now_ns = thread_time_ns
     peer = {"llguidance": Llguidance, "xgrammar": Xgrammar}[kind](tokenizer, *read_pieces(pieces))
     print("ready", flush=True)
     for line in sys.stdin:
-        print(json.dumps(run(peer, json.loads(line), repeat)), flush=True)
+        print(json.dumps(run(peer, json.loads(line), int(repeat))), flush=True)
 
 
 if __name__ == "__main__":

@@ -227,6 +227,7 @@ def markdown(result):
     machine, data = result["machine"], result["data"]
     cold = "the first pass over the instances of a schema" + (
         f", the fastest of {result['repeat']} at each token" if result["repeat"] > 1 else "")
+    cold += "; times are CPU time of the thread, not of the clock" if result.get("cpu_time") else ""
     out = [f"# {result['date']}, masks of structured output", "",
            f"One thread of {machine['cpus']} CPUs, {machine['cpu']}; load when it began {machine['load_before']}, when "
            f"it ended {machine['load_after']}.", "",
