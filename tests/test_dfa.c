@@ -64,6 +64,7 @@ static void many_literals_have_lists_of_edges(void) {
     }
     EXPECT(n_wanted > 0);
     EXPECT_EQ(n_both, n_wanted);
+    dfa_deinit(&both);
     EXPECT(dfa_or(&d, &pattern, &dfa_limits_default, &both, NULL) == INFERD_ETOOLONG);
     EXPECT(dfa_is_empty(&both));
     dfa_deinit(&both);
