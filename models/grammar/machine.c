@@ -126,7 +126,7 @@ static bool make_map(grammar_machine *m, const uint32_t *sources, uint32_t n) {
     byte_map *map = machine_new_map(m);
     if (map == NULL) return false;
     *map = (byte_map){.n_groups = 1, .sources_at = m->n_map_sources, .n_sources = n};
-    memcpy(m->map_sources + m->n_map_sources, sources, n * sizeof *sources);
+    if (n > 0) memcpy(m->map_sources + m->n_map_sources, sources, n * sizeof *sources);
     for (uint32_t i = 0; i < n; i++) split_groups(map, classes_of(m, sources[i]));
     for (uint32_t b = 256; b-- > 0;) map->reps[map->of[b]] = (uint8_t)b;
     m->n_map_sources += n;
