@@ -162,16 +162,16 @@ static void errors_name_the_place(void) {
 }
 
 static void left_recursion_is_refused(void) {
-    grammar *g;
-    inferd_err err = {0};
-    static const char *const sources[] = {
-        "root ::= root \"a\" | \"b\"",
-        "root ::= x\nx ::= y \"a\" | \"b\"\ny ::= \"c\"? x",
-        "root ::= (root)* \"a\"",
-    };
-    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++)
-        EXPECT(grammar_of_gbnf((bytes){sources[i], strlen(sources[i])}, NULL, &g, &err) ==
-               INFERD_EUNSUPPORTED);
+    expect_refused("root ::= root \"a\" | \"b\"", INFERD_EUNSUPPORTED,
+                   "grammar: line 1, column 1: a rule that begins with itself (left recursion): "
+                   "\"root\"");
+    expect_refused("root ::= x\nx ::= y \"a\" | \"b\"\ny ::= \"c\"? x", INFERD_EUNSUPPORTED,
+                   "grammar: line 2, column 1: a rule that begins with itself (left recursion): "
+                   "\"x\"");
+    expect_refused("root ::= (root)* \"a\"", INFERD_EUNSUPPORTED,
+                   "grammar: line 1, column 1: a rule that begins with itself (left recursion): "
+                   "\"root\"");
+    EXPECT_TEXTS("root ::= \"a\" | x\nx ::= \"b\" x | \"c\"", "+bbc"); // at the end: none
 }
 
 /* "root ::= r0", then rules that are each the next one twice; the last one is `last`. */

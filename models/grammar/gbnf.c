@@ -429,6 +429,11 @@ inferd_status grammar_of_gbnf(bytes source, const grammar_options *options, gram
     *out = NULL;
     inferd_status s = gbnf_parse(source, l, &g, err);
     if (s != INFERD_OK) return s;
+    s = gbnf_check_left(&g, err);
+    if (s != INFERD_OK) {
+        gbnf_deinit(&g);
+        return s;
+    }
     compiler w = {
         .g = &g,
         .ir = ir_create(l),

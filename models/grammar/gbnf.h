@@ -10,9 +10,10 @@
 #include "regex_private.h"
 
 typedef struct gbnf_rule {
-    bytes name;    // borrowed from the source
-    size_t at;     // where it is named first, an offset in the source
-    uint32_t body; // a node of the tree
+    bytes name;        // borrowed from the source
+    size_t at;         // where it is named first, an offset in the source
+    size_t defined_at; // the same, of its definition
+    uint32_t body;     // a node of the tree
     bool defined;
 } gbnf_rule;
 
@@ -25,6 +26,8 @@ typedef struct gbnf {
 
 void gbnf_deinit(gbnf *g);
 inferd_status gbnf_parse(bytes source, const grammar_limits *limits, gbnf *out, inferd_err *err);
+/* Refuses, with its name, a rule that begins with itself. */
+inferd_status gbnf_check_left(const gbnf *g, inferd_err *err);
 /* "grammar: line 3, column 7: what" */
 inferd_status gbnf_refuse(bytes source, inferd_status status, size_t at, const char *what,
                           bytes name, inferd_err *err);

@@ -440,6 +440,7 @@ static inferd_status read_rule(parser *w) {
     if (s != INFERD_OK) return s;
     w->out->rules[w->rule].body = w->frames[0].choice;
     w->out->rules[w->rule].defined = true;
+    w->out->rules[w->rule].defined_at = begin;
     return INFERD_OK;
 }
 
