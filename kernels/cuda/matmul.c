@@ -100,8 +100,8 @@ static bool all_inner(const matmul *mm, const matmul_args *a) {
     return true;
 }
 
-/* Weights of the inner type are bound by reading them, and on an H100 skinny reads 2.2 to 3.1 TB/s of
- * them where gemv reads 1.9 to 2.4 (bench_cuda matmul): more than a norm or a gate in one launch
+/* Weights of the inner type are bound by reading them, and on an H100 skinny reads 2.2 to 3.1 TB/s
+ * of them where gemv reads 1.9 to 2.4 (bench_cuda matmul): more than a norm or a gate in one launch
  * saves. */
 static bool by_gemv(const matmul *mm, const matmul_args *a) {
     if (all_inner(mm, a)) return false;

@@ -89,6 +89,36 @@ static void enter_not(flattening *f, schema_atom a) {
     }
 }
 
+/* A schema whose keywords are all in its base. */
+static bool is_its_base(const schema_view *v) {
+    static const schema_word others[] = {
+        WORD_REF,
+        WORD_DYNAMIC_REF,
+        WORD_RECURSIVE_REF,
+        WORD_ALL_OF,
+        WORD_ANY_OF,
+        WORD_ONE_OF,
+        WORD_IF,
+        WORD_DEPENDENCIES,
+        WORD_NOT,
+        WORD_DEPENDENT_REQUIRED,
+        WORD_DEPENDENT_SCHEMAS,
+    };
+    for (size_t i = 0; i < INFERD_COUNT(others); i++)
+        if (v->of[others[i]] != NULL) return false;
+    return true;
+}
+
+/* Whether a schema is demanded and its negation, too. */
+static bool contradicts(const flattening *f, const schema_atom *a) {
+    schema_atom other = *a;
+    other.kind = a->kind == ATOM_NOT ? ATOM_SCHEMA : ATOM_NOT;
+    if (holds(&f->seen, &other)) return true;
+    if (a->kind != ATOM_NOT || !is_its_base(schema_view_of(f->c, a->schema))) return false;
+    other.kind = ATOM_BASE;
+    return holds(f->out, &other);
+}
+
 static void enter(flattening *f, schema_atom a) {
     if (a.kind != ATOM_SCHEMA && a.kind != ATOM_NOT) {
         emit(f, a);
@@ -105,6 +135,10 @@ static void enter(flattening *f, schema_atom a) {
         schema_malformed(f->c, WORD_NONE, a.schema,
                          "the schema refers to itself for the same value");
     if (holds(&f->seen, &a)) return;
+    if (contradicts(f, &a)) {
+        f->never = true;
+        return;
+    }
     atom_list_add(f->c, &f->seen, a);
     if (a.kind == ATOM_NOT) {
         enter_not(f, a);

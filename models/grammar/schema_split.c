@@ -121,30 +121,103 @@ static bool is_trivial(const json_t *schema) {
     return json_is_true(schema) || (json_is_object(schema) && json_object_size(schema) == 0);
 }
 
-/* A required property is absent or has a value that violates its schema: one alternative. */
+/* Properties with few values tell branches apart.  Their violations come first, and the other
+ * alternatives demand that they hold: then alternatives exclude each other, and a case that has
+ * decided for one value of a `kind` does not multiply with the negations of other kinds. */
+enum { TELLING_MAX = 4 };
+
+typedef struct telling {
+    const char *names[TELLING_MAX];
+    json_t *values[TELLING_MAX];
+    size_t n;
+} telling;
+
+static bool has_few_values(schema_ctx *c, const json_t *schema) {
+    if (!json_is_object(schema)) return false;
+    const schema_view *v = schema_view_of(c, schema);
+    if (json_is_string(v->of[WORD_REF])) {
+        const json_t *to = schema_resolve(c, schema, WORD_REF, json_string_value(v->of[WORD_REF]));
+        if (!json_is_object(to)) return false;
+        v = schema_view_of(c, to);
+    }
+    return v->of[WORD_ENUM] != NULL || v->of[WORD_CONST] != NULL;
+}
+
+static telling telling_of(schema_ctx *c, const schema_view *v) {
+    telling t = {.n = 0};
+    const char *name;
+    json_t *value;
+    json_object_foreach(schema_get(c, v, WORD_PROPERTIES), name, value) {
+        if (t.n == TELLING_MAX) break;
+        if (!has_few_values(c, value)) continue;
+        t.names[t.n] = name;
+        t.values[t.n++] = value;
+    }
+    return t;
+}
+
+static bool is_telling(const telling *t, const char *name) {
+    for (size_t i = 0; i < t->n; i++)
+        if (strcmp(t->names[i], name) == 0) return true;
+    return false;
+}
+
+/* {"properties": {name: value}} */
+static const json_t *make_property(schema_ctx *c, const json_t *origin, const char *name,
+                                   json_t *value) {
+    json_t *map = schema_own_json(c, json_object());
+    if (json_object_set(map, name, value) != 0) schema_no_memory(c);
+    return make(c, origin, WORD_REQUIRED, schema_intern(c, name), WORD_PROPERTIES,
+                json_incref(map));
+}
+
+static atom_list *add_of_object(schema_ctx *c, const schema_view *v, const telling *t,
+                                size_t n_held, split *out) {
+    atom_list *l = add_alternative(c, out);
+    atom_list_add(c, l, atom_types(TYPE_OBJECT));
+    for (size_t i = 0; i < n_held; i++) {
+        atom_list_add(c, l, atom_of(make_property(c, v->schema, t->names[i], t->values[i])));
+        if (schema_requires(c, v, t->names[i]))
+            atom_list_add(c, l,
+                          (schema_atom){.kind = ATOM_HAS, .name = schema_intern(c, t->names[i])});
+    }
+    return l;
+}
+
+/* The property has a value that violates its schema or, if it is required, is absent. */
+static void negate_property(schema_ctx *c, const schema_view *v, const telling *t, size_t n_held,
+                            const char *name, json_t *value, split *out) {
+    atom_list *l = add_of_object(c, v, t, n_held, out);
+    bool required = schema_requires(c, v, name);
+    name = schema_intern(c, name);
+    if (value == NULL || is_trivial(value)) {
+        atom_list_add(c, l, (schema_atom){.kind = ATOM_LACKS, .name = name});
+        return;
+    }
+    if (!required) atom_list_add(c, l, (schema_atom){.kind = ATOM_HAS, .name = name});
+    atom_list_add(c, l, atom_of(make_property_not(c, v->schema, name, value)));
+}
+
 static void negate_required(schema_ctx *c, const schema_view *v, const json_t *names, split *out) {
     const json_t *map = schema_get(c, v, WORD_PROPERTIES);
+    telling t = telling_of(c, v);
     for (size_t i = 0; i < json_array_size(names); i++) {
         const char *name = json_string_value(json_array_get(names, i));
         if (name == NULL)
             schema_malformed(c, WORD_REQUIRED, v->schema, "has a name that is no string");
-        json_t *value = json_object_get(map, name);
-        add_typed(c, out, TYPE_OBJECT,
-                  value == NULL || is_trivial(value)
-                      ? (schema_atom){.kind = ATOM_LACKS, .name = schema_intern(c, name)}
-                      : atom_of(make_property_not(c, v->schema, name, value)));
+        if (!is_telling(&t, name))
+            negate_property(c, v, &t, t.n, name, json_object_get(map, name), out);
     }
 }
 
 static void negate_properties(schema_ctx *c, const schema_view *v, json_t *map, split *out) {
     const char *name;
     json_t *value;
+    telling t = telling_of(c, v);
+    for (size_t i = 0; i < t.n; i++) negate_property(c, v, &t, i, t.names[i], t.values[i], out);
     json_object_foreach(map, name, value) {
-        if (is_trivial(value) || schema_requires(c, v, name)) continue;
-        atom_list *l = add_alternative(c, out);
-        atom_list_add(c, l, atom_types(TYPE_OBJECT));
-        atom_list_add(c, l, (schema_atom){.kind = ATOM_HAS, .name = schema_intern(c, name)});
-        atom_list_add(c, l, atom_of(make_property_not(c, v->schema, name, value)));
+        if (is_trivial(value) || is_telling(&t, name) || schema_requires(c, v, name)) continue;
+        negate_property(c, v, &t, t.n, name, value, out);
     }
 }
 

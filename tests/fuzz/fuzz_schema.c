@@ -1,5 +1,5 @@
-/* fuzz_schema.c - JSON Schemas from strangers.  The first byte picks limits and kind.  Compiling ends
- * soon, with a sentence if it fails; what compiles has a text, and the text is accepted. */
+/* fuzz_schema.c - JSON Schemas from strangers.  The first byte picks limits and kind.  Compiling
+ * ends soon, with a sentence if it fails; what compiles has a text, and the text is accepted. */
 #include "models/grammar.h"
 
 #include <string.h>
@@ -35,8 +35,9 @@ static void write_and_read(grammar *g) {
         INFERD_CHECK(grammar_accept_bytes(m, again, (bytes){buf_cstr(&text), text.n}, &err));
         INFERD_CHECK(grammar_may_end(m, again));
         json_error_t problem;
-        json_t *value = json_loadb(text.p == NULL ? "" : text.p, text.n,
-                                   JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &problem);
+        json_t *value =
+            json_loadb(text.p == NULL ? "" : text.p, text.n,
+                       JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &problem);
         INFERD_CHECK(value != NULL || strstr(problem.text, "real number overflow") != NULL ||
                      strstr(problem.text, "depth") != NULL || strstr(problem.text, "NUL") != NULL);
         json_decref(value);
