@@ -31,7 +31,7 @@ static void write_and_read(grammar *g) {
     grammar_pos p = grammar_start(m), again = grammar_start(m);
     buf text;
     buf_init(&text, 0);
-    if (grammar_complete(m, p, 4096, &text)) {
+    if (grammar_complete(m, p, 64, &text)) {
         INFERD_CHECK(grammar_accept_bytes(m, again, (bytes){buf_cstr(&text), text.n}, &err));
         INFERD_CHECK(grammar_may_end(m, again));
         json_error_t problem;
