@@ -1,4 +1,5 @@
 /* Structural tags: free text, and parts of it that follow schemas. */
+#include "grammar/tags_text.h"
 #include "grammar_rig.h"
 
 static grammar *compile(const char *json, inferd_err *err) {
@@ -179,6 +180,62 @@ static void formats_in_formats_are_bounded(void) {
     buf_deinit(&json);
 }
 
+/* Bytes up to the end of the first occurrence of any of them; 0: none occurs. */
+static size_t first_end(const bytes *texts, size_t n, const char *s, size_t n_s) {
+    for (size_t end = 1; end <= n_s; end++)
+        for (size_t i = 0; i < n; i++)
+            if (texts[i].n <= end && memcmp(s + end - texts[i].n, texts[i].p, texts[i].n) == 0)
+                return end;
+    return 0;
+}
+
+static bool ends_with(const char *s, size_t n, bytes text) {
+    return text.n <= n && memcmp(s + n - text.n, text.p, text.n) == 0;
+}
+
+/* Every text of up to six characters of an alphabet that makes triggers overlap, and its halves. */
+static void automata_of_free_text_are_those_of_a_plain_search(void) {
+    static const char *const letters[] = {"a", "b", "\xC3\xA4", "\xE2\x96\x81"};
+    static const char *const words[] = {"aab", "ba", "\xC3\xA4\xC3\xA4", "a\xE2\x96\x81"};
+    enum { WORDS = 4 };
+    bytes texts[WORDS];
+    dfa until[WORDS], without;
+    for (size_t i = 0; i < WORDS; i++) texts[i] = (bytes){words[i], strlen(words[i])};
+    for (size_t i = 0; i < WORDS; i++)
+        EXPECT_EQ(tags_until(texts, WORDS, i, &until[i], NULL), INFERD_OK);
+    EXPECT_EQ(tags_without(texts, WORDS, &without, NULL), INFERD_OK);
+    for (unsigned code = 0; code < 4096 * 4; code++) {
+        char s[24];
+        size_t n = 0;
+        for (unsigned k = 0, left = code, len = code % 7; k < len; k++, left /= 4)
+            n += (size_t)sprintf(s + n, "%s", letters[left % 4]);
+        size_t end = first_end(texts, WORDS, s, n);
+        EXPECT_EQ(dfa_match(&without, (bytes){s, n}) != 0, end == 0);
+        for (size_t i = 0; i < WORDS; i++)
+            EXPECT_EQ(dfa_match(&until[i], (bytes){s, n}) != 0,
+                      end == n && n > 0 && ends_with(s, n, texts[i]));
+        if (n > 0 && (unsigned char)s[n - 1] >= 0x80) // half a character is no text
+            EXPECT(dfa_match(&without, (bytes){s, n - 1}) == 0);
+    }
+    for (size_t i = 0; i < WORDS; i++) dfa_deinit(&until[i]);
+    dfa_deinit(&without);
+}
+
+static void triggers_are_bounded(void) {
+    bytes many[TAGS_TEXTS_MAX + 1];
+    static char long_one[TAGS_TEXTS_BYTES_MAX + 1];
+    inferd_err err = {0};
+    dfa d;
+    memset(long_one, 'a', sizeof long_one);
+    for (size_t i = 0; i <= TAGS_TEXTS_MAX; i++) many[i] = (bytes){"b", 1};
+    EXPECT_EQ(tags_without(many, TAGS_TEXTS_MAX + 1, &d, &err), INFERD_ETOOLONG);
+    EXPECT_EQ(tags_until(&(bytes){long_one, sizeof long_one}, 1, 0, &d, &err), INFERD_ETOOLONG);
+    EXPECT_EQ(tags_until(&(bytes){long_one, sizeof long_one - 1}, 1, 0, &d, &err), INFERD_OK);
+    dfa_deinit(&d);
+    REFUSED("{\"structures\":[" GO "," GO "],\"triggers\":[\"<f=g\",\"f\"]}", INFERD_EINVAL,
+            "trigger");
+}
+
 static const test_case cases[] = {TEST(text_is_free_until_a_trigger),
                                   TEST(the_trigger_that_is_complete_first_counts),
                                   TEST(characters_are_whole_before_a_trigger),
@@ -186,5 +243,7 @@ static const test_case cases[] = {TEST(text_is_free_until_a_trigger),
                                   TEST(tags_of_triggers_have_options),
                                   TEST(tags_have_separators),
                                   TEST(what_cannot_be_enforced_is_named_with_its_path),
-                                  TEST(formats_in_formats_are_bounded)};
+                                  TEST(formats_in_formats_are_bounded),
+                                  TEST(automata_of_free_text_are_those_of_a_plain_search),
+                                  TEST(triggers_are_bounded)};
 TEST_MAIN(cases)

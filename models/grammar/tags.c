@@ -13,8 +13,8 @@
  *               tags_with_separator   tags, separator, at_least_one, stop_after_first
  *
  * With triggers, text is free until a trigger is complete; then one of the tags that begin with it
- * must follow.  Free text is an automaton for each trigger, of the texts that end with its first
- * occurrence and have no other trigger before, so at each place of the text there is one reading:
+ * must follow.  Free text is an automaton for each trigger (tags_text.h), of the texts that end
+ * with its first occurrence and have no other trigger before: each text has one reading.
  *
  *     ( until_trigger_1 (rest of a tag's begin, content, end | ...)  |  until_trigger_2 ... )* free
  *
@@ -24,17 +24,16 @@
 #include <string.h>
 
 #include "dfa.h"
-#include "inferd/buf.h"
 #include "inferd/clock.h"
 #include "ir.h"
 #include "models/grammar.h"
 #include "schema.h"
+#include "tags_text.h"
 
 enum {
-    TAGS_DEPTH_MAX = 32,    // of formats in formats
-    TAGS_PARTS_MAX = 1024,  // of one format
-    TAGS_TRIGGERS_MAX = 64, // of one format
-    TAGS_TRIGGER_BYTES_MAX = 256
+    TAGS_DEPTH_MAX = 32,   // of formats in formats
+    TAGS_PARTS_MAX = 1024, // of one format
+    TAGS_AUTOMATA_BYTES_MAX = 32 << 20
 };
 
 typedef enum format_kind {
@@ -86,7 +85,8 @@ typedef struct builder {
     ir *g;
     const grammar_schema_kind *kind;
     dfa_limits limits;
-    uint64_t deadline_us; // of all schemas together
+    uint64_t deadline_us; // of all of it
+    size_t n_bytes;       // of the automata
     frame frames[TAGS_DEPTH_MAX];
     size_t depth;
     ir_node *nodes; // [n_nodes] finished parts of all frames; owned
@@ -181,78 +181,39 @@ static void check_members(builder *b, const json_t *v, format_kind kind) {
 
 /* ---- automata ---- */
 
-static void add_literal(buf *pattern, bytes text) {
-    for (size_t i = 0; i < text.n; i++) {
-        if (strchr("^$\\.*+?()[]{}|/", text.p[i]) != NULL) buf_add_char(pattern, '\\');
-        buf_add_char(pattern, text.p[i]);
-    }
-}
-
-/* before (one of texts) behind, where an empty list leaves the middle out. */
-static bool compile_around(builder *b, const char *before, const bytes *texts, size_t n,
-                           const char *behind, dfa *out) {
-    buf pattern = {0};
-    inferd_err err = {0};
-    buf_add_str(&pattern, before);
-    for (size_t i = 0; i < n; i++) {
-        buf_add_str(&pattern, i == 0 ? "(?:" : "|");
-        add_literal(&pattern, texts[i]);
-    }
-    if (n > 0) buf_add_char(&pattern, ')');
-    buf_add_str(&pattern, behind);
-    inferd_status s = pattern.failed ? inferd_fail(&err, INFERD_ENOMEM, "no memory for a pattern")
-                                     : regex_compile((bytes){pattern.p, pattern.n}, REGEX_TEXT,
-                                                     &b->limits, out, &err);
-    buf_deinit(&pattern);
-    if (s != INFERD_OK) fail_err(b, &err);
-    return s == INFERD_OK;
-}
-
-#define ANY "[\\s\\S]*"
-
-/* The automaton of `all` without `less` as a node; both are freed. */
-static ir_node term_without(builder *b, dfa *all, dfa *less) {
-    dfa d = {0};
-    inferd_err err = {0};
-    inferd_status s = dfa_and_not(all, less, &b->limits, &d, &err);
-    if (s == INFERD_OK) s = dfa_minimize(&d, &err);
-    dfa_deinit(all);
-    dfa_deinit(less);
-    if (s == INFERD_OK) return ir_term(b->g, &d);
-    dfa_deinit(&d);
-    fail_err(b, &err);
+/* Takes the automaton. */
+static ir_node term(builder *b, inferd_status status, dfa *d, const inferd_err *err) {
+    b->n_bytes += dfa_bytes(d);
+    if (status == INFERD_OK && b->n_bytes <= TAGS_AUTOMATA_BYTES_MAX) return ir_term(b->g, d);
+    dfa_deinit(d);
+    if (status == INFERD_OK)
+        fail(b, INFERD_ETOOLONG, "its automata are too large");
+    else
+        fail_err(b, err);
     return IR_NEVER;
 }
 
-/* Text up to the first occurrence of any of the texts, which is that of texts[which]. */
 static ir_node until(builder *b, const bytes *texts, size_t n, size_t which) {
-    dfa all = {0}, late = {0};
-    if (!compile_around(b, ANY, &texts[which], 1, "", &all)) return IR_NEVER;
-    if (!compile_around(b, ANY, texts, n, "[\\s\\S]+", &late)) {
-        dfa_deinit(&all);
-        return IR_NEVER;
-    }
-    return term_without(b, &all, &late);
+    dfa d = {0};
+    inferd_err err = {0};
+    inferd_status s = tags_until(texts, n, which, &d, &err);
+    if (s == INFERD_OK && dfa_is_empty(&d))
+        fail(b, INFERD_EINVAL, "a trigger is part of another one");
+    return term(b, s, &d, &err);
 }
 
-/* Text with none of them. */
 static ir_node without(builder *b, const bytes *texts, size_t n) {
-    dfa all = {0}, with = {0};
-    if (!compile_around(b, ANY, NULL, 0, "", &all)) return IR_NEVER;
-    if (!compile_around(b, ANY, texts, n, ANY, &with)) {
-        dfa_deinit(&all);
-        return IR_NEVER;
-    }
-    return term_without(b, &all, &with);
+    dfa d = {0};
+    inferd_err err = {0};
+    inferd_status s = tags_without(texts, n, &d, &err);
+    return term(b, s, &d, &err);
 }
 
 static ir_node pattern_node(builder *b, bytes pattern) {
     dfa d = {0};
     inferd_err err = {0};
-    if (regex_compile(pattern, REGEX_TEXT, &b->limits, &d, &err) == INFERD_OK)
-        return ir_term(b->g, &d);
-    fail_err(b, &err);
-    return IR_NEVER;
+    inferd_status s = regex_compile(pattern, REGEX_TEXT, &b->limits, &d, &err);
+    return term(b, s, &d, &err);
 }
 
 static ir_node schema_node(builder *b, const json_t *schema) {
@@ -260,8 +221,6 @@ static ir_node schema_node(builder *b, const json_t *schema) {
     inferd_err err = {0};
     if (schema == NULL)
         fail(b, INFERD_EINVAL, "there is no schema");
-    else if (clock_now_us() > b->deadline_us)
-        fail(b, INFERD_ETOOLONG, "compiling takes too long (compile_ms_max)");
     else if (schema_add(b->g, schema, b->kind, &node, &err) != INFERD_OK)
         fail_err(b, &err);
     return node;
@@ -272,8 +231,7 @@ static ir_node schema_node(builder *b, const json_t *schema) {
 /* The nearest tag around what is being built decides where free text ends. */
 static ir_node any_text(builder *b) {
     const frame *around = b->depth > 1 ? &b->frames[b->depth - 2] : NULL;
-    if (around == NULL || around->kind != FORMAT_TAG)
-        return pattern_node(b, (bytes){ANY, sizeof ANY - 1});
+    if (around == NULL || around->kind != FORMAT_TAG) return without(b, NULL, 0);
     bytes end = text_member(b, around->v, "end", false);
     return failed(b) ? IR_NEVER : without(b, &end, 1); // up to it
 }
@@ -350,20 +308,19 @@ static bool after_triggers(builder *b, const json_t *tags, const ir_node *conten
 }
 
 static bool read_triggers(builder *b, const json_t *v, bytes *out, size_t *n) {
-    const json_t *list = list_member(b, v, "triggers", TAGS_TRIGGERS_MAX);
+    const json_t *list = list_member(b, v, "triggers", TAGS_TEXTS_MAX);
     *n = failed(b) ? 0 : json_array_size(list);
     for (size_t i = 0; i < *n; i++) {
         const json_t *one = json_array_get(list, i);
         out[i] = (bytes){json_string_value(one), json_string_length(one)};
-        if (out[i].n == 0 || out[i].n > TAGS_TRIGGER_BYTES_MAX)
-            fail_member(b, "triggers", "strings of 1 to 256 bytes");
+        if (out[i].n == 0) fail_member(b, "triggers", "strings that are not empty");
     }
     return !failed(b);
 }
 
 static ir_node triggered(builder *b, const json_t *v, const json_t *tags, const ir_node *contents) {
-    bytes triggers[TAGS_TRIGGERS_MAX];
-    ir_node after[TAGS_TRIGGERS_MAX], items[TAGS_TRIGGERS_MAX];
+    bytes triggers[TAGS_TEXTS_MAX];
+    ir_node after[TAGS_TEXTS_MAX], items[TAGS_TEXTS_MAX];
     size_t n;
     bool some = flag_member(b, v, "at_least_one"), one = flag_member(b, v, "stop_after_first");
     if (!read_triggers(b, v, triggers, &n) ||
@@ -494,6 +451,8 @@ static void begin(builder *b, const json_t *v, format_kind kind) {
     if (failed(b)) return;
     check_members(b, v, f->kind);
     find_parts(b, f);
+    if (clock_now_us() > b->deadline_us)
+        fail(b, INFERD_ETOOLONG, "compiling takes longer than compile_ms_max");
     if (failed(b) || f->parts != NULL || f->only != NULL) return;
     if (f->kind == FORMAT_STRUCTURE) {
         ir_node content = schema_node(b, given(v, "schema"));
@@ -542,7 +501,8 @@ inferd_status grammar_of_tags(const json_t *tags, const grammar_schema_kind *kin
     b->deadline_us = clock_now_us() + (uint64_t)limits.compile_ms_max * 1000;
     b->limits = dfa_limits_default;
     b->limits.states_max = limits.dfa_states_max;
-    b->limits.pattern_bytes_max = TAGS_TRIGGERS_MAX * (2 * TAGS_TRIGGER_BYTES_MAX + 1) + 64;
+    b->limits.pattern_bytes_max = limits.pattern_bytes_max;
+    b->limits.nesting_max = limits.pattern_nesting_max;
     if (format != NULL) check_members(b, tags, FORMAT_OUTER);
     ir_node root =
         format != NULL ? walk(b, format, FORMAT_KINDS) : walk(b, tags, FORMAT_STRUCTURES);
