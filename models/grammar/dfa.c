@@ -22,6 +22,14 @@ bool dfa_is_empty(const dfa *d) {
     return d->n_states == 0;
 }
 
+size_t dfa_bytes(const dfa *d) {
+    size_t n = d->n_states * sizeof *d->tags;
+    if (d->next != NULL) return n + (size_t)d->n_states * d->n_classes * sizeof *d->next;
+    if (d->edges_at == NULL) return n;
+    return n + ((size_t)d->n_states + 1) * sizeof *d->edges_at +
+           d->edges_at[d->n_states] * (sizeof *d->edge_class + sizeof *d->edge_to);
+}
+
 uint32_t dfa_match(const dfa *d, bytes text) {
     if (d->n_states == 0) return 0;
     uint32_t state = 0;

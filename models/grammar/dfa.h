@@ -73,6 +73,7 @@ extern const dfa_limits dfa_limits_default;
 
 void dfa_deinit(dfa *d); // accepts a zeroed dfa
 bool dfa_is_empty(const dfa *d);
+size_t dfa_bytes(const dfa *d); // of its arrays
 /* The tag + 1 that the automaton accepts this text with; 0: it does not. */
 uint32_t dfa_match(const dfa *d, bytes text);
 inferd_status dfa_copy(const dfa *d, dfa *out, inferd_err *err);

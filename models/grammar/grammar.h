@@ -99,6 +99,7 @@ struct grammar {
     uint32_t *term_of;     // [n_states] of a state numbered through
     uint32_t *distance;    // [n_states] bytes to the nearest accepting state
     uint8_t *follow;       // [n_states] GRAMMAR_PLAIN and others; plain text: vocab.h
+    size_t n_bytes;        // of all arrays
 };
 
 uint32_t grammar_n_states(const grammar *g);

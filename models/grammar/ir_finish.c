@@ -421,6 +421,21 @@ static inferd_status analyse(grammar *g, inferd_err *err) {
     return status;
 }
 
+static size_t object_bytes(const object *o) {
+    return sizeof *o + o->n_key_nodes * sizeof *o->key_nodes +
+           o->n_other_values * sizeof *o->other_values +
+           (size_t)o->n_properties * (4 * sizeof(uint32_t) + sizeof(bool));
+}
+
+static size_t bytes_of(const grammar *g) {
+    size_t n = sizeof *g + g->n_nodes * (sizeof *g->nodes + sizeof *g->shortest) +
+               ((size_t)g->n_children + g->n_rules) * sizeof(ir_node) +
+               (size_t)grammar_n_states(g) * (2 * sizeof(uint32_t) + 1);
+    for (uint32_t i = 0; i < g->n_objects; i++) n += object_bytes(&g->objects[i]);
+    for (uint32_t i = 0; i < g->n_terms; i++) n += sizeof(dfa) + dfa_bytes(&g->terms[i]);
+    return n;
+}
+
 inferd_status ir_finish(ir *g, ir_node root, const grammar_options *options, grammar **out,
                         inferd_err *err) {
     *out = NULL;
@@ -432,6 +447,7 @@ inferd_status ir_finish(ir *g, ir_node root, const grammar_options *options, gra
                               : analyse(*out, err);
     }
     ir_destroy(g);
+    if (status == INFERD_OK) (*out)->n_bytes = bytes_of(*out);
     if (status == INFERD_OK) return status;
     grammar_release(*out);
     *out = NULL;

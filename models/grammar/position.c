@@ -101,7 +101,8 @@ void grammar_machine_stats(grammar_machine *m, grammar_stats *out) {
     *out = m->stats;
     out->n_states = m->n_states;
     out->n_frames = m->n_frames;
-    out->n_bytes = machine_bytes(m);
+    out->n_bytes = machine_bytes(m) + m->g->n_bytes +
+                   m->n_masks * (sizeof(grammar_mask) + m->v->n_words * sizeof(uint64_t));
     unlock(m);
 }
 

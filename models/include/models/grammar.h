@@ -140,7 +140,7 @@ bool grammar_complete(grammar_machine *m, grammar_pos p, size_t n_max, buf *out)
 typedef struct grammar_stats {
     uint64_t n_masks_made, n_masks_cached, n_flushes;
     uint32_t n_states, n_frames;
-    size_t n_bytes;
+    size_t n_bytes; // of the machine, its cached masks and its grammar
 } grammar_stats;
 void grammar_machine_stats(grammar_machine *m, grammar_stats *out);
 
