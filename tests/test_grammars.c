@@ -139,8 +139,26 @@ static void a_failure_keeps_nothing(void) {
     model_close(m);
 }
 
+/* A limit that the first token would meet is an error of the request, not of the answer. */
+static void a_grammar_that_cannot_begin_is_refused(void) {
+    grammars *g = grammars_create();
+    model *m = open_model("dummy:tiny?seed=1");
+    grammar_machine *made = NULL;
+    inferd_err err = {0};
+    buf text = {0};
+    buf_add_str(&text, "root ::= ");
+    for (uint32_t i = 0; i < 20000; i++) // too many for one automaton
+        buf_add_format(&text, "%s\"%08x%08x\"", i > 0 ? " | " : "", i * 2654435761u, i * 40503u);
+    grammar_source s = {.kind = GRAMMAR_GBNF, .text = {text.p, text.n}};
+    EXPECT_EQ(grammars_get(g, m, &s, &made, &err), INFERD_ETOOLONG);
+    EXPECT(made == NULL && strstr(err.text, "configs_max") != NULL);
+    buf_deinit(&text);
+    grammars_destroy(g);
+    model_close(m);
+}
+
 static const test_case cases[] = {
-    TEST(the_same_source_is_compiled_once), TEST(a_model_leaves_with_its_grammars),
-    TEST(the_least_recently_used_goes_first), TEST(a_machine_lives_as_long_as_it_is_used),
-    TEST(a_failure_keeps_nothing)};
+    TEST(a_grammar_that_cannot_begin_is_refused), TEST(the_same_source_is_compiled_once),
+    TEST(a_model_leaves_with_its_grammars),       TEST(the_least_recently_used_goes_first),
+    TEST(a_machine_lives_as_long_as_it_is_used),  TEST(a_failure_keeps_nothing)};
 TEST_MAIN(cases)

@@ -5,6 +5,7 @@
 
 #include "stream.h"
 #include "tiny_tok.h"
+#include "tok_tiny.h"
 
 static tokenizer *tok;
 
@@ -627,6 +628,47 @@ static void failures_have_the_documented_codes(void) {
     }
 }
 
+/* A limit that a grammar meets while it is used is the schema's, not the prompt's. */
+static void a_grammar_that_fails_is_named_by_its_field(void) {
+    stream_options o = options_of(true, false, 1);
+    o.constraint = "guided_json";
+    stream *s = stream_create(&o);
+    buf out = {0};
+    gen_event ev = {.kind = GEN_EV_DONE};
+    ev.done.finish = GEN_ERROR;
+    ev.done.status = INFERD_EUNSUPPORTED;
+    snprintf(ev.done.text, sizeof ev.done.text, "more than configs_max");
+    stream_on_event(s, 0, &ev, &out);
+    EXPECT_EQ(stream_error(s)->status, 400);
+    EXPECT_STR(stream_error(s)->code, "unsupported_schema");
+    EXPECT_STR(stream_error(s)->param, "guided_json");
+    EXPECT_STR(stream_error(s)->message, "more than configs_max");
+    stream_destroy(s);
+}
+
+/* SentencePiece drops the first space of a text; a grammar counted it. */
+static void a_constrained_text_keeps_its_first_space(void) {
+    tiny_words w;
+    words_spm(&w);
+    tok_id word = words_add_scored(&w, "\xE2\x96\x81yes", WORD_NORMAL, -1);
+    tokenizer *spm = words_open(&w);
+    for (int constrained = 0; constrained < 2; constrained++) {
+        stream_options o = options_of(true, false, 1);
+        o.tok = spm;
+        o.constraint = constrained ? "regex" : NULL;
+        stream *s = stream_create(&o);
+        buf out = {0};
+        push(s, 0, word, &out);
+        push_done(s, 0, GEN_STOP, -1, &out);
+        EXPECT(stream_finish(s, &out));
+        EXPECT(strstr(buf_cstr(&out),
+                      constrained ? "\"content\":\" yes\"" : "\"content\":\"yes\"") != NULL);
+        buf_deinit(&out);
+        stream_destroy(s);
+    }
+    tok_close(spm);
+}
+
 static void events_after_a_failure_are_ignored(void) {
     stream_options o = options_of(true, true, 2);
     stream *s = stream_create(&o);
@@ -736,6 +778,8 @@ static const test_case cases[] = {
     TEST(a_stop_string_behind_a_replacement_takes_its_logprobs_along),
     TEST(an_echo_streams_first),
     TEST(failures_have_the_documented_codes),
+    TEST(a_grammar_that_fails_is_named_by_its_field),
+    TEST(a_constrained_text_keeps_its_first_space),
     TEST(events_after_a_failure_are_ignored),
     TEST(streamed_and_whole_texts_are_equal),
     TEST(streamed_and_whole_logprobs_are_equal),

@@ -52,9 +52,14 @@ inferd_status grammar_machine_create(grammar *g, grammar_vocab *v, grammar_machi
     m->v = v;
     grammar_hold(g);
     grammar_vocab_hold(v);
-    if (!init(m)) {
+    inferd_status status = INFERD_OK;
+    if (!init(m) || machine_start(m) == STATE_DEAD) { // a limit, met at once: refused now
+        status = m->failure.status != INFERD_OK ? m->failure.status : INFERD_ENOMEM;
+        inferd_fail(err, status, "%s",
+                    m->failure.status != INFERD_OK ? m->failure.text
+                                                   : "no memory for the machine of a grammar");
         grammar_machine_release(m);
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for the machine of a grammar");
+        return status;
     }
     *out = m;
     return INFERD_OK;

@@ -77,6 +77,7 @@ static grammar_mask *get_mask(constraint *c, grammar_pos pos, inferd_err *err) {
 static void fail(constraint *c, inferd_status otherwise, const inferd_err *why, const char *what) {
     c->err = *why;
     if (c->err.status == INFERD_OK) inferd_fail(&c->err, otherwise, "it gave no reason");
+    if (c->err.status == INFERD_ETOOLONG) c->err.status = INFERD_EUNSUPPORTED; // not of the prompt
     inferd_context(&c->err, "%s", what);
 }
 

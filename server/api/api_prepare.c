@@ -422,7 +422,7 @@ static bool make_stream(request_draft *d) {
                         .include_stop = p->include_stop,
                         .skip_specials = p->skip_specials,
                         .ignore_eos = p->ignore_eos && d->grammar == NULL,
-                        .keep_first_space = d->grammar != NULL,
+                        .constraint = d->grammar != NULL ? p->constraint_param : NULL,
                         .n = (uint32_t)p->n,
                         .min_tokens = (uint32_t)p->min_tokens,
                         .n_logprobs = (int32_t)p->n_logprobs,

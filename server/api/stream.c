@@ -96,7 +96,7 @@ static uint32_t count_points(const char *p, size_t n) {
 
 static bool init_choice(stream *s, choice *c, const stream_prompt *p) {
     tok_stream_init(&c->words, s->o.tok, s->o.skip_specials);
-    if (s->o.keep_first_space) c->words.at_start = false;
+    if (s->o.constraint != NULL) c->words.at_start = false;
     tok_stream_init(&c->prompt_words, s->o.tok, false);
     buf_init(&c->text, 0);
     if (s->o.echo) c->n_points = count_points(p->text, p->n_text);
@@ -433,7 +433,10 @@ static void take_failure(stream *s, const gen_event *ev) {
     default:
         break;
     }
-    api_fail_status(&s->error, &err, s->o.chat ? "messages" : "prompt");
+    if (err.status == INFERD_EUNSUPPORTED && s->o.constraint != NULL) // a limit of its grammar
+        api_fail(&s->error, API_UNSUPPORTED_SCHEMA, s->o.constraint, "%s", err.text);
+    else
+        api_fail_status(&s->error, &err, s->o.chat ? "messages" : "prompt");
     if (err.status == INFERD_EMODEL) api_retry_after(&s->error, ev->done.retry_after_ms);
 }
 

@@ -46,7 +46,9 @@ typedef struct stream_options {
     bool include_stop;     // the stop string and the stop token stay in the text
     bool skip_specials;    // control tokens give no text
     bool ignore_eos;
-    bool keep_first_space;  // the text is exactly the bytes of the tokens, as a grammar saw them
+    /* Static: the field with the grammar that the text follows; NULL: none.  Then the text is
+     * exactly the bytes of the tokens, also a first space. */
+    const char *constraint;
     uint32_t n;             // choices per prompt
     uint32_t min_tokens;    // stop strings are matched after that many tokens
     int32_t n_logprobs;     // -1: none
