@@ -4,6 +4,8 @@ tiny model writes random bytes, so nothing but the constraint makes them valid."
 import concurrent.futures
 import json
 import re
+import signal
+import time
 from typing import Literal
 
 import jsonschema_rs
@@ -278,6 +280,26 @@ def test_the_constraint_begins_behind_reasoning(reasons):
     assert (text, finish) == ("yes", "stop")
 
 
+def test_a_real_model_reasons_and_then_answers_in_the_form(launch, real_model, tmp_path):
+    """Earlier turns show it how: it copies their reasoning, and ends it by itself."""
+    template = tmp_path / "think.jinja"
+    template.write_text("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+                        "<|im_start|>assistant\n<think>\n")
+    d = launch(model_config(real_model, "smollm2", memory="1GiB", model={"chat_template": str(template)}))
+    turns = []
+    for question, said in (("Is fire hot?", "yes"), ("Is ice warm?", "no"), ("Is the sun bright?", "yes")):
+        turns += [{"role": "user", "content": question},
+                  {"role": "assistant", "content": f"<think>\nThis is easy.\n</think>\n{said}"}]
+    ask = {"messages": turns + [{"role": "user", "content": "Is water wet?"}], "temperature": 0, "max_tokens": 60}
+    text, finish = answer(d, "/v1/chat/completions", guided_choice=["yes", "no"], **ask)[0]
+    assert finish == "stop" and re.fullmatch(r"(?s).*easy.*</think>\s*(yes|no)", text), text
+    schema = {"type": "object", "properties": {"wet": {"type": "boolean"}}, "required": ["wet"], "additionalProperties": False}
+    text, finish = answer(d, "/v1/chat/completions", response_format=schema_format(schema, strict=True), **ask)[0]
+    assert finish == "stop" and "</think>" in text
+    is_value(text.split("</think>")[1], schema)
+    assert d.stop() == 0
+
+
 # ---- many at once ----
 
 def test_preempted_answers_are_the_same(launch, tiny_model, tiny):
@@ -313,6 +335,33 @@ def test_clients_that_leave_leave_nothing(tiny):
                 "model": "tiny", "prompt": "a", "guided_regex": "[a-z]{1500}", "max_tokens": 1600, "stream": True, "seed": seed}) as r:
             next(r.iter_lines())
     tiny.settled()
+
+
+def test_a_model_leaves_while_its_grammars_are_used(launch, tiny_model):
+    """The configuration loses the model, and gets it back, while constrained answers of it run."""
+    both = model_config(tiny_model, "tiny")
+    both["models"].append({"name": "other", "path": tiny_model})
+    d = launch(both)
+    ask = {"model": "other", "prompt": "a", "temperature": 1, "max_tokens": 900, "guided_regex": "[a-z]{800}"}
+    one = {**json.loads(d.config_path.read_text()), "models": both["models"][:1]}
+    all_of_it = d.config_path.read_text()
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(d.http.post, "/v1/completions", json={**ask, "seed": i}) for i in range(4)]
+        for text, known in ((json.dumps(one), False), (all_of_it, True)):
+            d.config_path.write_text(text)
+            d.process.send_signal(signal.SIGHUP)
+            end = time.monotonic() + 20
+            while ("other" in [m["id"] for m in d.http.get("/v1/models").json()["data"]]) != known:
+                assert time.monotonic() < end
+                time.sleep(0.02)
+        for r in running:
+            r = r.result()
+            assert r.status_code in (200, 404), r.text  # 404: it came too late
+            if r.status_code == 200:
+                assert re.fullmatch("[a-z]{800}", r.json()["choices"][0]["text"])
+    assert d.http.post("/v1/completions", json=ask).status_code == 200
+    d.settled()
+    assert d.stop() == 0
 
 
 # ---- the real model ----
