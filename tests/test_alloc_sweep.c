@@ -261,6 +261,79 @@ static void every_allocation_of_structured_output_may_fail(void) {
     sweep(true);
 }
 
+/* One compilation with allocation `at` failing, once or from then on; false: there were fewer. */
+static bool compile_with(const model *m, const grammar_source *source, long at, bool from) {
+    long live_before = atomic_load(&n_live);
+    inferd_err err = {0};
+    grammar_machine *machine = NULL;
+    atomic_store(&fail_from, from);
+    atomic_store(&n_calls, 0);
+    atomic_store(&fail_at, at);
+    grammars *kept = grammars_create();
+    inferd_status st = INFERD_ENOMEM;
+    if (kept != NULL) st = grammars_get(kept, m, source, &machine, &err);
+    EXPECT_EQ(st == INFERD_OK, machine != NULL);
+    grammar_machine_release(machine);
+    grammars_destroy(kept);
+    atomic_store(&fail_at, -1);
+    if (st != INFERD_OK && st != INFERD_ENOMEM)
+        printf("kind %d at %ld: %s\n", source->kind, at, err.text);
+    EXPECT(st == INFERD_OK || st == INFERD_ENOMEM);
+    if (atomic_load(&n_live) != live_before)
+        printf("kind %d at %ld: %ld blocks left\n", source->kind, at,
+               atomic_load(&n_live) - live_before);
+    EXPECT_EQ(atomic_load(&n_live), live_before);
+    bool reached = atomic_load(&n_calls) > at;
+    if (!reached) EXPECT_EQ(st, INFERD_OK);
+    return reached;
+}
+
+static void every_allocation_of_each_compiler_may_fail(void) {
+    static const char pattern[] = "(a|[^b-d]{2,4})*\\p{L}?";
+    static const char gbnf[] =
+        "root ::= \"(\" (root | [a-c]+) \")\" | x{2,3}\nx ::= \"x\" # no more\n";
+    static const char tags[] =
+        "{\"triggers\":[\"<f\",\"{\"],\"structures\":[{\"begin\":\"<f>\",\"schema\":{\"enum\":[1,"
+        "\"a\"]},"
+        "\"end\":\"</f>\"},{\"begin\":\"{\",\"schema\":{\"type\":\"null\"},\"end\":\"}\"}]}";
+    static const char schema[] =
+        "{\"$defs\":{\"n\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"array\",\"items\":{\"$ref\":"
+        "\"#/$defs/"
+        "n\"},\"maxItems\":3}]}},\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\","
+        "\"pattern\":\"^x+$\",\"maxLength\":9},\"b\":{\"type\":\"number\",\"minimum\":-1.5},\"c\":{"
+        "\"$ref\":"
+        "\"#/$defs/"
+        "n\"}},\"additionalProperties\":{\"format\":\"date\",\"type\":\"string\"},"
+        "\"minProperties\":1}";
+    model *m = NULL;
+    inferd_err err = {0};
+    model_options mo = {.path = "dummy:tiny?seed=1", .allow_dummy = true};
+    EXPECT_EQ(model_open(&mo, &m, &err), INFERD_OK);
+    json_t *of_schema = json_loads(schema, 0, NULL), *of_tags = json_loads(tags, 0, NULL);
+    json_t *choices = json_pack("[sss]", "yes", "no", "yesterday");
+    const grammar_source sources[] = {
+        {.kind = GRAMMAR_OBJECT, .compact = true},
+        {.kind = GRAMMAR_SCHEMA, .json = of_schema, .reasoning = {"<think>", "</think>"}},
+        {.kind = GRAMMAR_REGEX, .text = {pattern, sizeof pattern - 1}},
+        {.kind = GRAMMAR_CHOICE, .json = choices},
+        {.kind = GRAMMAR_GBNF, .text = {gbnf, sizeof gbnf - 1}},
+        {.kind = GRAMMAR_TAGS, .json = of_tags}};
+    for (size_t i = 0; i < INFERD_COUNT(sources); i++) {
+        long n = 0;
+        compile_with(m, &sources[i], -1, false); // what is made once is made now
+        while (compile_with(m, &sources[i], n, false)) n++;
+        long stride = n > 100 ? n / 100 : 1;
+        for (long at = 0; at < n; at += stride) compile_with(m, &sources[i], at, true);
+        printf("kind %d: %ld allocations\n", sources[i].kind, n);
+        EXPECT(n > 20);
+    }
+    json_decref(of_schema);
+    json_decref(of_tags);
+    json_decref(choices);
+    model_close(m);
+}
+
 static const test_case cases[] = {TEST(every_allocation_may_fail),
-                                  TEST(every_allocation_of_structured_output_may_fail)};
+                                  TEST(every_allocation_of_structured_output_may_fail),
+                                  TEST(every_allocation_of_each_compiler_may_fail)};
 TEST_MAIN(cases)

@@ -254,7 +254,8 @@ static inferd_status read_class(parser *w, size_t begin, uint32_t *out) {
     bool negated = peek(w) == '^';
     w->at += negated;
     inferd_status s = read_members(w, begin, &set);
-    if (s == INFERD_OK && set.n == 0 && !negated) s = refuse(w, begin, "a class without members");
+    if (s == INFERD_OK && set.n == 0 && !negated && !set.failed)
+        s = refuse(w, begin, "a class without members");
     if (s == INFERD_OK) {
         if (negated) code_set_complement(&set);
         s = add_set(w, &set, out);
