@@ -18,7 +18,7 @@ typedef struct entry {
     uint64_t hash;
     bytes key;             // owned
     grammar_machine *made; // counted
-    uint64_t n_bytes;      // of key and machine, when it was last asked for
+    uint64_t n_bytes;      // of key and machine, when they were last looked at
 } entry;
 
 typedef struct vocab_of {
@@ -231,13 +231,16 @@ static entry *find_entry(grammars *g, const model *m, uint64_t hash, bytes key) 
     return NULL;
 }
 
-/* Under the lock: looks at its size, and evicts others until all fit. */
-static void keep_bounds(grammars *g, entry *used) {
-    grammar_stats stats;
-    grammar_machine_stats(used->made, &stats);
-    g->stats.n_bytes -= used->n_bytes;
-    used->n_bytes = used->key.n + stats.n_bytes;
-    g->stats.n_bytes += used->n_bytes;
+/* Under the lock: looks at the sizes, and evicts until all fit.  The entry in use stays. */
+static void keep_bounds(grammars *g, const entry *used) {
+    g->stats.n_bytes = 0;
+    LIST_EACH(node, &g->entries) {
+        entry *e = LIST_ENTRY(node, entry, link);
+        grammar_stats stats;
+        grammar_machine_stats(e->made, &stats);
+        e->n_bytes = e->key.n + stats.n_bytes;
+        g->stats.n_bytes += e->n_bytes;
+    }
     while (g->entries.prev != &used->link &&
            (g->stats.n_entries > GRAMMARS_ENTRIES_MAX || g->stats.n_bytes > GRAMMARS_BYTES_MAX))
         drop_entry(g, LIST_ENTRY(g->entries.prev, entry, link));

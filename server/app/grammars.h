@@ -8,8 +8,8 @@
  * on eviction        the least recently used, over GRAMMARS_ENTRIES_MAX or GRAMMARS_BYTES_MAX
  *     grammars_forget front: the model leaves; no worker and no request uses it any more
  *
- * A machine is counted: an evicted one lives as long as requests use it.  Its size is looked at
- * when it is asked for, because it grows while it is used.
+ * A machine is counted: an evicted one lives as long as requests use it.  Machines grow while they
+ * are used, so each request looks at the sizes of all.
  *
  * Lock: of the lists; nothing is compiled under it.  A second one makes vocabularies one at a time.
  * Thread: any. */
