@@ -367,6 +367,17 @@ void be_draw(backend *be, const act *logits, const sample_row *rows, uint32_t n,
     INFERD_CHECK(be->ops->draw != NULL);
     if (ready(be, "draw")) be->ops->draw(be, logits, rows, n, n_vocab);
 }
+bool be_can_draw_later(const backend *be) {
+    return be->ops->step_draw != NULL;
+}
+void be_step_draw(backend *be, const sample_row *rows) {
+    INFERD_CHECK(be->n_steps > 0);
+    inferd_err *failure = &be->step_failure[(be->step_first + be->n_steps - 1) % BE_STEPS_MAX];
+    if (failure->status != INFERD_OK) return; // nothing of it was launched
+    be->ops->step_draw(be, rows); // also after a failure since then, for example of a copy
+    *failure = be->failure;
+    be->failure = (inferd_err){0};
+}
 void be_want_logits(backend *be, const act *logits, uint32_t n) {
     if (ready(be, "want_logits")) be->ops->want_logits(be, logits, n);
 }

@@ -101,7 +101,8 @@ typedef struct backend_ops {
     void (*take_logit_rows)(backend *be, act *out, const act *x, uint32_t dim);
     void (*softcap)(backend *be, act *x, uint32_t n, uint32_t dim, float cap);
     void (*draw)(backend *be, const act *logits, const sample_row *rows, uint32_t n,
-                 uint32_t n_vocab); // NULL: the host draws
+                 uint32_t n_vocab);                         // NULL: the host draws
+    void (*step_draw)(backend *be, const sample_row *rows); // NULL: draws are known at launch
     void (*want_logits)(backend *be, const act *logits, uint32_t n);
 
     void (*sync)(backend *be); // waits; failures found now go to backend_fail

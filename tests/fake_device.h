@@ -40,8 +40,9 @@ typedef struct fake_device {
     kv_layout kv;
     const tokenizer *tok; // of all models, for text that grammars force; NULL: none
     bool late, fail_open, fail_load;
-    bool apart; // host memory is no memory of the pool
-    bool draws; // it draws what it was told at launch, like a device of depth 2
+    bool apart;       // host memory is no memory of the pool
+    bool draws;       // by itself, like a device of depth 2
+    bool takes_draws; // after the launch of their step
     uint32_t swap_extent_pages;
     uint32_t stage_pieces, load_pieces; // a stage takes so many pieces of stage_us; 0: one
     uint64_t stage_us, load_us, move_us;
@@ -64,6 +65,7 @@ typedef struct fake_device {
     tok_id *host_memory; // what slots of the host count through; one memory: the same
     uint32_t n_emptied;  // extents of the host's pages
     const step *launched[2];
+    bool owed_draws; // the step launched last has draws_later, and they did not come
     tok_id drawn[2][FAKE_LOGITS_MAX], before[FAKE_LOGITS_MAX];
     uint32_t n_launched, n_steps, n_faults;
 } fake_device;
@@ -400,13 +402,22 @@ static inline void fake_launch(void *self, const step *st) {
     fake_look_for_overlap(d, st, st);
     for (uint32_t i = 0; i < d->n_launched; i++) fake_look_for_overlap(d, st, d->launched[i]);
     if (!d->late) fake_compute(d, st, d->drawn[d->n_launched]);
+    if (d->owed_draws) d->n_faults++;
+    d->owed_draws = d->takes_draws && st->b.draws_later;
     d->launched[d->n_launched++] = st;
+}
+
+static inline void fake_draw(void *self, const step *st) {
+    fake_device *d = self;
+    if (!d->owed_draws || d->launched[d->n_launched - 1] != st || d->n_launched > 1) d->n_faults++;
+    d->owed_draws = false;
 }
 
 static inline inferd_status fake_finish(void *self, step *st, uint64_t *device_us,
                                         inferd_err *err) {
     fake_device *d = self;
     if (d->n_launched == 0 || d->launched[0] != st) d->n_faults++;
+    if (d->owed_draws && d->n_launched == 1) d->n_faults++;
     if (d->late) fake_compute(d, st, d->drawn[0]);
     d->n_steps++;
     *device_us = d->a_us + d->b_us * st->b.n_rows;
@@ -469,6 +480,7 @@ static inline void fake_get_stats(void *self, backend_stats *out) {
 }
 
 static inline device fake_as_device(fake_device *d) {
+    static device_ops later;
     static const device_ops ops = {
         .open = fake_open,
         .close = fake_close,
@@ -492,7 +504,9 @@ static inline device fake_as_device(fake_device *d) {
         .finish = fake_finish,
         .get_stats = fake_get_stats,
     };
-    return (device){&ops, d};
+    later = ops;
+    later.draw = fake_draw;
+    return (device){d->takes_draws ? &later : &ops, d};
 }
 
 #endif

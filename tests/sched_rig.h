@@ -107,8 +107,10 @@ static inline void rig_deinit(rig *r) {
     fake_close(&r->device);
 }
 
-/* A step is planned and launched: the step, or NULL. */
+/* A step is planned and launched: the step, or NULL.  The one before it draws first. */
 static inline step *rig_plan(rig *r) {
+    if (r->n_flight == 1 && r->steps[r->oldest].b.draws_later)
+        sched_refresh(r->s, &r->steps[r->oldest]);
     step *st = &r->steps[(r->oldest + r->n_flight) % 2];
     if (!sched_plan(r->s, r->now_us, st)) return NULL;
     fake_launch(&r->device, st);

@@ -199,6 +199,8 @@ static void tokens_are_those_of_the_grammar(void) {
     l.depth = 2;
     run_some(&w, &l, 200, NULL, NULL, true, &c);
     EXPECT_EQ(c.n_masks_late, 0);
+    run_some(&w, &l, 200, NULL, NULL, false, &c);
+    EXPECT_EQ(c.n_masks_late, 0);
     world_deinit(&w);
 }
 
@@ -228,6 +230,8 @@ static void preemption_changes_no_token(void) {
     run_some(&w, &l, 17, NULL, NULL, false, &c);
     EXPECT(c.n_preemptions > 0);
     l.depth = 2;
+    run_some(&w, &l, 13, NULL, NULL, false, &c);
+    EXPECT(c.n_preemptions > 0);
     run_some(&w, &l, 13, NULL, NULL, true, &c);
     EXPECT(c.n_preemptions > 0);
     world_deinit(&w);
@@ -240,15 +244,17 @@ static void swapping_changes_no_token(void) {
     world w;
     world_init(&w);
     grammar_machine *m = make_machine(&w);
-    for (uint32_t draws = 0; draws < 2; draws++) {
+    for (uint32_t way = 0; way < 3; way++) {
+        bool draws = way > 0;
         core_rig_init(&r, 30, 60, 12);
         r.device.apart = true;
         r.device.swap_extent_pages = 4;
         r.device.depth = 1 + draws;
+        r.device.takes_draws = way == 2;
         r.device.b_us = 300;
         r.device.move_us = 20;
         core_rig_open(&r, false);
-        sched_set_constraints(r.core.sched, NULL, NULL, draws); // answers at once
+        sched_set_constraints(r.core.sched, NULL, NULL, way == 1); // answers at once
         model_policy policy = plain_policy();
         core_rig_attach(&r, 0, &policy);
         gen_request *low = constrained(1, 120, 80, m), *high = constrained(2, 150, 60, m);
@@ -480,6 +486,68 @@ static void without_its_mask_nothing_is_drawn(void) {
     world_deinit(&w);
 }
 
+/* Two steps ahead, beside a free request: a device that takes draws after the launch has it in
+ * every step, another one only when its newest token is known. */
+static void draws_that_come_later_miss_no_step(void) {
+    world w;
+    world_init(&w);
+    grammar_machine *m = make_machine(&w);
+    uint64_t took_us[2];
+    for (uint32_t before_launch = 0; before_launch < 2; before_launch++) {
+        rig r;
+        sched_limits l = default_limits();
+        l.depth = 2;
+        rig_init_world(&r, &w, 200, &l);
+        sched_set_constraints(r.s, NULL, NULL, before_launch);
+        gen_request *a = constrained(1, 20, 100, m), *b = request(2, 20, 100);
+        gen_request *copies[] = {copy_request(a), copy_request(b)};
+        sched_submit(r.s, a, r.now_us);
+        sched_submit(r.s, b, r.now_us);
+        rig_run(&r);
+        EXPECT(gives_constrained(&r.outcomes[1], copies[0]));
+        EXPECT(gives(&r, copies[1]));
+        took_us[before_launch] = r.outcomes[1].last_us - r.outcomes[1].first_us;
+        gen_request_destroy(copies[0]);
+        gen_request_destroy(copies[1]);
+        rig_deinit(&r);
+    }
+    EXPECT(took_us[0] < took_us[1] * 6 / 10);
+    grammar_machine_release(m);
+    world_deinit(&w);
+}
+
+/* Its row is computed, and the mask does not come: the token is drawn later, after a step without
+ * the sequence. */
+static void a_late_mask_of_a_later_draw_delays_its_sequence_only(void) {
+    world w;
+    world_init(&w);
+    grammar_machine *m = make_machine(&w);
+    slow late = {.n = 0};
+    rig r;
+    sched_limits l = default_limits();
+    l.depth = 2;
+    rig_init_world(&r, &w, 200, &l);
+    sched_set_constraints(r.s, &slow_ops, &late, false);
+    gen_request *a = constrained(1, 20, 100, m), *b = request(2, 20, 100);
+    gen_request *copies[] = {copy_request(a), copy_request(b)};
+    sched_submit(r.s, a, r.now_us);
+    sched_submit(r.s, b, r.now_us);
+    for (int i = 0; i < 2000 && r.s->n_running + r.s->n_waiting > 0; i++) {
+        if (i % 5 == 4) answer(&late);
+        rig_iterate(&r);
+        rig_verify(&r);
+    }
+    rig_run(&r);
+    EXPECT(gives_constrained(&r.outcomes[1], copies[0]));
+    EXPECT(gives(&r, copies[1]));
+    EXPECT(r.s->counters.n_masks_late > r.outcomes[1].n_tokens);
+    gen_request_destroy(copies[0]);
+    gen_request_destroy(copies[1]);
+    rig_deinit(&r);
+    grammar_machine_release(m);
+    world_deinit(&w);
+}
+
 /* It ends as soon as the answer says that nothing may follow, though its next row is on its way. */
 static void a_complete_text_ends_at_once(void) {
     world w;
@@ -674,7 +742,7 @@ static void pass_some_time(void) {
 
 /* A core whose workers answer meanwhile; requests come, are paused, cancelled, preempted and
  * swapped. */
-static void run_with_threads(bool draws, uint32_t n_pages, uint64_t seed) {
+static void run_with_threads(bool draws, bool later, uint32_t n_pages, uint64_t seed) {
     enum { N = 60 };
     static core_rig r;
     world w;
@@ -686,6 +754,7 @@ static void run_with_threads(bool draws, uint32_t n_pages, uint64_t seed) {
     core_rig_init(&r, n_pages, 30, 2);
     r.device.tok = w.tok;
     r.device.depth = draws ? 2 : 1;
+    r.device.takes_draws = later;
     r.device.a_us = 3000; // copying pays
     r.device.move_us = 10;
     core_rig_open(&r, true);
@@ -734,13 +803,15 @@ static void run_with_threads(bool draws, uint32_t n_pages, uint64_t seed) {
 }
 
 static void workers_answer_beside_the_steps(void) {
-    run_with_threads(false, 200, 1);
-    run_with_threads(true, 200, 2);
+    run_with_threads(false, false, 200, 1);
+    run_with_threads(true, false, 200, 2);
+    run_with_threads(true, true, 200, 5);
 }
 
 static void workers_do_not_mind_preemption(void) {
-    run_with_threads(false, 18, 3);
-    run_with_threads(true, 18, 4);
+    run_with_threads(false, false, 18, 3);
+    run_with_threads(true, false, 18, 4);
+    run_with_threads(true, true, 18, 6);
 }
 
 /* Closed while a worker has it: the worker frees it.  Unanswered questions are dropped. */
@@ -793,6 +864,8 @@ static const test_case cases[] = {
     TEST(drafts_change_no_token_beside_others),
     TEST(a_late_mask_delays_its_own_sequence_only),
     TEST(without_its_mask_nothing_is_drawn),
+    TEST(draws_that_come_later_miss_no_step),
+    TEST(a_late_mask_of_a_later_draw_delays_its_sequence_only),
     TEST(a_complete_text_ends_at_once),
     TEST(a_text_that_is_complete_at_max_tokens_is_not_cut),
     TEST(a_failed_mask_ends_its_sequence_only),

@@ -326,6 +326,7 @@ static const backend_ops cuda_ops = {
     .take_logit_rows = cuda_take_logit_rows,
     .softcap = cuda_softcap,
     .draw = cuda_draw,
+    .step_draw = cuda_step_draw,
     .want_logits = cuda_want_logits,
     .sync = cuda_sync,
     .act_host = cuda_act_host,

@@ -99,6 +99,7 @@ typedef struct cuda_backend {
     bool in_step;
     kv_view kv;
     uint32_t n_decode, n_tiles, context_max, n_tables;
+    const batch *later;          // of the step before, which waits for cuda_step_draw; or NULL
     const sample_row *draw_rows; // borrowed
     uint32_t n_draws, draw_vocab;
     const act *draw_logits, *wanted;
@@ -235,6 +236,7 @@ void cuda_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, 
 void cuda_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim);
 void cuda_take_logit_rows(backend *be, act *out, const act *x, uint32_t dim);
 void cuda_softcap(backend *be, act *x, uint32_t n, uint32_t dim, float cap);
+void cuda_step_draw(backend *be, const sample_row *rows);
 void cuda_draw(backend *be, const act *logits, const sample_row *rows, uint32_t n,
                uint32_t n_vocab);
 void cuda_want_logits(backend *be, const act *logits, uint32_t n);

@@ -393,10 +393,12 @@ void cuda_draw(backend *be, const act *logits, const sample_row *rows, uint32_t 
                uint32_t n_vocab) {
     cuda_backend *c = cuda_of(be);
     INFERD_CHECK(logits->type == CU_F32 && n == c->batch->n_logits && n_vocab <= logits->dim);
-    step_op *o = note(be, OP_DRAW, n);
-    if (o == NULL) return;
-    o->a = logits;
-    o->n_vocab = n_vocab;
+    if (!c->batch->draws_later) {
+        step_op *o = note(be, OP_DRAW, n);
+        if (o == NULL) return;
+        o->a = logits;
+        o->n_vocab = n_vocab;
+    }
     c->draw_rows = rows;
     c->n_draws = n;
     c->draw_vocab = n_vocab;

@@ -3,6 +3,7 @@
  *     begin      the batch is written into pinned memory: tokens, positions, block tables
  *     ...        operations are recorded
  *     end        upload > graph, or launches > ids (or logits) to pinned memory; two events
+ *     draw       of a batch with draws_later: what end leaves out then, from the ids on
  *     finish     wait for the event at the end of the oldest step
  *
  * The data that a step reads on the device has addresses that never change, so one graph serves
@@ -166,6 +167,7 @@ static size_t used_bytes(const cuda_backend *c, uint32_t n_tables) {
 
 void cuda_step_begin(backend *be, const batch *b, const kv_layout *kv) {
     cuda_backend *c = cuda_of(be);
+    INFERD_CHECK(c->later == NULL);
     program_clear(&c->program);
     c->batch = b;
     c->step++;
@@ -459,46 +461,95 @@ static bool reserve(cuda_backend *c, uint32_t rows) {
     return cuda_room_ropes(c) && hold_attention(c, u32_max(rows, c->n_decode));
 }
 
+static void end_flight(cuda_backend *c, cuda_flight *f) {
+    f->end = cuda_wait_for_next(c);
+    if (c->be.failure.status == INFERD_OK)
+        cuda_failed(c, c->api->event_record(f->ends[f->end], c->stream), "ending a step");
+}
+
 static void launch_step(cuda_backend *c) {
     draw_plan plan = {0};
     uint32_t rows = graph_rows(c); // called once: weights may arrive at any time
-    if (!reserve(c, rows) || (c->n_draws > 0 && !plan_draws(c, &plan))) return;
-    if (c->n_draws > 0 && c->draw_at != c->draw_dev) rows = 0; // graphs use draw_dev only
+    bool later = c->n_draws > 0 && c->batch->draws_later, draws = c->n_draws > 0 && !later;
+    if (!reserve(c, rows) || (draws && !plan_draws(c, &plan)) || (later && !hold_draws(c))) return;
+    if (draws && c->draw_at != c->draw_dev) rows = 0; // graphs use draw_dev only
     cuda_flight *f = &c->flights[(c->flight_first + c->n_flights) % CUDA_DEPTH];
     if (c->n_wanted > 0 && !reserve_logits(c, f)) return;
     cuda_moves_await(c); // before its time begins: waiting is not computing
     if (c->be.failure.status != INFERD_OK) return;
     if (cuda_failed(c, c->api->event_record(f->begin, c->stream), "beginning a step")) return;
     upload(c, f);
-    if (c->n_draws > 0) upload_draws(c, &plan);
+    if (draws) upload_draws(c, &plan);
     if (c->be.failure.status == INFERD_OK) launch_program(c, rows);
-    if (c->be.failure.status == INFERD_OK) download(c, f);
-    f->end = cuda_wait_for_next(c);
-    if (c->be.failure.status == INFERD_OK)
-        cuda_failed(c, c->api->event_record(f->ends[f->end], c->stream), "ending a step");
+    if (c->be.failure.status != INFERD_OK) return;
+    if (later) {
+        c->later = c->batch;
+        return;
+    }
+    download(c, f);
+    end_flight(c, f);
+}
+
+/* The rest of a step that was launched without its draws: two kernels, in no graph. */
+static void launch_draws(cuda_backend *c) {
+    draw_plan plan = {0};
+    cuda_flight *f = &c->flights[(c->flight_first + c->n_flights) % CUDA_DEPTH];
+    if (c->be.failure.status != INFERD_OK || !plan_draws(c, &plan)) return;
+    step_op *o = program_add(&c->program, OP_DRAW);
+    if (o == NULL) {
+        backend_fail(&c->be, INFERD_ENOMEM, "no memory for the operations of a step");
+        return;
+    }
+    o->extent = ROWS_LOGITS;
+    o->a = c->draw_logits;
+    o->n_vocab = c->draw_vocab;
+    upload_draws(c, &plan);
+    if (c->be.failure.status != INFERD_OK) return;
+    program_launch(c, &c->program, c->batch->n_rows, c->batch->n_logits, false);
+    cuda_check_launches(c);
+    if (c->be.failure.status != INFERD_OK) return;
+    download(c, f);
+    end_flight(c, f);
+}
+
+/* The newest flight is as it should be, or is none. */
+static void count_flight(cuda_backend *c) {
+    if (c->be.failure.status == INFERD_OK) {
+        if (c->later == NULL) c->n_drawn = c->n_draws;
+        c->n_flights++;
+    } else {
+        /* Copies of it may be queued already; its buffers are free once these have ended. */
+        c->api->stream_sync(c->stream);
+        c->n_drawn = 0;
+        c->later = NULL;
+    }
+    program_clear(&c->program);
+    c->batch = NULL;
 }
 
 void cuda_step_end(backend *be, bool failed) {
     cuda_backend *c = cuda_of(be);
     INFERD_CHECK(c->n_flights < CUDA_DEPTH);
     if (!failed) launch_step(c);
-    if (be->failure.status == INFERD_OK) {
-        c->n_drawn = c->n_draws;
-        c->n_flights++;
-    } else {
-        /* Copies of it may be queued already; its buffers are free once these have ended. */
-        c->api->stream_sync(c->stream);
-        c->n_drawn = 0;
-    }
+    count_flight(c);
     c->n_kv_driver_calls += memory_n_calls(c->memory) - c->n_calls_at_begin;
-    program_clear(&c->program);
-    c->batch = NULL;
     c->in_step = false;
+}
+
+void cuda_step_draw(backend *be, const sample_row *rows) {
+    cuda_backend *c = cuda_of(be);
+    INFERD_CHECK(c->later != NULL && c->n_flights > 0);
+    c->batch = c->later;
+    c->later = NULL;
+    c->draw_rows = rows;
+    c->n_flights--; // its buffers are those of the flight that is being launched
+    launch_draws(c);
+    count_flight(c);
 }
 
 void cuda_step_finish(backend *be, be_step_result *out) {
     cuda_backend *c = cuda_of(be);
-    INFERD_CHECK(c->n_flights > 0);
+    INFERD_CHECK(c->n_flights > (c->later != NULL));
     cuda_flight *f = &c->flights[c->flight_first];
     c->flight_first = (c->flight_first + 1) % CUDA_DEPTH;
     c->n_flights--;

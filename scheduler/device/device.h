@@ -49,7 +49,7 @@ typedef struct device_about {
     uint64_t page_bytes;
     uint32_t extent_pages; // pool_init_extents
     uint32_t depth;        // steps that may be launched and not finished, 1 or 2
-    bool draws;            // launch takes all that draws need; else finish looks at step.draws
+    bool draws;            // it draws itself; else finish looks at step.draws
     uint32_t rows_best;    // be_rows_best
     uint32_t rows_default; // be_rows_default
 } device_about;
@@ -153,6 +153,9 @@ typedef struct device_ops {
     void (*zero)(void *self, uint32_t page, size_t begin, size_t n_bytes);
 
     void (*launch)(void *self, const step *st);
+    /* The draws of the step launched last, if it has b.draws_later: before the next launch, and
+     * before it is finished.  NULL: a device that draws needs all of them at launch. */
+    void (*draw)(void *self, const step *st);
     inferd_status (*finish)(void *self, step *st, uint64_t *device_us, inferd_err *err);
     void (*get_stats)(void *self, backend_stats *out); // for engine.c and audit.c
     /* For a thread that the engine's thread started: it may leave the CPU of a compute thread. From

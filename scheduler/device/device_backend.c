@@ -344,6 +344,12 @@ static void backend_device_launch(void *self, const step *st) {
     d->n_launched++;
 }
 
+static void backend_device_draw(void *self, const step *st) {
+    backend_device *d = self;
+    for (uint32_t i = 0; i < st->b.n_logits; i++) d->rows[i] = st->draws[i].row;
+    be_step_draw(d->be, d->rows);
+}
+
 typedef struct draw_work {
     const served_model *s;
     step *st;
@@ -427,6 +433,7 @@ inferd_status device_backend_create(const backend_options *options, uint32_t n_s
         .kv_slot = backend_device_kv_slot,
         .zero = backend_device_zero,
         .launch = backend_device_launch,
+        .draw = backend_device_draw,
         .finish = backend_device_finish,
         .get_stats = backend_device_get_stats,
         .thread_beside = backend_device_thread_beside,

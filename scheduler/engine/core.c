@@ -19,7 +19,7 @@ enum {
     BUSY_US = 20000,         // after a step, others are likely to follow within this time
     SAVE_US = 1500000,       // at the end, for writing to the disk
     MASKS_US = 1000,         // the longest wait for masks, of a typical step at most
-    MASKS_PERCENT = 10,      // so much before its launch, where it draws itself,
+    MASKS_PERCENT = 10,      // so much before its launch, or where it draws itself later,
     MASKS_LATE_PERCENT = 3,  // and so much before it draws, which is nearly always enough
 };
 
@@ -130,12 +130,14 @@ static void wake_for_mask(void *ctx) {
 /* Only a sequence that is not planned without its mask waits for it: then the core may be asleep.
  */
 static inferd_status open_masks(core *c, inferd_err *err) {
+    bool before_launch = c->about.draws && c->device.ops->draw == NULL;
     masks_options o = {.n_threads = c->options.masks_threads,
                        .begin = leave_compute_threads,
-                       .answered = c->about.draws && c->options.wake != NULL ? wake_for_mask : NULL,
+                       .answered = before_launch && c->options.wake != NULL ? wake_for_mask : NULL,
                        .ctx = c};
     inferd_status st = masks_create(&o, &c->masks, err);
-    if (st == INFERD_OK) sched_set_constraints(c->sched, &masks_ops, c->masks, c->about.draws);
+    c->masks_before_launch = before_launch;
+    if (st == INFERD_OK) sched_set_constraints(c->sched, &masks_ops, c->masks, before_launch);
     return st;
 }
 
@@ -244,9 +246,19 @@ static void await_masks(core *c, uint32_t percent) {
     if (c->masks != NULL) masks_await(c->masks, us < MASKS_US ? us : MASKS_US);
 }
 
+/* The steps before the newest one are finished, and it is being computed. */
+static void draw_newest(core *c) {
+    step *st = &c->steps[(c->oldest + c->n_flight - 1) % CORE_DEPTH_MAX];
+    await_masks(c, MASKS_PERCENT);
+    sched_refresh(c->sched, st);
+    c->device.ops->draw(c->device.self, st);
+    c->undrawn = false;
+}
+
 static void launch_steps(core *c) {
     while (c->n_flight < c->depth && has_room(c)) {
-        if (c->about.draws) await_masks(c, MASKS_PERCENT);
+        if (c->undrawn) draw_newest(c);
+        if (c->masks_before_launch) await_masks(c, MASKS_PERCENT);
         uint32_t idx = (c->oldest + c->n_flight) % CORE_DEPTH_MAX;
         uint64_t now_us = now(c);
         pulse_at(PULSE_WORK, "sched_plan");
@@ -256,6 +268,7 @@ static void launch_steps(core *c) {
         pulse_at_model(PULSE_DEVICE, "model_forward", c->steps[idx].model_idx);
         c->device.ops->launch(c->device.self, &c->steps[idx]);
         c->n_flight++;
+        c->undrawn = c->about.draws && c->steps[idx].b.draws_later;
     }
 }
 
@@ -265,6 +278,7 @@ static inferd_status finish_step(core *c, bool withdrawn) {
     inferd_err err = {0};
     uint64_t device_us = 0;
     st->n_saturated = 0;
+    if (c->undrawn && c->n_flight == 1) draw_newest(c);
     if (!c->about.draws) await_masks(c, MASKS_LATE_PERCENT);
     sched_refresh(c->sched, st);
     pulse_at_model(PULSE_DEVICE, "step_finish", st->model_idx);

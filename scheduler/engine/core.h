@@ -71,6 +71,7 @@ typedef struct core {
     pool host; // pages for swapped-out keys and values, where host memory is apart; else zeroed
     sched *sched;
     masks *masks; // grammars; owned
+    bool masks_before_launch;
     residency models;
     core_usage usage;
     device_about about;
@@ -80,6 +81,7 @@ typedef struct core {
     step steps[CORE_DEPTH_MAX];
     uint64_t step_began_us[CORE_DEPTH_MAX];
     uint32_t depth, n_flight, oldest; // steps[oldest], ... are launched and not finished
+    bool undrawn;                     // the newest of them waits for its draws
     uint32_t step_events_max;         // the most events of one commit
     uint64_t finished_us;             // end of the newest step
     uint64_t moved_us;                // in the current piece of the time line

@@ -72,8 +72,9 @@ typedef struct constraint {
     /* The scheduler's. */
     struct seq *q;
     list_node asked;               // in sched.asked until the answer is collected
-    bool before_launch;            // the device needs the mask when it is launched
+    bool before_launch;            // the device needs the mask when its step is launched
     bool here;                     // the answer was collected, and fits the newest token
+    bool undrawn;                  // a row of its unfinished step was computed, and drew nothing
     bool guess_is_forced;          // the guess is what was left of forced tokens
     uint32_t n_seen;               // tokens of the sequence up to the last question
     const constraint_walk *drafts; // where the drafts of its unfinished step come from
@@ -101,7 +102,7 @@ bool mask_has_other(const grammar_mask *mask, const tok_id *ids, uint32_t n);
 
 /* The last token of the sequence cannot be computed for a draw yet. */
 static inline bool constraint_holds_back(const constraint *c, uint32_t n_pending) {
-    return c->before_launch && (n_pending > 0 || !c->here);
+    return c->undrawn || (c->before_launch && (n_pending > 0 || !c->here));
 }
 
 #endif

@@ -48,6 +48,7 @@ static bool plan_model(plan *p) {
     step *st = p->st;
     st->model_idx = (uint32_t)(p->m - p->s->models);
     st->b.n_rows = st->b.n_seqs = st->b.n_logits = 0;
+    st->b.draws_later = st->masked = false;
     st->n_prefill_rows = 0;
     st->n_attended = 0;
     st->charge_us = 0;

@@ -77,6 +77,8 @@ static void add_item(plan *p, seq *q, uint32_t n) {
             draw.banned = draw.n_banned > 0 ? q->banned : NULL;
             if (q->constraint != NULL && q->constraint->before_launch)
                 INFERD_CHECK(sched_constrain_row(q, pos + 1 - q->n_tokens, &draw));
+            else if (q->constraint != NULL)
+                st->b.draws_later = true;
             q->pending_logit = st->b.n_logits;
             add_draw(st, row, &draw);
         }

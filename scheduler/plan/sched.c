@@ -316,6 +316,7 @@ static void remove_running(sched *s, seq *q) {
     q->run++;
     q->n_computed = q->n_planned = q->n_pending = q->n_drafts = q->n_scored_planned = 0;
     q->n_published = 0;
+    if (q->constraint != NULL) q->constraint->undrawn = false;
     list_remove(&q->link);
     list_remove(&q->mine);
     s->n_running--;

@@ -15,9 +15,10 @@ void sched_refresh(sched *s, step *st) {
         bool wanted = still_wanted(item);
         for (uint32_t d = 0; d < item->n_draws && !wanted; d++)
             st->draws[item->draw_begin + d].dropped = true;
-        if (wanted && item->q->constraint != NULL && !s->masks_before_launch)
+        if (wanted && item->q->constraint != NULL && !s->masks_before_launch && !st->masked)
             sched_constrain_item(s, st, item);
     }
+    st->masked = true;
 }
 
 static void emit_result(sched *s, const seq *q, gen_kind kind, const sample_result *r,
@@ -90,6 +91,7 @@ static void end_without_logit(sched *s, seq *q, tok_id id, uint64_t now_us) {
 /* A draw for which there was no mask.  Its row is computed again, in the next step. */
 static void leave_undrawn(sched *s, seq *q, uint64_t now_us) {
     q->n_computed--;
+    q->constraint->undrawn = false;
     if (sched_end_constrained(s, q, now_us)) return;
     s->counters.n_masks_late += !q->constraint->here;
     publish(s, q);
@@ -211,7 +213,9 @@ void sched_withdraw(sched *s, step *st, uint64_t now_us) {
     for (uint32_t i = 0; i < st->b.n_seqs; i++) {
         seq *q = st->items[i].q;
         q->n_steps--;
-        if (still_wanted(&st->items[i])) // its blocks stay: the rows are written again
-            q->n_planned = q->n_pending = q->n_drafts = q->n_scored_planned = 0;
+        if (!still_wanted(&st->items[i])) continue;
+        /* Its blocks stay: the rows are written again. */
+        q->n_planned = q->n_pending = q->n_drafts = q->n_scored_planned = 0;
+        if (q->constraint != NULL) q->constraint->undrawn = false;
     }
 }

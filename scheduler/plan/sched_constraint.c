@@ -6,6 +6,10 @@
  *     sched_plan     collects answers; a complete text ends its sequence
  *     sched_refresh  collects answers, where the device draws after this
  *
+ * A device that draws itself, and takes the draws of a step after its launch (batch.draws_later),
+ * is planned two steps ahead also with grammars: the row of a pending token is computed while that
+ * token is drawn and its mask is made.
+ *
  * An answer depends on the tokens only, so it stays valid through preemption, swapping and failed
  * steps: the sequence draws the same token under the same mask later.
  *
@@ -164,7 +168,7 @@ bool sched_constrain_row(const seq *q, uint32_t i, sample_row *row) {
     const grammar_mask *mask = NULL;
     if (c->here && i == 0) mask = c->mask;
     if (c->here && i > 0 && c->drafts != NULL && i <= c->drafts->n) mask = c->drafts->masks[i - 1];
-    if (mask == NULL) return false;
+    if (mask == NULL || row->n_tokens != q->n_tokens + i) return false;
     row->mask = mask->bits;
     if (row->n_banned > 0 && !mask_has_other(mask, row->banned, row->n_banned)) row->n_banned = 0;
     return true;
@@ -175,7 +179,9 @@ void sched_constrain_item(sched *s, step *st, const step_item *item) {
     collect(s, item->q->constraint);
     for (uint32_t d = item->draw_begin; d < item->draw_begin + item->n_draws; d++) {
         step_draw *draw = &st->draws[d];
-        if (draw->row.forced < 0) draw->dropped = !sched_constrain_row(item->q, n++, &draw->row);
+        if (draw->row.forced >= 0) continue;
+        draw->dropped = !sched_constrain_row(item->q, n++, &draw->row);
+        item->q->constraint->undrawn |= draw->dropped;
     }
 }
 

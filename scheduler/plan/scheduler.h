@@ -133,9 +133,9 @@ void sched_destroy(sched *s); // accepts NULL
 inferd_status sched_set_device(sched *s, uint32_t depth, uint32_t step_tokens_max, inferd_err *err);
 
 /* Before the first plan: masks of grammars are made by these (borrowed with ctx until
- * sched_destroy); without this call, at once.  `before_launch`: the device draws itself, so a draw
- * is planned once its mask is there; else the mask is looked for when the step has been computed
- * (sched_refresh). */
+ * sched_destroy); without this call, at once.  `before_launch`: the device needs all masks of a
+ * step at its launch, so a draw is planned once its mask is there; else sched_refresh looks for it.
+ */
 void sched_set_constraints(sched *s, const constraint_ops *ops, void *ctx, bool before_launch);
 
 /* Describes the model.  Before this (or sched_model_fail) no request may name it. */
@@ -251,8 +251,9 @@ void sched_cancel_all(sched *s, uint64_t now_us);
 
 /* Ends requests past their deadline, then fills `st`.  False: nothing can be computed now. */
 bool sched_plan(sched *s, uint64_t now_us, step *st);
-/* When the step has been computed, before tokens are drawn from it: marks the draws of sequences
- * that left since it was planned; gives the others their masks, and marks those without one. */
+/* Before tokens are drawn from a step, and when all steps before it are committed: marks the draws
+ * of sequences that left since it was planned; gives the others their masks, and marks those
+ * without one.  Again before its commit: marks the draws of sequences that left. */
 void sched_refresh(sched *s, step *st);
 /* At most logits + sequences of the step events are emitted. */
 void sched_commit(sched *s, step *st, uint64_t device_us, uint64_t now_us);

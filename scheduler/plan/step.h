@@ -46,6 +46,7 @@ typedef struct step {
     step_item *items;       // [b.n_seqs] owned
     step_draw *draws;       // [b.n_logits] owned
     sample_result *results; // [b.n_logits] written by the device; owned
+    bool masked;            // draws under a grammar have their masks, or are dropped
     uint64_t n_saturated;   // written by the device: be_step_result
 } step;
 

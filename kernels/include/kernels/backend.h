@@ -390,6 +390,11 @@ void be_softcap(backend *be, act *x, uint32_t n, uint32_t dim, float cap);
  * if be_can_draw; else the step's logits come to the host and models/sampler.c draws. */
 bool be_can_draw(const backend *be);
 void be_draw(backend *be, const act *logits, const sample_row *rows, uint32_t n, uint32_t n_vocab);
+/* Of a batch with draws_later, rows are not looked at before be_step_draw: it gives those of the
+ * step that ended last, before the next step begins and before this one is finished.  They are
+ * borrowed for the call; a failure is told by be_step_finish.  Only if be_can_draw_later. */
+bool be_can_draw_later(const backend *be);
+void be_step_draw(backend *be, const sample_row *rows);
 /* The host will read the first n rows of this activation of the step. */
 void be_want_logits(backend *be, const act *logits, uint32_t n);
 
