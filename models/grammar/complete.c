@@ -3,8 +3,8 @@
  *
  * A search of the machine's states, the most promising first: bytes written so far, and an estimate
  * of those that are missing: from a config's state to the end of its terminal, and what its frames
- * still demand.  The estimate of names is low, so the text is short, but perhaps not the shortest.
- */
+ * still demand.  The estimate is never too high, so the text is a shortest one, and nearly always
+ * exact, so the search goes straight to it. */
 #include <string.h>
 
 #include "machine.h"
@@ -17,13 +17,65 @@ static uint32_t add_sat(uint32_t a, uint32_t b) {
     return a > UINT32_MAX - b ? UINT32_MAX : a + b;
 }
 
-/* The properties that must follow, and the brace. */
-static uint32_t object_needs(const grammar *g, const object *o, const frame *f) {
+/* A property that is required, with its comma. */
+static uint32_t property_needs(const grammar *g, const object *o, uint32_t p) {
+    return o->required[p] ? add_sat(o->name_bytes[p] + 4, g->shortest[o->values[p]]) : 0;
+}
+
+static bool was_written(const object *o, const frame *f, uint32_t p) {
+    return o->any_order ? ((f->pos | (uint64_t)f->high << 32) >> p & 1) != 0 : p < f->pos;
+}
+
+/* The brace, and before it all that is required and was not written. */
+static uint32_t rest_needs(const grammar *g, const object *o, const frame *f) {
+    if (!o->any_order) return o->needs[f->pos];
     uint32_t sum = 1;
-    uint64_t set = o->any_order ? f->pos | (uint64_t)f->high << 32 : 0;
-    for (uint32_t p = o->any_order ? 0 : f->pos; p < o->n_properties; p++)
-        if (o->required[p] && (!o->any_order || (set >> p & 1) == 0)) sum = add_sat(sum, add_sat(4, g->shortest[o->values[p]]));
+    for (uint32_t p = 0; p < o->n_properties; p++)
+        if (!was_written(o, f, p)) sum = add_sat(sum, property_needs(g, o, p));
     return sum;
+}
+
+/* From inside of a name: its rest, its value, and what must follow that. */
+static uint32_t key_needs(const grammar *g, const object *o, const frame *f, uint32_t d,
+                          uint32_t t) {
+    uint32_t rest = rest_needs(g, o, f), best = UINT32_MAX;
+    uint32_t last = o->any_order ? o->n_properties : o->next_required[f->pos];
+    if (d != OTHERS_OFF)
+        for (uint32_t i = 0; i < o->n_other_values; i++)
+            best = u32_min(
+                best, add_sat(g->distance[d] + 2, add_sat(g->shortest[o->other_values[i]], rest)));
+    if (t == KEY_OFF) return best;
+    const key_node *k = &o->key_nodes[t - 1];
+    for (uint32_t i = k->begin; i < k->end; i++) {
+        uint32_t p = o->by_name[i];
+        if (p > last || was_written(o, f, p)) continue;
+        uint32_t more = add_sat(g->shortest[o->values[p]], rest - property_needs(g, o, p));
+        best = u32_min(best, add_sat(o->name_bytes[p] - k->depth + 2, more));
+    }
+    return best;
+}
+
+/* Behind the terminal that its config is in, or behind its value. */
+static uint32_t object_needs(const grammar *g, const object *o, const frame *f) {
+    uint32_t rest = rest_needs(g, o, f), d = OTHERS_OFF;
+    bool some = o->n_required[0] > 0; // the first has no comma
+    switch ((object_phase)(f->aux & 7)) {
+    case OBJECT_OPEN:
+        return rest - (some ? 1 : 0);
+    case OBJECT_QUOTE:
+        if (o->others != UINT32_MAX && f->count < o->max &&
+            (o->any_order || o->next_required[f->pos] == o->n_properties))
+            d = g->first_state[o->others];
+        return key_needs(g, o, f, d, 1);
+    case OBJECT_COLON:
+        return add_sat(g->shortest[f->aux >> 3], rest);
+    case OBJECT_CLOSE:
+        return 0;
+    case OBJECT_KEY:
+    case OBJECT_VALUE:
+        break;
+    }
+    return rest;
 }
 
 static uint32_t frame_needs(const grammar *g, const frame *f) {
@@ -34,28 +86,32 @@ static uint32_t frame_needs(const grammar *g, const frame *f) {
             sum = add_sat(sum, g->shortest[g->children[n->a + i]]);
         return sum;
     }
-    if (n->kind == NODE_OBJECT) {
-        object_phase phase = (object_phase)(f->aux & 7);
-        if (phase == OBJECT_CLOSE) return 0;
-        sum = object_needs(g, &g->objects[n->a], f);
-        if (phase == OBJECT_COLON) sum = add_sat(sum, g->shortest[f->aux >> 3]);
-        return phase == OBJECT_QUOTE || phase == OBJECT_KEY ? add_sat(sum, 2) : sum;
-    }
+    if (n->kind == NODE_OBJECT) return object_needs(g, &g->objects[n->a], f);
     uint64_t done = (uint64_t)f->count + 1, each = n->kind == NODE_CHARS ? 1 : g->shortest[n->b];
     uint64_t more = done < n->c ? (n->c - done) * each : 0;
     return more < UINT32_MAX ? (uint32_t)more : UINT32_MAX;
 }
 
+static uint32_t config_needs(const grammar_machine *m, const config *c, uint32_t best) {
+    const grammar *g = m->g;
+    uint32_t f = c->frame, sum;
+    if (c->t == 0) {
+        sum = g->distance[c->d];
+    } else { // a name
+        const frame *top = &m->frames[f];
+        sum = key_needs(g, &g->objects[g->nodes[top->node].a], top, c->d, c->t);
+        f = top->parent;
+    }
+    for (; f != 0 && sum < best; f = m->frames[f].parent)
+        sum = add_sat(sum, frame_needs(g, &m->frames[f]));
+    return u32_min(best, sum);
+}
+
 static uint32_t state_needs(const grammar_machine *m, uint32_t s) {
     uint32_t best = UINT32_MAX;
     if (m->states[s].accepts) return 0;
-    for (uint32_t i = 0; i < m->states[s].n_configs; i++) {
-        const config *c = &m->configs[m->states[s].configs + i];
-        uint32_t sum = c->t == 0 ? m->g->distance[c->d] : 0;
-        for (uint32_t f = c->frame; f != 0 && sum < best; f = m->frames[f].parent)
-            sum = add_sat(sum, frame_needs(m->g, &m->frames[f]));
-        best = u32_min(best, sum);
-    }
+    for (uint32_t i = 0; i < m->states[s].n_configs; i++)
+        best = config_needs(m, &m->configs[m->states[s].configs + i], best);
     return best;
 }
 

@@ -39,6 +39,7 @@ typedef struct key_node {
     uint32_t children, n_children; // in key_nodes, ascending by byte
     uint32_t begin, end;           // of the names below it, in by_name
     uint32_t property;             // whose name ends here, or UINT32_MAX
+    uint32_t depth;                // bytes from the root
     unsigned char byte;            // that leads here
 } key_node;
 
@@ -49,6 +50,8 @@ typedef struct object {
     uint32_t *next_required; // [n_properties + 1] the first required one from here on, or n
     uint32_t *n_required;    // [n_properties + 1] how many from here on
     uint32_t *by_name;       // [n_properties] properties in the order of their encoded names
+    uint32_t *name_bytes;    // [n_properties] of the encoded name
+    uint32_t *needs;         // [n_properties + 1] bytes that must follow a value before this one
     key_node *key_nodes;     // [n_key_nodes] the first is the root
     uint32_t n_key_nodes;
     uint32_t others;       // terminal of other names; UINT32_MAX: none

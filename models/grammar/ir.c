@@ -500,6 +500,8 @@ static void object_deinit(object *o) {
     free(o->next_required);
     free(o->n_required);
     free(o->by_name);
+    free(o->name_bytes);
+    free(o->needs);
     free(o->key_nodes);
     free(o->other_values);
 }

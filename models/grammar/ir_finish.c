@@ -46,7 +46,7 @@ static uint32_t shortest_object(const grammar *g, const object *o) {
     uint32_t sum = 2, n = 0;
     for (uint32_t i = 0; i < o->n_properties; i++) {
         if (!o->required[i]) continue;
-        sum = add_sat(sum, add_sat(4, g->shortest[o->values[i]]));
+        sum = add_sat(sum, add_sat(o->name_bytes[i] + (n > 0 ? 4 : 3), g->shortest[o->values[i]]));
         n++;
     }
     uint32_t n_missing = o->min > n ? o->min - n : 0, each = GRAMMAR_NO_TEXT;
@@ -56,6 +56,20 @@ static uint32_t shortest_object(const grammar *g, const object *o) {
         each = u32_min(each, g->shortest[o->other_values[i]]);
     if (n > o->max) return GRAMMAR_NO_TEXT;
     return n_missing > 0 ? add_sat(sum, mul_sat(add_sat(each, 4), n_missing)) : sum;
+}
+
+/* `}`, and before it `,"name":` and the value of each property that is required from here on. */
+static bool find_needs(const grammar *g, object *o) {
+    uint32_t n = o->n_properties;
+    o->needs = malloc(((size_t)n + 1) * sizeof *o->needs);
+    if (o->needs == NULL) return false;
+    o->needs[n] = 1;
+    for (uint32_t i = n; i-- > 0;)
+        o->needs[i] = !o->required[i]
+                          ? o->needs[i + 1]
+                          : add_sat(o->needs[i + 1],
+                                    add_sat(o->name_bytes[i] + 4, g->shortest[o->values[i]]));
+    return true;
 }
 
 static uint32_t shortest_repeat(const grammar *g, const graph_node *n) {
@@ -414,6 +428,9 @@ static inferd_status analyse(grammar *g, inferd_err *err) {
     if (g->shortest == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for a grammar of %u nodes", g->n_nodes);
     status = find_shortest(g, err);
+    for (uint32_t i = 0; status == INFERD_OK && i < g->n_objects; i++)
+        if (!find_needs(g, &g->objects[i]))
+            status = inferd_fail(err, INFERD_ENOMEM, "no memory for %u objects", g->n_objects);
     if (status == INFERD_OK) status = check_repeats(g, err);
     if (status == INFERD_OK) status = check_left_recursion(g, err);
     if (status == INFERD_OK && g->shortest[g->root] == GRAMMAR_NO_TEXT)

@@ -58,29 +58,23 @@ static bool build_trie(object *o, const name *names) {
     for (uint32_t i = 0; i < o->n_properties; i++) capacity += names[i].n;
     if (capacity >= UINT32_MAX) return false;
     o->key_nodes = calloc(capacity, sizeof *o->key_nodes);
-    uint32_t *depth = calloc(capacity, sizeof *depth);
-    if (o->key_nodes == NULL || depth == NULL) {
-        free(depth);
-        return false;
-    }
+    if (o->key_nodes == NULL) return false;
     o->key_nodes[0] = (key_node){.end = o->n_properties, .property = UINT32_MAX};
     o->n_key_nodes = 1;
     for (uint32_t at = 0; at < o->n_key_nodes; at++) {
         key_node *k = &o->key_nodes[at];
-        uint32_t i = k->begin, d = depth[at];
+        uint32_t i = k->begin, d = k->depth;
         if (i < k->end && names[i].n == d) k->property = names[i++].property;
         k->children = o->n_key_nodes;
         while (i < k->end) {
             unsigned char byte = (unsigned char)names[i].text[d];
             uint32_t begin = i;
             while (i < k->end && (unsigned char)names[i].text[d] == byte) i++;
-            depth[o->n_key_nodes] = d + 1;
-            o->key_nodes[o->n_key_nodes++] =
-                (key_node){.begin = begin, .end = i, .property = UINT32_MAX, .byte = byte};
+            o->key_nodes[o->n_key_nodes++] = (key_node){
+                .begin = begin, .end = i, .property = UINT32_MAX, .depth = d + 1, .byte = byte};
         }
         k->n_children = o->n_key_nodes - k->children;
     }
-    free(depth);
     return true;
 }
 
@@ -121,12 +115,15 @@ static bool fill(object *o, const ir_property *properties, const name *names) {
     o->values = malloc(size_max(n, 1) * sizeof *o->values);
     o->required = malloc(size_max(n, 1) * sizeof *o->required);
     o->by_name = malloc(size_max(n, 1) * sizeof *o->by_name);
-    if (o->values == NULL || o->required == NULL || o->by_name == NULL) return false;
+    o->name_bytes = malloc(size_max(n, 1) * sizeof *o->name_bytes);
+    if (o->values == NULL || o->required == NULL || o->by_name == NULL || o->name_bytes == NULL)
+        return false;
     for (uint32_t i = 0; i < n; i++) {
         o->values[i] = properties[i].value;
         o->required[i] = properties[i].required;
         o->by_name[i] = names[i].property;
         if (o->required[i] && i < IR_ANY_ORDER_MAX) o->must |= UINT64_C(1) << i;
+        o->name_bytes[names[i].property] = (uint32_t)names[i].n;
     }
     classify_bytes(o, names);
     return count_required(o) && build_trie(o, names);
