@@ -97,6 +97,7 @@ def figures(rows):
     import numpy
 
     return {"schemas": len(rows), **{s: counts[s] for s in STATUSES},
+            "in_schema_order": sum(r.get("reordered", False) for r in rows),
             "refused_by": dict(collections.Counter(reason(r.get("error", "")) for r in rows
                                                    if r["status"] == "refused").most_common()),
             **{name: spread([r[name] for r in compiled]) for name in TIMES},
@@ -194,7 +195,9 @@ def run_text(run):
     engines = run["engines"]
     out = [f"## {run['vocabulary']}, {run['n_vocab']:,} tokens", "",
            table(["schemas", *engines], [[s.replace("_", " "), *(show(f[s]) for f in engines.values())]
-                                         for s in ("schemas", *STATUSES)]), ""]
+                                         for s in ("schemas", *STATUSES)]), "",
+           "Of those passed, with instances put in the order of the schema: "
+           + ", ".join(f"{name} {f['in_schema_order']}" for name, f in engines.items()) + ".", ""]
     if engines["inferd"]["cold"] is not None:
         out += ["All that each compiles:", "", times_table(engines, (*TIMES, "first", "compile", "refusal")), ""]
     if "both" in run:
