@@ -829,9 +829,13 @@ static void the_device_draws_what_the_host_would(void) {
     side_close(&gpu);
 }
 
-/* n tokens after a prompt; `ahead`: the next step is on its way before the token is known. */
-static void generate(side *s, uint32_t seq, uint32_t n, bool ahead, const sample_params *params,
-                     tok_id *history) {
+/* How n tokens come after a prompt.  AHEAD: the next step is on its way before the token is known.
+ * LATER: likewise, and what is drawn from it is told when that token is known. */
+typedef enum way { ALONE, AHEAD, LATER } way;
+
+static void generate(side *s, uint32_t seq, uint32_t n, way how, const sample_params *params,
+                     const uint64_t *mask, tok_id *history) {
+    bool ahead = how != ALONE;
     step_batch t[2];
     sample_row row[2];
     be_step_result r;
@@ -847,16 +851,20 @@ static void generate(side *s, uint32_t seq, uint32_t n, bool ahead, const sample
                                   .tokens = history,
                                   .n_prompt = prompt,
                                   .n_tokens = prompt + i,
+                                  .mask = mask,
                                   .forced = -1,
                                   .n_top = -1};
+        b->b.draws_later = how == LATER;
         be_step_begin(s->be, &b->b, &s->kv);
         decoder_forward(s->be, &s->spec, &s->weights, &s->scratch, &b->b);
         be_draw(s->be, s->scratch.logits, &row[i % 2], 1, VOCAB);
         be_step_end(s->be);
-        if (ahead && i == 0) continue;
-        EXPECT_EQ(be_step_finish(s->be, &r, &err), INFERD_OK);
-        if (err.text[0] != 0) printf("%s\n", err.text);
-        if (r.draws != NULL) history[prompt + (ahead ? i - 1 : i)] = r.draws[0].id;
+        if (!ahead || i > 0) {
+            EXPECT_EQ(be_step_finish(s->be, &r, &err), INFERD_OK);
+            if (err.text[0] != 0) printf("%s\n", err.text);
+            if (r.draws != NULL) history[prompt + (ahead ? i - 1 : i)] = r.draws[0].id;
+        }
+        if (how == LATER) be_step_draw(s->be, &row[i % 2]);
     }
     if (!ahead) return;
     EXPECT_EQ(be_step_finish(s->be, &r, &err), INFERD_OK);
@@ -869,10 +877,19 @@ static void two_steps_on_their_way_give_the_tokens_of_one(void) {
     fake_reset();
     if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
     for (size_t i = 0; i < INFERD_COUNT(params_of); i++) {
-        tok_id alone[32] = {0}, ahead[32] = {0};
-        generate(&gpu, 1, 10, false, &params_of[i], alone);
-        generate(&gpu, 1, 10, true, &params_of[i], ahead);
-        EXPECT(memcmp(alone, ahead, 15 * sizeof *alone) == 0);
+        uint64_t mask[(VOCAB + 63) / 64];
+        memset(mask, 0x5a, sizeof mask);
+        for (uint32_t masked = 0; masked < 2; masked++) {
+            tok_id alone[32] = {0}, ahead[32] = {0}, later[32] = {0};
+            const uint64_t *bits = masked ? mask : NULL;
+            generate(&gpu, 1, 10, ALONE, &params_of[i], bits, alone);
+            generate(&gpu, 1, 10, AHEAD, &params_of[i], bits, ahead);
+            generate(&gpu, 1, 10, LATER, &params_of[i], bits, later);
+            EXPECT(memcmp(alone, ahead, 15 * sizeof *alone) == 0);
+            EXPECT(memcmp(alone, later, 15 * sizeof *alone) == 0);
+            for (uint32_t k = 5; masked && k < 15; k++)
+                EXPECT((mask[alone[k] / 64] >> alone[k] % 64 & 1) != 0);
+        }
     }
     side_close(&gpu);
     EXPECT_EQ(fake_take_violations(), 0);
@@ -970,6 +987,40 @@ static void wrong_batches_are_refused_and_the_next_is_served(void) {
     }
     side_close(&gpu);
     EXPECT_EQ(fake_take_violations(), 0);
+}
+
+/* A call that fails between the launch of a step and its draws, or among these, fails the step; the
+ * step before it, and the next one, are whole. */
+static void a_later_draw_may_fail(void) {
+    static float logits[ROWS_MAX * VOCAB];
+    if (cuda_options(NULL).module == NULL) SKIP("a real device does not fail on demand");
+    side gpu;
+    inferd_err err = {0};
+    backend_options o = cuda_options("bf16");
+    fake_reset();
+    if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+    for (uint32_t n = 1;; n++) {
+        step_batch t;
+        be_step_result r;
+        sample_row row = {.params = &params_of[0], .n_tokens = 2, .forced = -1, .n_top = -1};
+        make_batch(&gpu, &t, (piece[]){{0, 0, 2}}, 1, false);
+        t.b.draws_later = true;
+        be_step_begin(gpu.be, &t.b, &gpu.kv);
+        decoder_forward(gpu.be, &gpu.spec, &gpu.weights, &gpu.scratch, &t.b);
+        be_draw(gpu.be, gpu.scratch.logits, &row, 1, VOCAB);
+        be_step_end(gpu.be);
+        fake_fail_at(n, CU_EFAILED);
+        be_step_draw(gpu.be, &row);
+        bool reached = fake_failed();
+        fake_fail_at(0, CU_OK);
+        inferd_status s = be_step_finish(gpu.be, &r, &err);
+        EXPECT_EQ(s == INFERD_OK, !reached);
+        EXPECT_EQ(run(&gpu, (piece[]){{0, 0, 2}}, 1, false, logits, &err), INFERD_OK);
+        if (!reached) break;
+    }
+    side_close(&gpu);
+    EXPECT_EQ(fake_take_violations(), 0);
+    EXPECT_EQ(fake_leaks(), 0);
 }
 
 static void any_call_may_fail_and_nothing_is_kept(void) {
@@ -1293,6 +1344,7 @@ static const test_case cases[] = {
     TEST(two_steps_on_their_way_give_the_tokens_of_one),
     TEST(what_was_swapped_out_gives_the_same_bits),
     TEST(wrong_batches_are_refused_and_the_next_is_served),
+    TEST(a_later_draw_may_fail),
     TEST(any_call_may_fail_and_nothing_is_kept),
     TEST(a_missing_library_is_told_and_a_named_one_is_an_error),
     TEST(a_part_that_is_refused_falls_back_and_says_so),
