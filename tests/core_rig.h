@@ -19,6 +19,7 @@ typedef struct core_rig {
     kv_disk *disk;
     const device_ops *ops; // NULL: those of the fake device
     uint64_t pace_us;      // of the limits; 0: the usual one
+    uint32_t draft_tokens; // of the limits
 } core_rig;
 
 static inline uint64_t core_rig_now(void *ctx) {
@@ -79,6 +80,8 @@ static inline void core_rig_open(core_rig *r, bool eager) {
                       .ctx = r};
     o.limits.depth = CORE_DEPTH_MAX;
     if (r->pace_us != 0) o.limits.pace_us = r->pace_us;
+    if (r->draft_tokens != 0) o.limits.logits_max = 64;
+    o.limits.draft_tokens = r->draft_tokens;
     o.limits.zero_on_tenant_change = r->zero_on_tenant_change;
     EXPECT_EQ(core_init(&r->core, &o, &err), INFERD_OK);
     EXPECT_EQ(core_open(&r->core, &err), INFERD_OK);

@@ -486,6 +486,46 @@ static void without_its_mask_nothing_is_drawn(void) {
     world_deinit(&w);
 }
 
+/* Questions with guesses, answered before the next plan, before its draws, or later still. */
+static void late_masks_of_drafts_change_no_token(void) {
+    world w;
+    world_init(&w);
+    grammar_machine *m = make_machine(&w);
+    for (uint64_t seed = 1; seed <= 30; seed++) {
+        slow late = {.n = 0};
+        uint64_t at = seed;
+        rig r;
+        sched_limits l = default_limits();
+        l.draft_tokens = 5;
+        l.logits_max = 60;
+        rig_init_world(&r, &w, 200, &l);
+        sched_set_constraints(r.s, &slow_ops, &late, false);
+        gen_request *copies[3];
+        for (uint64_t id = 1; id <= 3; id++) {
+            gen_request *q = constrained(id, 40, 200, m);
+            for (uint32_t i = 0; i < 40; i++) q->prompt[i] = (tok_id)(i % (4 + seed % 5));
+            copies[id - 1] = copy_request(q);
+            sched_submit(r.s, q, r.now_us);
+        }
+        for (int i = 0; i < 4000 && r.s->n_running + r.s->n_waiting > 0; i++) {
+            if (next_random(&at) % 3 == 0) answer(&late);
+            step *st = rig_plan(&r);
+            rig_verify(&r);
+            if (next_random(&at) % 2 == 0) answer(&late);
+            if (st != NULL) rig_finish(&r);
+            rig_verify(&r);
+        }
+        rig_run(&r);
+        for (uint32_t i = 0; i < 3; i++) {
+            EXPECT(gives_constrained(&r.outcomes[1 + i], copies[i]));
+            gen_request_destroy(copies[i]);
+        }
+        rig_deinit(&r);
+    }
+    grammar_machine_release(m);
+    world_deinit(&w);
+}
+
 /* Two steps ahead, beside a free request: a device that takes draws after the launch has it in
  * every step, another one only when its newest token is known. */
 static void draws_that_come_later_miss_no_step(void) {
@@ -742,7 +782,8 @@ static void pass_some_time(void) {
 
 /* A core whose workers answer meanwhile; requests come, are paused, cancelled, preempted and
  * swapped. */
-static void run_with_threads(bool draws, bool later, uint32_t n_pages, uint64_t seed) {
+static void run_with_threads(bool draws, bool later, uint32_t draft_tokens, uint32_t n_pages,
+                             uint64_t seed) {
     enum { N = 60 };
     static core_rig r;
     world w;
@@ -755,6 +796,7 @@ static void run_with_threads(bool draws, bool later, uint32_t n_pages, uint64_t 
     r.device.tok = w.tok;
     r.device.depth = draws ? 2 : 1;
     r.device.takes_draws = later;
+    r.draft_tokens = draft_tokens;
     r.device.a_us = 3000; // copying pays
     r.device.move_us = 10;
     core_rig_open(&r, true);
@@ -803,15 +845,16 @@ static void run_with_threads(bool draws, bool later, uint32_t n_pages, uint64_t 
 }
 
 static void workers_answer_beside_the_steps(void) {
-    run_with_threads(false, false, 200, 1);
-    run_with_threads(true, false, 200, 2);
-    run_with_threads(true, true, 200, 5);
+    run_with_threads(false, false, 0, 200, 1);
+    run_with_threads(false, false, 4, 200, 7);
+    run_with_threads(true, false, 0, 200, 2);
+    run_with_threads(true, true, 0, 200, 5);
 }
 
 static void workers_do_not_mind_preemption(void) {
-    run_with_threads(false, false, 18, 3);
-    run_with_threads(true, false, 18, 4);
-    run_with_threads(true, true, 18, 6);
+    run_with_threads(false, false, 4, 18, 3);
+    run_with_threads(true, false, 0, 18, 4);
+    run_with_threads(true, true, 0, 18, 6);
 }
 
 /* Closed while a worker has it: the worker frees it.  Unanswered questions are dropped. */
@@ -864,6 +907,7 @@ static const test_case cases[] = {
     TEST(drafts_change_no_token_beside_others),
     TEST(a_late_mask_delays_its_own_sequence_only),
     TEST(without_its_mask_nothing_is_drawn),
+    TEST(late_masks_of_drafts_change_no_token),
     TEST(draws_that_come_later_miss_no_step),
     TEST(a_late_mask_of_a_later_draw_delays_its_sequence_only),
     TEST(a_complete_text_ends_at_once),

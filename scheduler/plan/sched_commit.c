@@ -91,7 +91,6 @@ static void end_without_logit(sched *s, seq *q, tok_id id, uint64_t now_us) {
 /* A draw for which there was no mask.  Its row is computed again, in the next step. */
 static void leave_undrawn(sched *s, seq *q, uint64_t now_us) {
     q->n_computed--;
-    q->constraint->undrawn = false;
     if (sched_end_constrained(s, q, now_us)) return;
     s->counters.n_masks_late += !q->constraint->here;
     publish(s, q);
@@ -103,6 +102,7 @@ static void commit_draws(sched *s, seq *q, const step *st, uint32_t d, uint32_t 
                          uint64_t now_us) {
     uint32_t n_drafts = draws_end - d - 1, n_right = 0;
     q->n_pending--;
+    if (q->constraint != NULL) q->constraint->undrawn = false;
     for (; d < draws_end; d++) {
         const sample_result *r = &st->results[d];
         if (st->draws[d].dropped) {

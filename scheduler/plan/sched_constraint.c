@@ -175,13 +175,14 @@ bool sched_constrain_row(const seq *q, uint32_t i, sample_row *row) {
 }
 
 void sched_constrain_item(sched *s, step *st, const step_item *item) {
+    constraint *c = item->q->constraint;
     uint32_t n = 0;
-    collect(s, item->q->constraint);
+    collect(s, c);
     for (uint32_t d = item->draw_begin; d < item->draw_begin + item->n_draws; d++) {
         step_draw *draw = &st->draws[d];
         if (draw->row.forced >= 0) continue;
         draw->dropped = !sched_constrain_row(item->q, n++, &draw->row);
-        item->q->constraint->undrawn |= draw->dropped;
+        c->undrawn |= draw->dropped;
     }
 }
 
