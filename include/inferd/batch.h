@@ -34,7 +34,7 @@ typedef struct batch {
     uint32_t *row_seq;    // [n_rows] index in seqs
     batch_seq *seqs;      // [n_seqs]
     uint32_t *logit_rows; // [n_logits] rows that need logits
-    bool draws_later;     // what is drawn from them is known only after the launch: be_step_draw
+    bool draws_later;     // what may be drawn from them is known after the launch: be_step_draw
 } batch;
 
 #endif

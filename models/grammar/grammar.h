@@ -58,8 +58,8 @@ typedef struct object {
     ir_node *other_values; // [n_other_values]
     uint32_t n_other_values;
     uint32_t min, max;
-    bool any_order; // a frame's set says which were written
-    uint64_t must;  // of any_order: the required ones
+    bool any_order;       // a frame's set says which were written
+    uint64_t must;        // of any_order: the required ones
     uint8_t classes[256]; // bytes that no name tells apart
     uint32_t n_classes;
 } object;

@@ -70,7 +70,8 @@ typedef struct ir_object_spec {
     const ir_node *other_values; // [n_other_values]
     size_t n_other_values;
     uint32_t min, max; // of properties; IR_NO_MAX
-    /* Named properties and others in any order; of more than IR_ANY_ORDER_MAX named ones: as listed. */
+    /* Named properties and others in any order; of more than IR_ANY_ORDER_MAX named ones: as
+     * listed. */
     bool any_order;
 } ir_object_spec;
 /* White space is allowed where JSON allows it. */

@@ -60,8 +60,8 @@ uint32_t machine_frame(grammar_machine *m, const frame *f) {
     uint32_t mask = m->frame_table_size - 1, at = hash_frame(f) & mask;
     for (; m->frame_table[at] != UINT32_MAX; at = (at + 1) & mask) {
         const frame *o = &m->frames[m->frame_table[at]];
-        if (o->node == f->node && o->pos == f->pos && o->high == f->high &&
-            o->count == f->count && o->aux == f->aux && o->parent == f->parent)
+        if (o->node == f->node && o->pos == f->pos && o->high == f->high && o->count == f->count &&
+            o->aux == f->aux && o->parent == f->parent)
             return m->frame_table[at];
     }
     if (!machine_hold(m, (void **)&m->frames, &m->frames_capacity, (size_t)m->n_frames + 1,
