@@ -91,6 +91,36 @@ static void json_strings_are_canonical(void) {
     EXPECT_SEARCH("n", "+\\nn", "-\\n"); // the n of an escape is none
 }
 
+static void look_aheads_at_the_beginning(void) {
+    EXPECT_SEARCH("^(?!@@)[@a-z]+$", "+@a", "+a@@", "-@@", "-@@a", "-", "-A");
+    EXPECT_SEARCH("^(?=[^=]+$)(?!\\s+$)(.|\\n)+$", "+a b", "- ", "-a=b", "-", "+\\n.");
+    EXPECT_SEARCH("^(?!a|b$)", "+", "+c", "+bc", "-b", "-ab");
+    EXPECT_SEARCH("^(?!x$).*", "+", "+xy", "-x", "-x\\n"); // in Python $ is before a newline, too
+    EXPECT_SEARCH("^(?![(\\])]).", "+a", "-(", "-)a", "-]");
+    EXPECT_TEXT("(?!\\d)\\S*", "+a1", "-1", "-\xd9\xa3", "+");
+    EXPECT_TEXT("(?=ab)a.", "+ab", "-ac", "-abc");
+}
+
+/* What is to be excluded is excluded if one of the languages finds it. */
+static void wide_patterns_accept_what_either_accepts(void) {
+    static const struct {
+        const char *pattern, *text;
+    } wide[] = {{"^\\d$", "\xd9\xa3"}, {"^\\w$", "\xc3\xa9"},    {"^.$", "\\r"}, {"^a$", "a\\n"},
+                {"^\\s$", "\\u001c"},  {"^[^\\W]$", "\xc3\xa9"}, {"^\\D$", "x"}, {"^[^\\s]$", "x"}};
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
+        dfa d = rig_pattern(wide[i].pattern, REGEX_JSON_SEARCH_WIDE);
+        EXPECT(rig_match(&d, wide[i].text));
+        EXPECT(!rig_match(&d, "ab"));
+        dfa_deinit(&d);
+    }
+    dfa narrow = rig_pattern("^(?!\\d)", REGEX_JSON_SEARCH);
+    dfa d = rig_pattern("^(?!\\d)", REGEX_JSON_SEARCH_WIDE);
+    EXPECT(rig_match(&d, "\xd9\xa3") && !rig_match(&narrow, "\xd9\xa3"));
+    EXPECT(!rig_match(&d, "1") && rig_match(&d, "a"));
+    dfa_deinit(&d);
+    dfa_deinit(&narrow);
+}
+
 static void counts_are_expanded(void) {
     dfa d = rig_pattern("^[A-Za-z0-9_-]{1,64}$", REGEX_JSON_SEARCH);
     EXPECT_EQ(d.n_states, 65);
@@ -113,6 +143,11 @@ static void what_cannot_be_enforced_is_named(void) {
         inferd_status status;
         const char *text;
     } refused[] = {
+        {"^(?!a)b|c", INFERD_EUNSUPPORTED,
+         "pattern: a negative look-ahead, not enforceable, at byte 1"},
+        {"^(?!(?=a))b", INFERD_EUNSUPPORTED, "pattern: a look-ahead, not enforceable, at byte 4"},
+        {"^(?!a)*b", INFERD_EUNSUPPORTED,
+         "pattern: a negative look-ahead, not enforceable, at byte 1"},
         {"a(?=b)", INFERD_EUNSUPPORTED, "pattern: a look-ahead, not enforceable, at byte 1"},
         {"a(?!b)", INFERD_EUNSUPPORTED,
          "pattern: a negative look-ahead, not enforceable, at byte 1"},
@@ -210,6 +245,8 @@ static const test_case cases[] = {
     TEST(anchors_are_exact),
     TEST(search_finds_it_anywhere),
     TEST(json_strings_are_canonical),
+    TEST(look_aheads_at_the_beginning),
+    TEST(wide_patterns_accept_what_either_accepts),
     TEST(counts_are_expanded),
     TEST(what_cannot_be_enforced_is_named),
     TEST(nesting_and_length_have_limits),

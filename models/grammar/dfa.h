@@ -98,13 +98,17 @@ inferd_status dfa_classify(const dfa *all, const dfa *const *parts, size_t n,
 /* Fewest states, in time n log n.  Lists of edges are left as they are. */
 inferd_status dfa_minimize(dfa *d, inferd_err *err);
 
-/* ---- patterns (regex.c): ECMA-262 with the u flag, less look-around, back-references, \b and \B,
- * which are an INFERD_EUNSUPPORTED that names the construct and its offset ---- */
+/* ---- patterns (regex.c): ECMA-262 with the u flag, less back-references, \b, \B and look-around,
+ * which are an INFERD_EUNSUPPORTED that names the construct and its offset; but look-aheads at the
+ * beginning, behind ^, are enforced.  What ECMA-262 and Python's re understand differently, \w of
+ * é, is accepted if both accept it. ---- */
 
 typedef enum regex_use {
-    REGEX_TEXT,       // the whole text, as bytes of UTF-8
-    REGEX_JSON_WHOLE, // the whole content of a JSON string, in its canonical encoding, no quotes
-    REGEX_JSON_SEARCH // the same, where the pattern may match anywhere in it, as JSON Schema says
+    REGEX_TEXT,        // the whole text, as bytes of UTF-8
+    REGEX_JSON_WHOLE,  // the whole content of a JSON string, in its canonical encoding, no quotes
+    REGEX_JSON_SEARCH, // the same, where the pattern may match anywhere in it, as JSON Schema says
+    REGEX_JSON_SEARCH_WIDE // the same, accepted if one of the two languages accepts it: to be
+                           // excluded
 } regex_use;
 inferd_status regex_compile(bytes pattern, regex_use use, const dfa_limits *limits, dfa *out,
                             inferd_err *err);

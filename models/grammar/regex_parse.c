@@ -17,7 +17,8 @@ typedef struct frame {
 
 typedef struct parser {
     const char *p;
-    size_t n, at;
+    size_t n, at; // n: where the part in work ends
+    bool wide;    // what one of the languages accepts, not both
     const dfa_limits *limits;
     regex_tree *tree;
     frame *frames; // [n_frames] owned; the last one is open
@@ -295,8 +296,9 @@ static inferd_status read_class(parser *w, uint32_t *node) {
     code_set both = {0}, either = {0};
     inferd_status s = read_members(w, begin, &both, &either);
     if (s == INFERD_OK) {
-        if (negated) code_set_complement(&either);
-        s = add_set(w, negated ? &either : &both, node);
+        code_set *set = negated != w->wide ? &either : &both;
+        if (negated) code_set_complement(set);
+        s = add_set(w, set, node);
     }
     code_set_deinit(&both);
     code_set_deinit(&either);
@@ -433,12 +435,29 @@ static inferd_status read_atom_escape(parser *w, size_t begin, uint32_t *node) {
     uint32_t code;
     inferd_status s = read_escape(w, begin, &both, &either, &code);
     if (s == INFERD_OK) {
-        if (code != DFA_DEAD) code_set_add(&both, code, code);
-        s = add_set(w, &both, node);
+        code_set *set = w->wide ? &either : &both;
+        if (code != DFA_DEAD) code_set_add(set, code, code);
+        s = add_set(w, set, node);
     }
     code_set_deinit(&both);
     code_set_deinit(&either);
     return s;
+}
+
+/* In Python "$" stands before a newline at the end, too. */
+static inferd_status add_end(parser *w, uint32_t *node) {
+    uint32_t end, newline;
+    code_set set = {0};
+    inferd_status s = add_node(w, (regex_node){.kind = REGEX_END}, &end);
+    *node = end;
+    if (s != INFERD_OK || !w->wide) return s;
+    code_set_add(&set, '\n', '\n');
+    s = add_set(w, &set, &newline);
+    code_set_deinit(&set);
+    if (s == INFERD_OK && !regex_add_seq(w->tree, newline, end, &newline))
+        s = dfa_no_memory(w->err);
+    if (s != INFERD_OK) return s;
+    return add_node(w, (regex_node){.kind = REGEX_ALT, .a = end, .b = newline}, node);
 }
 
 /* What a quantifier may follow, but for a group. */
@@ -450,7 +469,7 @@ static inferd_status read_atom(parser *w, uint32_t *node) {
     case '^':
         return add_node(w, (regex_node){.kind = REGEX_BEGIN}, node);
     case '$':
-        return add_node(w, (regex_node){.kind = REGEX_END}, node);
+        return add_end(w, node);
     case '[':
         return read_class(w, node);
     case '\\':
@@ -460,7 +479,7 @@ static inferd_status read_atom(parser *w, uint32_t *node) {
     case '?':
         return refuse(w, INFERD_EINVAL, begin, "a quantifier with nothing before it");
     case '.':
-        code_set_add_dot(&set);
+        code_set_add_dot(&set, w->wide);
         break;
     default:
         code_set_add(&set, c, c);
@@ -504,10 +523,16 @@ static inferd_status read_step(parser *w) {
     return s;
 }
 
-inferd_status regex_parse(bytes pattern, const dfa_limits *limits, regex_tree *out,
-                          inferd_err *err) {
+inferd_status regex_parse(bytes pattern, size_t begin, size_t end, bool wide,
+                          const dfa_limits *limits, regex_tree *out, inferd_err *err) {
     *out = (regex_tree){0};
-    parser w = {.p = pattern.p, .n = pattern.n, .limits = limits, .tree = out, .err = err};
+    parser w = {.p = pattern.p,
+                .n = end,
+                .at = begin,
+                .wide = wide,
+                .limits = limits,
+                .tree = out,
+                .err = err};
     if (pattern.n > limits->pattern_bytes_max)
         return inferd_fail(err, INFERD_ETOOLONG, "pattern: %zu bytes; the limit is %u", pattern.n,
                            limits->pattern_bytes_max);
@@ -515,7 +540,7 @@ inferd_status regex_parse(bytes pattern, const dfa_limits *limits, regex_tree *o
     if (n_valid < pattern.n) return refuse(&w, INFERD_EINVAL, n_valid, "no UTF-8");
     uint32_t empty;
     inferd_status s = add_node(&w, (regex_node){.kind = REGEX_EMPTY}, &empty);
-    if (s == INFERD_OK) s = open_group(&w, 0);
+    if (s == INFERD_OK) s = open_group(&w, begin);
     while (s == INFERD_OK && w.at < w.n) s = read_step(&w);
     if (s == INFERD_OK && w.n_frames > 1)
         s = refuse(&w, INFERD_EINVAL, w.frames[w.n_frames - 1].at, "a group that does not end,");

@@ -48,7 +48,7 @@ uint32_t code_categories(bytes name);
  * pattern accepts here, both accept. */
 typedef enum code_class { CLASS_DIGIT, CLASS_WORD, CLASS_SPACE } code_class;
 void code_set_add_class(code_set *s, code_class kind, bool either);
-void code_set_add_dot(code_set *s); // all but the ends of lines
+void code_set_add_dot(code_set *s, bool either); // all but the ends of lines
 
 /* ---- trees (regex_parse.c) ---- */
 
@@ -75,8 +75,9 @@ typedef struct regex_tree {
     dfa_keys sets;          // normal sets of code points: first, last, first, last ...
 } regex_tree;
 void regex_tree_deinit(regex_tree *t);
-inferd_status regex_parse(bytes pattern, const dfa_limits *limits, regex_tree *out,
-                          inferd_err *err);
+/* The part [begin, end) of a pattern.  wide: what one of the languages accepts, not both. */
+inferd_status regex_parse(bytes pattern, size_t begin, size_t end, bool wide,
+                          const dfa_limits *limits, regex_tree *out, inferd_err *err);
 /* A node; two in order, of which either may be empty.  False: no memory. */
 bool regex_add_node(regex_tree *t, regex_node node, uint32_t *out);
 bool regex_add_seq(regex_tree *t, uint32_t a, uint32_t b, uint32_t *out);

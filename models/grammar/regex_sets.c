@@ -114,10 +114,11 @@ void code_set_add_class(code_set *s, code_class kind, bool either) {
     }
 }
 
-void code_set_add_dot(code_set *s) {
-    static const code_range dot[] = {
+void code_set_add_dot(code_set *s, bool either) {
+    static const code_range both[] = {
         {0, '\n' - 1}, {'\n' + 1, '\r' - 1}, {'\r' + 1, 0x2027}, {0x202A, CODE_POINT_MAX}};
-    add_all(s, dot, INFERD_COUNT(dot));
+    static const code_range one[] = {{0, '\n' - 1}, {'\n' + 1, CODE_POINT_MAX}};
+    add_all(s, either ? one : both, either ? INFERD_COUNT(one) : INFERD_COUNT(both));
 }
 
 /* ---- general categories ---- */

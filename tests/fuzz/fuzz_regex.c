@@ -55,6 +55,16 @@ static void check_automaton(const dfa *d, bool minimal) {
     dfa_deinit(&none);
 }
 
+/* What both languages find, one finds. */
+static void check_wide(bytes pattern, const dfa *search) {
+    dfa wide, none;
+    if (!compile(pattern, REGEX_JSON_SEARCH_WIDE, &wide)) return;
+    if (dfa_and_not(search, &wide, &limits, &none, NULL) == INFERD_OK)
+        INFERD_CHECK(dfa_is_empty(&none));
+    dfa_deinit(&none);
+    dfa_deinit(&wide);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     const uint8_t *nul = n == 0 ? NULL : memchr(data, 0, n);
     size_t n_pattern = nul == NULL ? n : (size_t)(nul - data);
@@ -77,6 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     if (valid && compile(pattern, REGEX_JSON_SEARCH, &search)) {
         INFERD_CHECK(dfa_match(&search, content) != 0 || !accepted);
         check_automaton(&search, false);
+        check_wide(pattern, &search);
         dfa_deinit(&search);
     }
     buf_deinit(&json);
