@@ -151,10 +151,15 @@ static void read_atom(schema_ctx *c, parts *p, const schema_atom *a) {
             exclude(c, p, json_array_get(v->of[WORD_ENUM], i));
     } else if (a->kind == ATOM_NOT_PATTERN) {
         const char *pattern = string_of(c, v, WORD_PATTERN);
-        const dfa *d = schema_pattern(c, v->schema, WORD_PATTERN, pattern);
-        dfa **known = cached(c, 'n', &d, sizeof d), out;
-        if (*known == NULL) {
+        size_t n = strlen(pattern);
+        dfa **known = cached(c, 'n', pattern, n), out;
+        if (*known == NULL) { // excluded: what any language finds
             dfa_limits limits = schema_dfa_limits(c);
+            check_at(c,
+                     regex_compile((bytes){pattern, n}, REGEX_JSON_SEARCH_WIDE, &limits, &out,
+                                   c->err),
+                     WORD_PATTERN, v->schema);
+            const dfa *d = schema_own(c, &out);
             check_at(c, dfa_and_not(schema_any_string(c), d, &limits, &out, c->err), WORD_PATTERN,
                      v->schema);
             *known = schema_own(c, &out);
