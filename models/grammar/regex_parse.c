@@ -6,8 +6,7 @@
  * the meaning of Python.  What the two understand differently is refused.
  *
  * A group that is open is a frame on a stack. */
-#include "regex_private.h"
-#include "tokenizer/utf8.h"
+#include "regex_reader.h"
 
 typedef struct frame {
     uint32_t alt; // the alternatives before this one; DFA_DEAD: none
@@ -16,37 +15,13 @@ typedef struct frame {
 } frame;
 
 typedef struct parser {
-    const char *p;
-    size_t n, at; // n: where the part in work ends
-    bool wide;    // what one of the languages accepts, not both
+    reader in;
+    bool wide; // what one of the languages accepts, not both
     const dfa_limits *limits;
     regex_tree *tree;
     frame *frames; // [n_frames] owned; the last one is open
     uint32_t n_frames, frames_capacity;
-    inferd_err *err;
 } parser;
-
-static inferd_status refuse(parser *w, inferd_status status, size_t at, const char *what) {
-    return inferd_fail(w->err, status, "pattern: %s at byte %zu", what, at);
-}
-
-static bool looking_at(const parser *w, const char *text) {
-    size_t n = strlen(text);
-    return w->n - w->at >= n && memcmp(w->p + w->at, text, n) == 0;
-}
-
-static bool skip(parser *w, const char *text) {
-    if (!looking_at(w, text)) return false;
-    w->at += strlen(text);
-    return true;
-}
-
-static uint32_t next_code(parser *w) {
-    unsigned n;
-    uint32_t c = utf8_decode((const unsigned char *)w->p + w->at, &n);
-    w->at += n;
-    return c;
-}
 
 /* ---- nodes ---- */
 
@@ -72,7 +47,7 @@ bool regex_add_seq(regex_tree *t, uint32_t a, uint32_t b, uint32_t *out) {
 }
 
 static inferd_status add_node(parser *w, regex_node node, uint32_t *out) {
-    return regex_add_node(w->tree, node, out) ? INFERD_OK : dfa_no_memory(w->err);
+    return regex_add_node(w->tree, node, out) ? INFERD_OK : dfa_no_memory(w->in.err);
 }
 
 uint32_t regex_put_set(regex_tree *t, code_set *set) {
@@ -84,7 +59,7 @@ uint32_t regex_put_set(regex_tree *t, code_set *set) {
 
 static inferd_status add_set(parser *w, code_set *set, uint32_t *out) {
     uint32_t number = regex_put_set(w->tree, set);
-    if (number == DFA_DEAD) return dfa_no_memory(w->err);
+    if (number == DFA_DEAD) return dfa_no_memory(w->in.err);
     return add_node(w, (regex_node){.kind = REGEX_SET, .a = number}, out);
 }
 
@@ -95,163 +70,19 @@ static inferd_status close_frame(parser *w, const frame *f, uint32_t *out) {
     return add_node(w, (regex_node){.kind = REGEX_ALT, .a = f->alt, .b = f->seq}, out);
 }
 
-/* ---- escapes ---- */
-
-/* Exactly n digits; false leaves the place as it is. */
-static bool read_hex(parser *w, unsigned n, uint32_t *out) {
-    uint32_t value = 0;
-    if (w->n - w->at < n) return false;
-    for (unsigned i = 0; i < n; i++) {
-        int digit = hex_value(w->p[w->at + i]);
-        if (digit < 0) return false;
-        value = value * 16 + (uint32_t)digit;
-    }
-    w->at += n;
-    *out = value;
-    return true;
-}
-
-/* After "\u": four digits, a pair of surrogates, or {digits}. */
-static inferd_status read_unicode(parser *w, size_t begin, uint32_t *out) {
-    uint32_t low;
-    if (skip(w, "{")) {
-        uint32_t value = 0;
-        size_t first = w->at;
-        for (; w->at < w->n && hex_value(w->p[w->at]) >= 0 && value <= CODE_POINT_MAX; w->at++)
-            value = value * 16 + (uint32_t)hex_value(w->p[w->at]);
-        if (w->at == first || !skip(w, "}") || value > CODE_POINT_MAX)
-            return refuse(w, INFERD_EINVAL, begin, "\\u{...} is no code point");
-        *out = value;
-        return INFERD_OK;
-    }
-    if (!read_hex(w, 4, out))
-        return refuse(w, INFERD_EINVAL, begin, "\\u without four hexadecimal digits");
-    if (*out < 0xD800 || *out > 0xDBFF || !looking_at(w, "\\u")) return INFERD_OK;
-    size_t before = w->at;
-    w->at += 2;
-    if (read_hex(w, 4, &low) && low >= 0xDC00 && low <= 0xDFFF)
-        *out = 0x10000 + ((*out - 0xD800) << 10) + (low - 0xDC00);
-    else
-        w->at = before;
-    return INFERD_OK;
-}
-
-/* After "\p" or "\P": adds to both sets of a class. */
-static inferd_status read_property(parser *w, size_t begin, bool negated, code_set *both,
-                                   code_set *either) {
-    const char *end = w->at < w->n ? memchr(w->p + w->at, '}', w->n - w->at) : NULL;
-    if (!looking_at(w, "{") || end == NULL)
-        return refuse(w, INFERD_EINVAL, begin, "\\p without {name}");
-    bytes name = {w->p + w->at + 1, (size_t)(end - w->p) - w->at - 1};
-    w->at = (size_t)(end - w->p) + 1;
-    uint32_t categories = code_categories(name);
-    if (categories == 0)
-        return inferd_fail(w->err, INFERD_EUNSUPPORTED,
-                           "pattern: the property \\p{%.*s} at byte %zu cannot be enforced: only "
-                           "general categories are known",
-                           (int)size_min(name.n, 64), name.p, begin);
-    if (negated) categories = ~categories & code_categories((bytes){"Any", 3});
-    code_set_add_categories(both, categories);
-    code_set_add_categories(either, categories);
-    return INFERD_OK;
-}
-
-/* \d \w \s and their negations, whose two sets are each other's complements. */
-static void add_class(code_class kind, bool negated, code_set *both, code_set *either) {
-    if (!negated) {
-        code_set_add_class(both, kind, false);
-        code_set_add_class(either, kind, true);
-        return;
-    }
-    code_set *to[2] = {both, either};
-    for (int i = 0; i < 2; i++) {
-        code_set c = {0};
-        code_set_add_class(&c, kind, i == 0);
-        code_set_complement(&c);
-        for (uint32_t r = 0; r < c.n; r++) code_set_add(to[i], c.ranges[r].first, c.ranges[r].last);
-        to[i]->failed |= c.failed;
-        code_set_deinit(&c);
-    }
-}
-
-/* An escape that stands for one code point, after its letter c. */
-static inferd_status read_code_escape(parser *w, size_t begin, uint32_t c, uint32_t *code) {
-    static const char letters[] = "nrtfv", controls[] = "\n\r\t\f\v";
-    const char *letter = c < 128 && c != 0 ? strchr(letters, (int)c) : NULL;
-    *code = c;
-    if (letter != NULL) {
-        *code = (unsigned char)controls[letter - letters];
-        return INFERD_OK;
-    }
-    switch (c) {
-    case 'x':
-        if (read_hex(w, 2, code)) return INFERD_OK;
-        return refuse(w, INFERD_EINVAL, begin, "\\x without two hexadecimal digits");
-    case 'u':
-        return read_unicode(w, begin, code);
-    case 'c':
-        if (w->at < w->n && ((w->p[w->at] | 32) >= 'a' && (w->p[w->at] | 32) <= 'z')) {
-            *code = (uint32_t)w->p[w->at++] & 31;
-            return INFERD_OK;
-        }
-        return refuse(w, INFERD_EINVAL, begin, "\\c without a letter");
-    case '0':
-        *code = 0;
-        if (w->at >= w->n || w->p[w->at] < '0' || w->p[w->at] > '9') return INFERD_OK;
-        return refuse(w, INFERD_EINVAL, begin, "an octal escape");
-    case 'k':
-        return refuse(w, INFERD_EUNSUPPORTED, begin, "a back-reference, not enforceable,");
-    default:
-        break;
-    }
-    if (c >= '1' && c <= '9')
-        return refuse(w, INFERD_EUNSUPPORTED, begin, "a back-reference, not enforceable,");
-    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
-        return inferd_fail(w->err, INFERD_EINVAL, "pattern: no escape \\%c is known, at byte %zu",
-                           (char)c, begin);
-    return INFERD_OK; // punctuation, or what is not ASCII, stands for itself
-}
-
-/* After a backslash.  *code DFA_DEAD: it was added to the sets of a class. */
-static inferd_status read_escape(parser *w, size_t begin, code_set *both, code_set *either,
-                                 uint32_t *code) {
-    if (w->at >= w->n) return refuse(w, INFERD_EINVAL, begin, "a backslash ends it,");
-    uint32_t c = next_code(w);
-    *code = DFA_DEAD;
-    switch (c) {
-    case 'd':
-    case 'D':
-        add_class(CLASS_DIGIT, c == 'D', both, either);
-        return INFERD_OK;
-    case 'w':
-    case 'W':
-        add_class(CLASS_WORD, c == 'W', both, either);
-        return INFERD_OK;
-    case 's':
-    case 'S':
-        add_class(CLASS_SPACE, c == 'S', both, either);
-        return INFERD_OK;
-    case 'p':
-    case 'P':
-        return read_property(w, begin, c == 'P', both, either);
-    default:
-        return read_code_escape(w, begin, c, code);
-    }
-}
-
 /* ---- classes in brackets ---- */
 
 /* One member: a code point, or DFA_DEAD when it is a class, which is in the sets by now. */
 static inferd_status read_member(parser *w, code_set *both, code_set *either, uint32_t *code) {
-    size_t begin = w->at;
-    uint32_t c = next_code(w);
+    size_t begin = w->in.at;
+    uint32_t c = next_code(&w->in);
     *code = c;
     if (c != '\\') return INFERD_OK;
-    if (skip(w, "b")) {
+    if (skip(&w->in, "b")) {
         *code = '\b';
         return INFERD_OK;
     }
-    return read_escape(w, begin, both, either, code);
+    return regex_read_escape(&w->in, begin, both, either, code);
 }
 
 static void add_code(code_set *both, code_set *either, uint32_t first, uint32_t last) {
@@ -263,17 +94,19 @@ static void add_code(code_set *both, code_set *either, uint32_t first, uint32_t 
 static inferd_status read_members(parser *w, size_t begin, code_set *both, code_set *either) {
     for (;;) {
         uint32_t first, last;
-        if (w->at >= w->n) return refuse(w, INFERD_EINVAL, begin, "a class that does not end,");
-        if (skip(w, "]")) return INFERD_OK;
-        size_t at = w->at;
+        if (w->in.at >= w->in.n)
+            return refuse(&w->in, INFERD_EINVAL, begin, "a class that does not end,");
+        if (skip(&w->in, "]")) return INFERD_OK;
+        size_t at = w->in.at;
         inferd_status s = read_member(w, both, either, &first);
         if (s != INFERD_OK) return s;
-        bool is_range = looking_at(w, "-") && w->at + 1 < w->n && w->p[w->at + 1] != ']';
+        bool is_range =
+            looking_at(&w->in, "-") && w->in.at + 1 < w->in.n && w->in.p[w->in.at + 1] != ']';
         if (!is_range || first == DFA_DEAD) { // "-" after a class stands for itself
             if (first != DFA_DEAD) add_code(both, either, first, first);
             continue;
         }
-        w->at++;
+        w->in.at++;
         s = read_member(w, both, either, &last);
         if (s != INFERD_OK) return s;
         if (last == DFA_DEAD) { // and so before a class
@@ -281,17 +114,17 @@ static inferd_status read_members(parser *w, size_t begin, code_set *both, code_
             add_code(both, either, '-', '-');
             continue;
         }
-        if (first > last) return refuse(w, INFERD_EINVAL, at, "a range out of order");
+        if (first > last) return refuse(&w->in, INFERD_EINVAL, at, "a range out of order");
         add_code(both, either, first, last);
     }
 }
 
 /* After "[". */
 static inferd_status read_class(parser *w, uint32_t *node) {
-    size_t begin = w->at - 1;
-    bool negated = skip(w, "^");
-    if (looking_at(w, "]"))
-        return refuse(w, INFERD_EUNSUPPORTED, begin,
+    size_t begin = w->in.at - 1;
+    bool negated = skip(&w->in, "^");
+    if (looking_at(&w->in, "]"))
+        return refuse(&w->in, INFERD_EUNSUPPORTED, begin,
                       "a class that begins with \"]\", on which languages differ,");
     code_set both = {0}, either = {0};
     inferd_status s = read_members(w, begin, &both, &either);
@@ -309,33 +142,33 @@ static inferd_status read_class(parser *w, uint32_t *node) {
 
 static uint32_t read_count(parser *w) {
     uint64_t value = 0;
-    for (; w->at < w->n && w->p[w->at] >= '0' && w->p[w->at] <= '9'; w->at++)
-        value = u64_min(value * 10 + (uint64_t)(w->p[w->at] - '0'), REGEX_NO_MAX - 1);
+    for (; w->in.at < w->in.n && w->in.p[w->in.at] >= '0' && w->in.p[w->in.at] <= '9'; w->in.at++)
+        value = u64_min(value * 10 + (uint64_t)(w->in.p[w->in.at] - '0'), REGEX_NO_MAX - 1);
     return (uint32_t)value;
 }
 
 /* {m} {m,} {m,n} {,n}; false: the brace stands for itself, and the place is as it was. */
 static bool read_braces(parser *w, uint32_t *min, uint32_t *max) {
-    size_t begin = w->at++;
+    size_t begin = w->in.at++;
     *min = read_count(w);
-    bool any = w->at > begin + 1;
+    bool any = w->in.at > begin + 1;
     *max = *min;
-    if (skip(w, ",")) {
-        size_t second = w->at;
+    if (skip(&w->in, ",")) {
+        size_t second = w->in.at;
         *max = read_count(w);
-        if (w->at == second) *max = REGEX_NO_MAX;
-        any |= w->at > second;
+        if (w->in.at == second) *max = REGEX_NO_MAX;
+        any |= w->in.at > second;
     }
-    if (any && skip(w, "}")) return true;
-    w->at = begin;
+    if (any && skip(&w->in, "}")) return true;
+    w->in.at = begin;
     return false;
 }
 
 static bool read_quantifier(parser *w, uint32_t *min, uint32_t *max) {
     *min = 0;
     *max = REGEX_NO_MAX;
-    if (w->at >= w->n) return false;
-    switch (w->p[w->at]) {
+    if (w->in.at >= w->in.n) return false;
+    switch (w->in.p[w->in.at]) {
     case '*':
         break;
     case '+':
@@ -349,27 +182,28 @@ static bool read_quantifier(parser *w, uint32_t *min, uint32_t *max) {
     default:
         return false;
     }
-    w->at++;
+    w->in.at++;
     return true;
 }
 
 /* The quantifier behind an atom, if there is one. */
 static inferd_status repeat(parser *w, uint32_t *node) {
     uint32_t min, max, other_min, other_max;
-    size_t begin = w->at;
+    size_t begin = w->in.at;
     if (!read_quantifier(w, &min, &max)) return INFERD_OK;
-    if (min > max) return refuse(w, INFERD_EINVAL, begin, "a count out of order");
+    if (min > max) return refuse(&w->in, INFERD_EINVAL, begin, "a count out of order");
     uint32_t count = max == REGEX_NO_MAX ? min : max;
     if (count > w->limits->repeat_max)
-        return inferd_fail(w->err, INFERD_ETOOLONG,
+        return inferd_fail(w->in.err, INFERD_ETOOLONG,
                            "pattern: a count of %u at byte %zu; the limit is %u", count, begin,
                            w->limits->repeat_max);
-    skip(w, "?"); // fewest first: the same texts
-    size_t second = w->at;
-    if (looking_at(w, "+"))
-        return refuse(w, INFERD_EUNSUPPORTED, second, "a possessive quantifier, not enforceable,");
+    skip(&w->in, "?"); // fewest first: the same texts
+    size_t second = w->in.at;
+    if (looking_at(&w->in, "+"))
+        return refuse(&w->in, INFERD_EUNSUPPORTED, second,
+                      "a possessive quantifier, not enforceable,");
     if (read_quantifier(w, &other_min, &other_max))
-        return refuse(w, INFERD_EINVAL, second, "a quantifier behind a quantifier");
+        return refuse(&w->in, INFERD_EINVAL, second, "a quantifier behind a quantifier");
     if (max == 0) *node = 0;
     if (*node == 0 || (min == 1 && max == 1)) return INFERD_OK;
     return add_node(w, (regex_node){.kind = REGEX_REPEAT, .a = *node, .min = min, .max = max},
@@ -380,10 +214,11 @@ static inferd_status repeat(parser *w, uint32_t *node) {
 
 /* The name of a group, up to ">". */
 static inferd_status skip_name(parser *w, size_t begin) {
-    const char *end = w->at < w->n ? memchr(w->p + w->at, '>', w->n - w->at) : NULL;
-    if (end == NULL || end == w->p + w->at)
-        return refuse(w, INFERD_EINVAL, begin, "a group without a name");
-    w->at = (size_t)(end - w->p) + 1;
+    const char *end =
+        w->in.at < w->in.n ? memchr(w->in.p + w->in.at, '>', w->in.n - w->in.at) : NULL;
+    if (end == NULL || end == w->in.p + w->in.at)
+        return refuse(&w->in, INFERD_EINVAL, begin, "a group without a name");
+    w->in.at = (size_t)(end - w->in.p) + 1;
     return INFERD_OK;
 }
 
@@ -401,24 +236,24 @@ static inferd_status read_group_kind(parser *w, size_t begin) {
         {"(", "a conditional, not enforceable,"},
         {"#", "a comment, on which languages differ,"},
     };
-    if (skip(w, ":")) return INFERD_OK;
+    if (skip(&w->in, ":")) return INFERD_OK;
     for (size_t i = 0; i < INFERD_COUNT(others); i++)
-        if (looking_at(w, others[i].text))
-            return refuse(w, INFERD_EUNSUPPORTED, begin, others[i].what);
-    if (skip(w, "<") || skip(w, "P<")) return skip_name(w, begin);
-    if (w->at < w->n && strchr("aiLmsuxU-", w->p[w->at]) != NULL)
-        return refuse(w, INFERD_EUNSUPPORTED, begin, "flags, not enforceable,");
-    return refuse(w, INFERD_EINVAL, begin, "an unknown group");
+        if (looking_at(&w->in, others[i].text))
+            return refuse(&w->in, INFERD_EUNSUPPORTED, begin, others[i].what);
+    if (skip(&w->in, "<") || skip(&w->in, "P<")) return skip_name(w, begin);
+    if (w->in.at < w->in.n && strchr("aiLmsuxU-", w->in.p[w->in.at]) != NULL)
+        return refuse(&w->in, INFERD_EUNSUPPORTED, begin, "flags, not enforceable,");
+    return refuse(&w->in, INFERD_EINVAL, begin, "an unknown group");
 }
 
 /* After "(", or at the beginning. */
 static inferd_status open_group(parser *w, size_t begin) {
     if (w->n_frames > w->limits->nesting_max)
-        return inferd_fail(w->err, INFERD_ETOOLONG,
+        return inferd_fail(w->in.err, INFERD_ETOOLONG,
                            "pattern: groups nested deeper than %u at byte %zu",
                            w->limits->nesting_max, begin);
     frame *p = dfa_grow(w->frames, &w->frames_capacity, (size_t)w->n_frames + 1, sizeof *p);
-    if (p == NULL) return dfa_no_memory(w->err);
+    if (p == NULL) return dfa_no_memory(w->in.err);
     w->frames = p;
     w->frames[w->n_frames++] = (frame){.alt = DFA_DEAD, .at = begin};
     return INFERD_OK;
@@ -427,13 +262,14 @@ static inferd_status open_group(parser *w, size_t begin) {
 /* ---- atoms ---- */
 
 static inferd_status read_atom_escape(parser *w, size_t begin, uint32_t *node) {
-    if (skip(w, "b") || skip(w, "B"))
-        return refuse(w, INFERD_EUNSUPPORTED, begin, "a word boundary, not enforceable,");
-    if (skip(w, "A")) return add_node(w, (regex_node){.kind = REGEX_BEGIN}, node);
-    if (skip(w, "Z") || skip(w, "z")) return add_node(w, (regex_node){.kind = REGEX_END}, node);
+    if (skip(&w->in, "b") || skip(&w->in, "B"))
+        return refuse(&w->in, INFERD_EUNSUPPORTED, begin, "a word boundary, not enforceable,");
+    if (skip(&w->in, "A")) return add_node(w, (regex_node){.kind = REGEX_BEGIN}, node);
+    if (skip(&w->in, "Z") || skip(&w->in, "z"))
+        return add_node(w, (regex_node){.kind = REGEX_END}, node);
     code_set both = {0}, either = {0};
     uint32_t code;
-    inferd_status s = read_escape(w, begin, &both, &either, &code);
+    inferd_status s = regex_read_escape(&w->in, begin, &both, &either, &code);
     if (s == INFERD_OK) {
         code_set *set = w->wide ? &either : &both;
         if (code != DFA_DEAD) code_set_add(set, code, code);
@@ -455,15 +291,15 @@ static inferd_status add_end(parser *w, uint32_t *node) {
     s = add_set(w, &set, &newline);
     code_set_deinit(&set);
     if (s == INFERD_OK && !regex_add_seq(w->tree, newline, end, &newline))
-        s = dfa_no_memory(w->err);
+        s = dfa_no_memory(w->in.err);
     if (s != INFERD_OK) return s;
     return add_node(w, (regex_node){.kind = REGEX_ALT, .a = end, .b = newline}, node);
 }
 
 /* What a quantifier may follow, but for a group. */
 static inferd_status read_atom(parser *w, uint32_t *node) {
-    size_t begin = w->at;
-    uint32_t c = next_code(w);
+    size_t begin = w->in.at;
+    uint32_t c = next_code(&w->in);
     code_set set = {0};
     switch (c) {
     case '^':
@@ -477,7 +313,7 @@ static inferd_status read_atom(parser *w, uint32_t *node) {
     case '*':
     case '+':
     case '?':
-        return refuse(w, INFERD_EINVAL, begin, "a quantifier with nothing before it");
+        return refuse(&w->in, INFERD_EINVAL, begin, "a quantifier with nothing before it");
     case '.':
         code_set_add_dot(&set, w->wide);
         break;
@@ -495,55 +331,54 @@ static inferd_status read_step(parser *w) {
     frame *top = &w->frames[w->n_frames - 1];
     uint32_t node;
     inferd_status s;
-    size_t begin = w->at;
-    if (skip(w, "|")) {
+    size_t begin = w->in.at;
+    if (skip(&w->in, "|")) {
         s = close_frame(w, top, &node);
         top->alt = node;
         top->seq = 0;
         return s;
     }
-    if (skip(w, "(")) {
-        s = skip(w, "?") ? read_group_kind(w, begin) : INFERD_OK;
+    if (skip(&w->in, "(")) {
+        s = skip(&w->in, "?") ? read_group_kind(w, begin) : INFERD_OK;
         return s == INFERD_OK ? open_group(w, begin) : s;
     }
-    if (skip(w, ")")) {
-        if (w->n_frames == 1) return refuse(w, INFERD_EINVAL, begin, "\")\" without \"(\"");
+    if (skip(&w->in, ")")) {
+        if (w->n_frames == 1) return refuse(&w->in, INFERD_EINVAL, begin, "\")\" without \"(\"");
         s = close_frame(w, top, &node);
         w->n_frames--;
         top = &w->frames[w->n_frames - 1];
     } else {
         uint32_t min, max;
-        if (looking_at(w, "{") && read_braces(w, &min, &max))
-            return refuse(w, INFERD_EINVAL, begin, "a quantifier with nothing before it");
+        if (looking_at(&w->in, "{") && read_braces(w, &min, &max))
+            return refuse(&w->in, INFERD_EINVAL, begin, "a quantifier with nothing before it");
         s = read_atom(w, &node);
     }
     if (s == INFERD_OK) s = repeat(w, &node);
     if (s == INFERD_OK && !regex_add_seq(w->tree, top->seq, node, &top->seq))
-        s = dfa_no_memory(w->err);
+        s = dfa_no_memory(w->in.err);
     return s;
 }
 
 inferd_status regex_parse(bytes pattern, size_t begin, size_t end, bool wide,
                           const dfa_limits *limits, regex_tree *out, inferd_err *err) {
     *out = (regex_tree){0};
-    parser w = {.p = pattern.p,
-                .n = end,
-                .at = begin,
-                .wide = wide,
-                .limits = limits,
-                .tree = out,
-                .err = err};
+    parser w = {
+        .in = {.p = pattern.p, .n = end, .at = begin, .err = err},
+        .wide = wide,
+        .limits = limits,
+        .tree = out,
+    };
     if (pattern.n > limits->pattern_bytes_max)
         return inferd_fail(err, INFERD_ETOOLONG, "pattern: %zu bytes; the limit is %u", pattern.n,
                            limits->pattern_bytes_max);
     size_t n_valid = utf8_valid_bytes((const unsigned char *)pattern.p, pattern.n);
-    if (n_valid < pattern.n) return refuse(&w, INFERD_EINVAL, n_valid, "no UTF-8");
+    if (n_valid < pattern.n) return refuse(&w.in, INFERD_EINVAL, n_valid, "no UTF-8");
     uint32_t empty;
     inferd_status s = add_node(&w, (regex_node){.kind = REGEX_EMPTY}, &empty);
     if (s == INFERD_OK) s = open_group(&w, begin);
-    while (s == INFERD_OK && w.at < w.n) s = read_step(&w);
+    while (s == INFERD_OK && w.in.at < w.in.n) s = read_step(&w);
     if (s == INFERD_OK && w.n_frames > 1)
-        s = refuse(&w, INFERD_EINVAL, w.frames[w.n_frames - 1].at, "a group that does not end,");
+        s = refuse(&w.in, INFERD_EINVAL, w.frames[w.n_frames - 1].at, "a group that does not end,");
     if (s == INFERD_OK) s = close_frame(&w, &w.frames[0], &out->root);
     free(w.frames);
     if (s != INFERD_OK) regex_tree_deinit(out);
