@@ -429,17 +429,21 @@ static inferd_status set_digits(spec *w, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* Numbers whose magnitude has no bound may have an exponent. */
-static inferd_status add_unbounded(const spec *w, const dfa_limits *limits, dfa *out,
-                                   inferd_err *err) {
-    inferd_status s = INFERD_OK;
-    if (w->range->integer || w->range->multiple_of != 0) return s;
+/* Numbers whose magnitude has no bound may have an exponent; those of the other sign are a range.
+ */
+static inferd_status real_automaton(const spec *w, const dfa_limits *limits, dfa *out,
+                                    inferd_err *err) {
+    static const char unsigned_pattern[] = WHOLE_PATTERN PLACES_PATTERN EXPONENT_PATTERN;
+    static const char negative_pattern[] = "-" WHOLE_PATTERN PLACES_PATTERN EXPONENT_PATTERN;
+    static const char signed_pattern[] = "-?" WHOLE_PATTERN PLACES_PATTERN EXPONENT_PATTERN;
     bool positive = is_unbounded(&w->positive), negative = is_unbounded(&w->negative);
-    if (positive && negative)
-        return or_pattern(out, "-?" WHOLE_PATTERN PLACES_PATTERN EXPONENT_PATTERN, limits, err);
-    if (positive) s = or_pattern(out, WHOLE_PATTERN PLACES_PATTERN EXPONENT_PATTERN, limits, err);
-    if (s == INFERD_OK && negative)
-        s = or_pattern(out, "-" WHOLE_PATTERN PLACES_PATTERN EXPONENT_PATTERN, limits, err);
+    const char *pattern = positive && negative ? signed_pattern
+                          : positive           ? unsigned_pattern
+                                               : negative_pattern;
+    if ((positive || !w->positive.any) && (negative || !w->negative.any) && (positive || negative))
+        return regex_compile((bytes){pattern, strlen(pattern)}, REGEX_TEXT, limits, out, err);
+    inferd_status s = range_automaton(w, out, err);
+    if (s == INFERD_OK && (positive || negative)) s = or_pattern(out, pattern, limits, err);
     return s;
 }
 
@@ -467,8 +471,9 @@ inferd_status dfa_of_numbers(const number_range *range, const dfa_limits *limits
         split_signs(w);
         s = set_digits(w, err);
     }
-    if (s == INFERD_OK) s = range_automaton(w, out, err);
-    if (s == INFERD_OK) s = add_unbounded(w, limits, out, err);
+    if (s == INFERD_OK)
+        s = range->integer || range->multiple_of != 0 ? range_automaton(w, out, err)
+                                                      : real_automaton(w, limits, out, err);
     if (s == INFERD_OK) s = keep_multiples(range, limits, out, err);
     free(w);
     if (s != INFERD_OK) dfa_deinit(out);
