@@ -273,6 +273,16 @@ static void conditions_are_cases(void) {
 
 static void negations_are_exact(void) {
     static const row rows[] = {
+        {"{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"not\":{\"prefixItems\":[false,{"
+         "\"const\":2}]}}",
+         "[1]\n[2,3]", "[]"},
+        {"{\"type\":\"array\",\"items\":{\"enum\":[1,2]},\"not\":{\"const\":[1,2]}}",
+         "[]\n[1]\n[1,1]\n[2,2]\n[1,2,1]", "[1,2]"},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[1,2]}},\"additionalProperties\":"
+         "false,\"not\":{\"enum\":[{\"a\":1}]}}",
+         "{}\n{\"a\":2}", "{\"a\":1}"},
+        {"{\"type\":\"object\",\"not\":{\"propertyNames\":{\"not\":{\"const\":\"k\"}}}}",
+         "{\"k\":1}\n{\"k\":1,\"l\":1}", "{}\n{\"l\":1}"},
         {"{\"not\":{\"type\":\"string\"}}", "1\nnull\n[\"a\"]", "\"a\""},
         {"{\"type\":[\"string\",\"null\",\"boolean\"],\"not\":{\"enum\":[\"a\",\"bc\",null,true]}}",
          "\"b\"\n\"bcd\"\nfalse", "\"a\"\n\"bc\"\nnull\ntrue"},

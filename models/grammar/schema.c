@@ -181,25 +181,8 @@ static void add_named(schema_ctx *c, goal *g, json_t *value, const char *text) {
     add_scalar(c, g, schema_literal(c, (bytes){text, strlen(text)}));
 }
 
-/* Excluded arrays and objects cannot be told apart; those of types that do not come do no harm. */
-static void check_excluded(schema_ctx *c, const goal *g, uint32_t types) {
-    for (size_t i = 0; i < g->atoms.n; i++) {
-        const schema_atom *a = &g->atoms.at[i];
-        if (a->kind != ATOM_NOT_ENUM) continue;
-        const schema_view *v = schema_view_of(c, a->schema);
-        const json_t *many = v->of[WORD_ENUM];
-        size_t n = a->word == WORD_CONST ? 1 : json_array_size(many);
-        for (size_t k = 0; k < n; k++) {
-            const json_t *x = a->word == WORD_CONST ? v->of[WORD_CONST] : json_array_get(many, k);
-            if ((schema_type_of(x) & types & (TYPE_ARRAY | TYPE_OBJECT)) != 0)
-                schema_refuse(c, WORD_NOT, a->schema, "an array or object as excluded value");
-        }
-    }
-}
-
 static void plan_types(schema_ctx *c, goal *g) {
     uint32_t types = schema_types_left(c, &g->atoms);
-    check_excluded(c, g, types);
     if ((types & TYPE_NULL) != 0) add_named(c, g, json_null(), "null");
     if ((types & TYPE_BOOLEAN) != 0) {
         add_named(c, g, json_true(), "true");

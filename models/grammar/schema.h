@@ -55,10 +55,13 @@ typedef enum schema_word {
     WORD_DEPENDENCIES,
     WORD_DEPENDENT_REQUIRED,
     WORD_DEPENDENT_SCHEMAS,
+    WORD_DISALLOW,
+    WORD_DIVISIBLE_BY,
     WORD_ELSE,
     WORD_ENUM,
     WORD_EXCLUSIVE_MAXIMUM,
     WORD_EXCLUSIVE_MINIMUM,
+    WORD_EXTENDS,
     WORD_FORMAT,
     WORD_IF,
     WORD_ITEMS,
@@ -94,6 +97,7 @@ const char *schema_word_name(schema_word w);
 /* Of one object, its keywords: looked up once. */
 typedef struct schema_view {
     const json_t *schema;
+    bool made;              // by the compiler: the same in both readings
     json_t *of[WORD_COUNT]; // NULL: absent
 } schema_view;
 
@@ -249,6 +253,7 @@ void schema_sites_build(schema_ctx *c);
 /* Appends "#/properties/a" for a node of the schema, or of the one that a made one stands for. */
 void schema_pointer(schema_ctx *c, const json_t *at, buf *out);
 void schema_made_at(schema_ctx *c, const json_t *made, const json_t *origin);
+bool schema_is_made(schema_ctx *c, const json_t *schema);
 const json_t *schema_resolve(schema_ctx *c, const json_t *from, schema_word w, const char *ref);
 
 /* ---- views (schema_words.c) ---- */
@@ -268,6 +273,12 @@ void atom_list_add(schema_ctx *c, atom_list *l, schema_atom a);
 static inline schema_atom atom_of(const json_t *schema) {
     return (schema_atom){.schema = schema};
 }
+static inline schema_atom atom_not(const json_t *schema) {
+    return (schema_atom){.schema = schema, .kind = ATOM_NOT};
+}
+static inline schema_atom atom_types(uint32_t types) {
+    return (schema_atom){.kind = ATOM_TYPES, .types = types};
+}
 /* False: no value can satisfy all of them. */
 bool schema_flatten(schema_ctx *c, const atom_list *in, atom_list *out);
 bool atom_is_split(const schema_atom *a);
@@ -277,7 +288,21 @@ typedef struct split {
     size_t n, capacity;
 } split;
 void schema_split(schema_ctx *c, const schema_atom *a, const atom_list *among, split *out);
+atom_list *schema_split_add(schema_ctx *c, split *s);
+void schema_split_add_one(schema_ctx *c, split *s, schema_atom a);
+
+/* ---- negations (schema_negate.c) ---- */
+
 void schema_negate(schema_ctx *c, const json_t *schema, split *out);
+bool schema_is_trivial(const json_t *schema); // true or {}
+/* The schema {"properties": {name: {"not": value}}}. */
+const json_t *schema_property_not(schema_ctx *c, const json_t *origin, const char *name,
+                                  json_t *value);
+/* The violation of this keyword is left out. */
+void schema_drop(schema_ctx *c, const schema_view *v, schema_word w);
+
+/* ---- goals (schema.c) ---- */
+
 goal_id schema_goal(schema_ctx *c, const atom_list *atoms);
 void schema_goal_child(schema_ctx *c, goal *g,
                        goal_id child); // must be done before `g` is finished

@@ -238,6 +238,11 @@ static void read_key(flattening *f, frame *top, schema_word w) {
     case WORD_DEPENDENT_SCHEMAS:
         add_needs(f, top, w, value);
         return;
+    case WORD_DISALLOW:
+    case WORD_DIVISIBLE_BY:
+    case WORD_EXTENDS:
+        if (f->c->draft == 3) schema_refuse(f->c, w, schema, "a keyword of draft 3 only");
+        return;
     case WORD_UNEVALUATED_ITEMS:
     case WORD_UNEVALUATED_PROPERTIES:
         check_unevaluated(f, top, w, value);

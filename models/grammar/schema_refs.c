@@ -12,6 +12,7 @@ struct schema_site {
     size_t index;         // in an array
     const json_t *resource;
     const char *base; // of a resource: its absolute identifier, without fragment; else NULL
+    bool made;        // by the compiler, for this place
 };
 
 typedef enum place { PLACE_SCHEMA, PLACE_MAP, PLACE_LIST, PLACE_PLAIN } place;
@@ -179,9 +180,14 @@ void schema_sites_build(schema_ctx *c) {
 
 void schema_made_at(schema_ctx *c, const json_t *made, const json_t *origin) {
     const schema_site *from = site_of(c, origin, false);
-    if (from == NULL) return;
-    schema_site *s = site_of(c, made, true);
-    *s = *from;
+    schema_site copy = from == NULL ? (schema_site){.resource = c->root} : *from;
+    copy.made = true;
+    *site_of(c, made, true) = copy;
+}
+
+bool schema_is_made(schema_ctx *c, const json_t *schema) {
+    const schema_site *s = site_of(c, schema, false);
+    return s != NULL && s->made;
 }
 
 /* ---- pointers ---- */

@@ -31,8 +31,8 @@ static void check_at(schema_ctx *c, inferd_status s, schema_word w, const json_t
         buf pointer;
         buf_init(&pointer, 0);
         schema_pointer(c, at, &pointer);
-        inferd_context(c->err, "\"%s\" at %.200s cannot be enforced", schema_word_name(w),
-                       buf_cstr(&pointer));
+        inferd_context(c->err, "\"%s\" at %.200s %s", schema_word_name(w), buf_cstr(&pointer),
+                       s == INFERD_EINVAL ? "is wrong" : "cannot be enforced");
         buf_deinit(&pointer);
     }
     schema_check(c, s);

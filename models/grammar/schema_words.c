@@ -26,10 +26,13 @@ static const word words[WORD_COUNT] = {
     [WORD_DEPENDENCIES] = {"dependencies", 3, 7},
     [WORD_DEPENDENT_REQUIRED] = {"dependentRequired", 2019, 9999},
     [WORD_DEPENDENT_SCHEMAS] = {"dependentSchemas", 2019, 9999},
+    [WORD_DISALLOW] = {"disallow", 3, 3},
+    [WORD_DIVISIBLE_BY] = {"divisibleBy", 3, 3},
     [WORD_ELSE] = {"else", 7, 9999},
     [WORD_ENUM] = {"enum", 3, 9999},
     [WORD_EXCLUSIVE_MAXIMUM] = {"exclusiveMaximum", 3, 9999},
     [WORD_EXCLUSIVE_MINIMUM] = {"exclusiveMinimum", 3, 9999},
+    [WORD_EXTENDS] = {"extends", 3, 3},
     [WORD_FORMAT] = {"format", 9999, 0}, // not every validator enforces it
     [WORD_IF] = {"if", 7, 9999},
     [WORD_ITEMS] = {"items", 3, 9999},
@@ -80,6 +83,7 @@ const schema_view *schema_view_of(schema_ctx *c, const json_t *schema) {
     schema_view *v = schema_take(c, sizeof *v);
     *at = v; // before anything jumps
     v->schema = schema;
+    v->made = schema_is_made(c, schema);
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)schema, key, value) {
@@ -91,7 +95,7 @@ const schema_view *schema_view_of(schema_ctx *c, const json_t *schema) {
 
 json_t *schema_get(schema_ctx *c, const schema_view *v, schema_word w) {
     json_t *value = v->of[w];
-    if (value == NULL || !c->wide) return value;
+    if (value == NULL || !c->wide || v->made) return value;
     if (c->draft < words[w].since || c->draft > words[w].until) return NULL;
     if (c->draft <= 7 && v->of[WORD_REF] != NULL && w != WORD_REF) return NULL;
     return value;
