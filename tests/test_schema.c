@@ -275,7 +275,7 @@ static void negations_are_exact(void) {
     static const row rows[] = {
         {"{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"not\":{\"prefixItems\":[false,{"
          "\"const\":2}]}}",
-         "[1]\n[2,3]", "[]"},
+         "[2]\n[2,3]\n[1,3]", "[]\n[1]"},
         {"{\"type\":\"array\",\"items\":{\"enum\":[1,2]},\"not\":{\"const\":[1,2]}}",
          "[]\n[1]\n[1,1]\n[2,2]\n[1,2,1]", "[1,2]"},
         {"{\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[1,2]}},\"additionalProperties\":"

@@ -40,17 +40,17 @@ static const json_t *make(schema_ctx *c, const json_t *origin, schema_word of, c
 
 /* {"not": value} */
 static json_t *negated(schema_ctx *c, const json_t *origin, json_t *value) {
-    json_t *not = schema_own_json(c, json_object());
-    if (json_object_set(not, "not", value) != 0) schema_no_memory(c);
-    schema_made_at(c, not, origin);
-    return not ;
+    json_t *violated = schema_own_json(c, json_object());
+    if (json_object_set(violated, "not", value) != 0) schema_no_memory(c);
+    schema_made_at(c, violated, origin);
+    return violated;
 }
 
 /* {"properties": {name: {"not": value}}} */
 const json_t *schema_property_not(schema_ctx *c, const json_t *origin, const char *name,
                                   json_t *value) {
-    json_t *not = negated(c, origin, value), *map = schema_own_json(c, json_object());
-    if (json_object_set(map, name, not ) != 0) schema_no_memory(c);
+    json_t *violated = negated(c, origin, value), *map = schema_own_json(c, json_object());
+    if (json_object_set(map, name, violated) != 0) schema_no_memory(c);
     return make(c, origin, WORD_PROPERTIES, schema_intern(c, name), WORD_PROPERTIES,
                 json_incref(map));
 }
@@ -295,12 +295,15 @@ static void negate_prefix(schema_ctx *c, const schema_view *v, const json_t *sch
         if (json_array_append(places, negated(c, v->schema, schema)) != 0) schema_no_memory(c);
         atom_list *l = schema_split_add(c, out);
         atom_list_add(c, l, atom_types(TYPE_ARRAY));
+        char place[24];
+        snprintf(place, sizeof place, "%zu", i);
+        const char *name = schema_intern(c, place); // tells what is made for one place from another
         atom_list_add(c, l,
-                      atom_of(make(c, schema, WORD_MIN_ITEMS, NULL, WORD_MIN_ITEMS,
+                      atom_of(make(c, v->schema, WORD_ITEMS, name, WORD_MIN_ITEMS,
                                    json_integer((json_int_t)i + 1))));
-        atom_list_add(c, l,
-                      atom_of(make(c, schema, WORD_PREFIX_ITEMS, NULL, WORD_PREFIX_ITEMS,
-                                   json_incref(places))));
+        atom_list_add(
+            c, l,
+            atom_of(make(c, v->schema, WORD_ITEMS, name, WORD_PREFIX_ITEMS, json_incref(places))));
     }
 }
 

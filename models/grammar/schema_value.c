@@ -17,7 +17,7 @@ static schema_truth both(schema_truth a, schema_truth b) {
     if (a == TRUTH_NO || b == TRUTH_NO) return TRUTH_NO;
     return a == TRUTH_YES && b == TRUTH_YES ? TRUTH_YES : TRUTH_UNKNOWN;
 }
-static schema_truth not(schema_truth a) {
+static schema_truth opposite(schema_truth a) {
     return a == TRUTH_UNKNOWN ? a : truth_of(a == TRUTH_NO);
 }
 
@@ -239,8 +239,8 @@ static schema_truth valid_in_many(schema_ctx *c, const json_t *x, const schema_v
     if (any != NULL) {
         schema_truth none = TRUTH_YES;
         for (size_t i = 0; i < json_array_size(any); i++)
-            none = both(none, not(valid_schema(c, x, json_array_get(any, i))));
-        t = both(t, not(none));
+            none = both(none, opposite(valid_schema(c, x, json_array_get(any, i))));
+        t = both(t, opposite(none));
     }
     if (one == NULL || t == TRUTH_NO) return t;
     size_t least = 0, most = 0; // branches that hold: surely in both readings, perhaps in one
@@ -293,7 +293,7 @@ static schema_truth valid_view(schema_ctx *c, const json_t *x, const schema_view
     }
     if (t != TRUTH_NO) t = both(t, valid_in_many(c, x, v));
     const json_t *none = schema_get(c, v, WORD_NOT);
-    if (none != NULL && t != TRUTH_NO) t = both(t, not(valid_flipped(c, x, none)));
+    if (none != NULL && t != TRUTH_NO) t = both(t, opposite(valid_flipped(c, x, none)));
     if (schema_get(c, v, WORD_IF) != NULL && t != TRUTH_NO) t = both(t, valid_if(c, x, v));
     return t;
 }
@@ -312,20 +312,20 @@ static schema_truth valid_schema(schema_ctx *c, const json_t *x, const json_t *s
 schema_truth schema_violates(schema_ctx *c, const schema_view *v, schema_word w, const char *name,
                              const json_t *x) {
     if (w == WORD_PROPERTY_NAMES)
-        return not(valid_flipped(c, schema_own_json(c, json_string(name)), v->of[w]));
+        return opposite(valid_flipped(c, schema_own_json(c, json_string(name)), v->of[w]));
     schema_truth t = TRUTH_NO;
     const char *pattern;
     json_t *of;
     json_object_foreach(v->of[WORD_PATTERN_PROPERTIES], pattern, of) {
         if (!schema_name_matches(c, v, pattern, name)) continue;
         if (w == WORD_ADDITIONAL_PROPERTIES) return TRUTH_NO;
-        schema_truth one = x == NULL ? TRUTH_UNKNOWN : not(valid_flipped(c, x, of));
+        schema_truth one = x == NULL ? TRUTH_UNKNOWN : opposite(valid_flipped(c, x, of));
         if (one != TRUTH_NO && t != TRUTH_YES) t = one;
     }
     if (w == WORD_PATTERN_PROPERTIES) return t;
     if (json_object_get(v->of[WORD_PROPERTIES], name) != NULL) return TRUTH_NO;
     if (json_is_false(v->of[w])) return TRUTH_YES;
-    return x == NULL ? TRUTH_UNKNOWN : not(valid_flipped(c, x, v->of[w]));
+    return x == NULL ? TRUTH_UNKNOWN : opposite(valid_flipped(c, x, v->of[w]));
 }
 
 static schema_truth valid_other(schema_ctx *c, const json_t *x, const schema_view *v,
@@ -350,7 +350,7 @@ schema_truth schema_valid(schema_ctx *c, const json_t *x, const schema_atom *a) 
     case ATOM_SCHEMA:
         return valid_schema(c, x, a->schema);
     case ATOM_NOT:
-        return not(valid_flipped(c, x, a->schema));
+        return opposite(valid_flipped(c, x, a->schema));
     case ATOM_BASE:
         return valid_base(c, x, schema_view_of(c, a->schema));
     case ATOM_TYPES:
@@ -385,11 +385,11 @@ schema_truth schema_valid(schema_ctx *c, const json_t *x, const schema_atom *a) 
     case ATOM_NOT_PATTERN:
         if (!json_is_string(x)) return TRUTH_YES;
         only.of[WORD_PATTERN] = v->of[WORD_PATTERN];
-        return not(valid_string(c, x, &only));
+        return opposite(valid_string(c, x, &only));
     default:
         if (!json_is_number(x)) return TRUTH_YES;
         only.of[WORD_MULTIPLE_OF] = v->of[WORD_MULTIPLE_OF];
-        return not(valid_number(c, x, &only));
+        return opposite(valid_number(c, x, &only));
     }
 }
 
