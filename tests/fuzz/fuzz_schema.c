@@ -1,5 +1,5 @@
 /* fuzz_schema.c - JSON Schemas from strangers.  The first byte picks limits and kind.  Compiling
- * ends soon, with a sentence if it fails; what compiles has a text, and the text is accepted. */
+ * ends soon, with a sentence if it fails; what compiles allows texts, all of them JSON. */
 #include "models/grammar.h"
 
 #include <string.h>
@@ -22,29 +22,44 @@ static grammar_vocab *vocab_of_bytes(void) {
     return v;
 }
 
-/* A shortest text is accepted, as the whole and JSON. */
-static void write_and_read(grammar *g) {
+static void expect_json(const buf *text) {
+    json_error_t problem;
+    json_t *value = json_loadb(
+        text->p, text->n, JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &problem);
+    INFERD_CHECK(value != NULL || strstr(problem.text, "overflow") != NULL ||
+                 strstr(problem.text, "depth") != NULL || strstr(problem.text, "NUL") != NULL);
+    json_decref(value);
+}
+
+/* Writes what the grammar allows, with the input's bytes as choices: what the mask has is accepted,
+ * and where the text may end it is JSON. */
+static void write_text(grammar *g, const uint8_t *choices, size_t n) {
     grammar_vocab *v = vocab_of_bytes();
     grammar_machine *m = NULL;
     inferd_err err = {0};
     INFERD_CHECK(grammar_machine_create(g, v, &m, &err) == INFERD_OK);
-    grammar_pos p = grammar_start(m), again = grammar_start(m);
+    grammar_pos p = grammar_start(m);
     buf text;
     buf_init(&text, 0);
-    if (grammar_complete(m, p, 64, &text)) {
-        INFERD_CHECK(grammar_accept_bytes(m, again, (bytes){buf_cstr(&text), text.n}, &err));
-        INFERD_CHECK(grammar_may_end(m, again));
-        json_error_t problem;
-        json_t *value =
-            json_loadb(text.p == NULL ? "" : text.p, text.n,
-                       JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &problem);
-        INFERD_CHECK(value != NULL || strstr(problem.text, "real number overflow") != NULL ||
-                     strstr(problem.text, "depth") != NULL || strstr(problem.text, "NUL") != NULL);
-        json_decref(value);
+    for (size_t i = 0; i < 200; i++) {
+        grammar_mask *mask = grammar_mask_get(m, p, &err);
+        if (mask == NULL) break; // a limit
+        uint8_t allowed[256];
+        size_t n_allowed = 0;
+        for (int b = 0; b < 256; b++)
+            if (grammar_mask_has(mask, b)) allowed[n_allowed++] = (uint8_t)b;
+        bool may_end = grammar_mask_has(mask, 256);
+        grammar_mask_release(mask);
+        INFERD_CHECK(may_end == grammar_may_end(m, p));
+        INFERD_CHECK(may_end || n_allowed > 0);
+        if (may_end) expect_json(&text);
+        if (n_allowed == 0) break;
+        char next = (char)allowed[(choices[i % n] * 31u + i) % n_allowed];
+        INFERD_CHECK(grammar_accept_bytes(m, p, (bytes){&next, 1}, &err));
+        buf_add_char(&text, next);
     }
     buf_deinit(&text);
     grammar_drop(m, p);
-    grammar_drop(m, again);
     grammar_machine_release(m);
     grammar_vocab_release(v);
 }
@@ -71,7 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     if (s != INFERD_OK)
         INFERD_CHECK(err.text[0] != 0 && err.status == s);
     else
-        write_and_read(g);
+        write_text(g, data, n);
     grammar_release(g);
     json_decref(schema);
     return 0;
