@@ -418,6 +418,9 @@ static void what_is_no_schema_is_invalid(void) {
         {"false", INFERD_EINVAL, "no value can be valid"},
         {"{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}", INFERD_EINVAL,
          "no value can be valid"},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{}},\"additionalProperties\":false,"
+         "\"minProperties\":2}",
+         INFERD_EINVAL, "no value can be valid"},
         {"{\"type\":\"object\",\"required\":[\"a\"],\"additionalProperties\":false}", INFERD_EINVAL,
          "no value can be valid"},
         {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}",

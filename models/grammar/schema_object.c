@@ -363,8 +363,11 @@ ir_node schema_finish_object(schema_ctx *c, const object_plan *p) {
         if (p->required[i] && properties[i].value == IR_NEVER) return IR_NEVER;
     }
     for (size_t i = 0; i < p->n_others; i++) values[i] = schema_goal_node(c, p->other_values[i]);
+    size_t n_possible = 0;
+    for (size_t i = 0; i < p->n; i++) n_possible += properties[i].value != IR_NEVER;
     dfa names = {0};
     bool some = p->others != NULL && finish_others(c, p, properties, values, &names);
+    if (!some && n_possible < p->min) return IR_NEVER;
     ir_object_spec spec = {.properties = properties,
                            .n_properties = p->n,
                            .others = some ? &names : NULL,
