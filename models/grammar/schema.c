@@ -195,14 +195,25 @@ static void plan_types(schema_ctx *c, goal *g) {
     if ((types & TYPE_OBJECT) != 0) schema_plan_object(c, g);
 }
 
-/* A negation that the other demands ensure: no value satisfies them and is valid for its schema.
- * Without this a oneOf of n branches would have a number of cases that is exponential in n. */
+/* What must not be valid, so that a split has no effect: the schema of a negation, or of an `if`
+ * without `else`.  NULL: a split of another kind. */
+static const json_t *excluded_by(schema_ctx *c, const schema_atom *a) {
+    if (a->kind == ATOM_NOT) return a->schema;
+    if (a->kind != ATOM_IF) return NULL;
+    const schema_view *v = schema_view_of(c, a->schema);
+    return v->of[WORD_ELSE] == NULL ? v->of[WORD_IF] : NULL;
+}
+
+/* A split that the other demands ensure: no value satisfies them and is valid for the schema that
+ * it excludes.  Without this a oneOf of n branches would have a number of cases that is exponential
+ * in n, and a chain of n conditions n * n cases. */
 static bool is_implied(schema_ctx *c, const goal *g, size_t at) {
-    if (g->atoms.at[at].kind != ATOM_NOT) return false;
+    const json_t *excluded = excluded_by(c, &g->atoms.at[at]);
     atom_list atoms = {0};
+    if (excluded == NULL) return false;
     for (size_t i = 0; i < g->atoms.n; i++)
         if (!atom_is_split(&g->atoms.at[i])) atom_list_add(c, &atoms, g->atoms.at[i]);
-    atom_list_add(c, &atoms, atom_of(g->atoms.at[at].schema));
+    atom_list_add(c, &atoms, atom_of(excluded));
     c->wide = true;
     bool implied = schema_apart(c, &atoms, 1);
     c->wide = false;

@@ -10,21 +10,6 @@
 
 enum { APART_DEPTH = 4, APART_VALUES_MAX = 256, APART_BRANCHES_MAX = 12 };
 
-/* False: it failed, and nothing is known. */
-static bool flatten_quietly(schema_ctx *c, const atom_list *in, atom_list *out, bool *never) {
-    jmp_buf here, *outer = c->quiet;
-    bool wide = c->wide;
-    if (setjmp(here) != 0) {
-        c->quiet = outer;
-        c->wide = wide;
-        return false;
-    }
-    c->quiet = &here;
-    *never = !schema_flatten(c, in, out);
-    c->quiet = outer;
-    return true;
-}
-
 static bool values_apart(schema_ctx *c, const atom_list *flat) {
     for (size_t i = 0; i < flat->n; i++) {
         if (flat->at[i].kind != ATOM_BASE) continue;
@@ -134,20 +119,22 @@ static bool types_apart(schema_ctx *c, const atom_list *flat, int depth) {
 }
 
 bool schema_apart(schema_ctx *c, const atom_list *atoms, int depth) {
-    atom_list flat = {0};
-    bool never = false;
-    schema_tick(c);
-    if (!flatten_quietly(c, atoms, &flat, &never)) return false;
-    if (never) return true;
     jmp_buf here, *outer = c->quiet;
     bool wide = c->wide;
-    if (setjmp(here) != 0) {
+    uint32_t n_proofs = c->n_proofs;
+    schema_tick(c);
+    schema_arena mark = schema_proof_begin(c);
+    if (setjmp(here) != 0) { // it failed: nothing is known
         c->quiet = outer;
         c->wide = wide;
+        c->n_proofs = n_proofs + 1;
+        schema_proof_end(c, &mark);
         return false;
     }
     c->quiet = &here;
-    bool apart = types_apart(c, &flat, depth);
+    atom_list flat = {0};
+    bool apart = !schema_flatten(c, atoms, &flat) || types_apart(c, &flat, depth);
     c->quiet = outer;
+    schema_proof_end(c, &mark);
     return apart;
 }

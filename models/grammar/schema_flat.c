@@ -28,7 +28,7 @@ typedef struct flattening {
 } flattening;
 
 void atom_list_add(schema_ctx *c, atom_list *l, schema_atom a) {
-    l->at = schema_grow(c, l->at, l->n, &l->capacity, sizeof *l->at);
+    l->at = schema_grow_list(c, l->at, l->n, &l->capacity, sizeof *l->at);
     l->at[l->n++] = a;
 }
 
@@ -62,7 +62,7 @@ static void emit(flattening *f, schema_atom a) {
 }
 
 static frame *push(flattening *f) {
-    f->stack = schema_grow(f->c, f->stack, f->n, &f->capacity, sizeof *f->stack);
+    f->stack = schema_grow_list(f->c, f->stack, f->n, &f->capacity, sizeof *f->stack);
     frame *top = &f->stack[f->n++];
     *top = (frame){0};
     return top;

@@ -10,22 +10,46 @@ struct schema_block {
     _Alignas(16) char bytes[];
 };
 
-void *schema_take(schema_ctx *c, size_t n_bytes) {
+static void *take(schema_ctx *c, schema_arena *a, size_t n_bytes) {
     if (n_bytes > SIZE_MAX / 2) schema_no_memory(c);
     n_bytes = (n_bytes + 15) & ~(size_t)15;
-    if (n_bytes > (size_t)(c->end - c->at)) {
+    if (n_bytes > (size_t)(a->end - a->at)) {
         size_t size = size_max(n_bytes, BLOCK_BYTES);
-        schema_block *b = calloc(1, sizeof *b + size);
+        schema_block *b = malloc(sizeof *b + size);
         if (b == NULL) schema_no_memory(c);
-        b->next = c->blocks;
-        c->blocks = b;
-        if (size > BLOCK_BYTES) return b->bytes; // the shared block keeps its rest
-        c->at = b->bytes;
-        c->end = b->bytes + size;
+        b->next = a->blocks;
+        a->blocks = b;
+        a->at = b->bytes;
+        a->end = b->bytes + size;
     }
-    void *p = c->at;
-    c->at += n_bytes;
+    void *p = a->at;
+    a->at += n_bytes;
     return p;
+}
+
+void *schema_take(schema_ctx *c, size_t n_bytes) {
+    void *p = take(c, &c->kept, n_bytes);
+    memset(p, 0, n_bytes);
+    return p;
+}
+
+static void free_blocks(schema_arena *a, const schema_block *until) {
+    while (a->blocks != until) {
+        schema_block *next = a->blocks->next;
+        free(a->blocks);
+        a->blocks = next;
+    }
+}
+
+schema_arena schema_proof_begin(schema_ctx *c) {
+    c->n_proofs++;
+    return c->scratch;
+}
+
+void schema_proof_end(schema_ctx *c, const schema_arena *mark) {
+    free_blocks(&c->scratch, mark->blocks);
+    c->scratch = *mark;
+    c->n_proofs--;
 }
 
 void *schema_take_array(schema_ctx *c, size_t n, size_t element_bytes) {
@@ -36,8 +60,21 @@ void *schema_take_array(schema_ctx *c, size_t n, size_t element_bytes) {
 
 void *schema_grow(schema_ctx *c, void *items, size_t n, size_t *capacity, size_t element_bytes) {
     if (n < *capacity) return items;
-    size_t wanted = *capacity < 8 ? 8 : 2 * *capacity;
-    void *p = schema_take_array(c, wanted, element_bytes);
+    size_t wanted = *capacity < 8 ? 8 : 2 * *capacity, n_bytes;
+    if (!size_mul(wanted, element_bytes, &n_bytes)) schema_no_memory(c);
+    void *p = take(c, &c->kept, n_bytes);
+    if (n != 0) memcpy(p, items, n * element_bytes);
+    *capacity = wanted;
+    return p;
+}
+
+void *schema_grow_list(schema_ctx *c, void *items, size_t n, size_t *capacity,
+                       size_t element_bytes) {
+    if (c->n_proofs == 0) return schema_grow(c, items, n, capacity, element_bytes);
+    if (n < *capacity) return items;
+    size_t wanted = *capacity < 8 ? 8 : 2 * *capacity, n_bytes;
+    if (!size_mul(wanted, element_bytes, &n_bytes)) schema_no_memory(c);
+    void *p = take(c, &c->scratch, n_bytes);
     if (n != 0) memcpy(p, items, n * element_bytes);
     *capacity = wanted;
     return p;
@@ -51,12 +88,8 @@ void schema_memory_deinit(schema_ctx *c) {
     free(c->owned);
     for (size_t i = 0; i < c->n_jsons; i++) json_decref(c->jsons[i]);
     free(c->jsons);
-    for (schema_block *b = c->blocks; b != NULL;) {
-        schema_block *next = b->next;
-        free(b);
-        b = next;
-    }
-    c->blocks = NULL;
+    free_blocks(&c->kept, NULL);
+    free_blocks(&c->scratch, NULL);
 }
 
 /* ---- failures ---- */

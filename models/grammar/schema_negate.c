@@ -9,7 +9,7 @@
 #include "schema.h"
 
 atom_list *schema_split_add(schema_ctx *c, split *s) {
-    s->at = schema_grow(c, s->at, s->n, &s->capacity, sizeof *s->at);
+    s->at = schema_grow_list(c, s->at, s->n, &s->capacity, sizeof *s->at);
     s->at[s->n] = (atom_list){0};
     return &s->at[s->n++];
 }
@@ -503,8 +503,11 @@ void schema_negate(schema_ctx *c, const json_t *schema, split *out) {
         negation *n = schema_take(c, sizeof *n);
         schema_word word = c->dropped_word;
         const json_t *at = c->dropped_at;
+        uint32_t n_proofs = c->n_proofs;
         c->dropped_word = WORD_NONE;
+        c->n_proofs = 0; // it is kept
         negate(c, schema, &n->alternatives);
+        c->n_proofs = n_proofs;
         n->dropped_word = c->dropped_word;
         n->dropped_at = c->dropped_at;
         c->dropped_word = word;
