@@ -22,19 +22,24 @@ static goal *new_goal(schema_ctx *c, goal_id *id) {
 
 /* The goal of flattened atoms: the same for the same list. */
 static goal_id goal_of_flat(schema_ctx *c, const atom_list *flat) {
-    size_t n_bytes;
-    if (!size_mul(flat->n, 3 * sizeof(uint64_t), &n_bytes)) schema_no_memory(c);
-    uint64_t *key = schema_take(c, n_bytes);
+    uint64_t *key = NULL;
+    size_t n = 0, capacity = 0;
     for (size_t i = 0; i < flat->n; i++) {
         const schema_atom *a = &flat->at[i];
-        key[3 * i] = (uint64_t)(uintptr_t)a->schema;
-        key[3 * i + 1] = (uint64_t)(uintptr_t)a->name;
-        key[3 * i + 2] = (uint64_t)a->kind << 32 | (uint64_t)a->word << 16 | a->types;
+        uint64_t words[3] = {(uint64_t)(uintptr_t)a->schema, (uint64_t)(uintptr_t)a->name,
+                             (uint64_t)a->kind << 32 | (uint64_t)a->word << 16 | a->types};
+        for (size_t k = 0; k < INFERD_COUNT(words); k++) {
+            key = schema_grow_list(c, key, n, &capacity, sizeof *key);
+            key[n++] = words[k];
+        }
     }
-    void **known = schema_table_at(c, c->goals_by_atoms, key, n_bytes, true);
+    void **known = schema_table_at(c, c->goals_by_atoms, key, n * sizeof *key, true);
     if (*known == NULL) {
         goal_id id;
-        new_goal(c, &id)->atoms = *flat;
+        goal *g = new_goal(c, &id);
+        g->atoms.at = schema_take_array(c, flat->n, sizeof *flat->at);
+        g->atoms.n = g->atoms.capacity = flat->n;
+        if (flat->n > 0) memcpy(g->atoms.at, flat->at, flat->n * sizeof *flat->at);
         *known = (void *)(uintptr_t)id;
     }
     return (goal_id)(uintptr_t)*known;
@@ -269,8 +274,10 @@ static void build(schema_ctx *c, goal_id root) {
         goal *g = c->goals[stack[n - 1]];
         schema_tick(c);
         if (g->state == GOAL_NEW) {
+            schema_arena mark = schema_scratch_begin(c);
             g->state = GOAL_OPEN;
             plan(c, g);
+            schema_scratch_end(c, &mark);
         }
         if (g->next_child < g->n_children) {
             goal_id child = g->children[g->next_child++];

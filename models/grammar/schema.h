@@ -213,7 +213,8 @@ typedef struct schema_ctx {
     schema_word dropped_word;
     const json_t *dropped_at;
     schema_arena kept, scratch;
-    uint32_t n_proofs; // under way, one within another
+    uint32_t n_scratch; // uses of scratch under way, one within another
+    size_t n_bytes;
     schema_table *sites, *views, *names, *goals_by_atoms, *made, *automata, *resolved, *negations,
         *ids, *single_goals;
     /* Properties depend on one another (not, if, dependencies, oneOf with branches that are not
@@ -234,12 +235,12 @@ typedef struct schema_ctx {
 void *schema_take(schema_ctx *c, size_t n_bytes); // zeroed; never NULL
 void *schema_take_array(schema_ctx *c, size_t n, size_t element_bytes);
 void *schema_grow(schema_ctx *c, void *items, size_t n, size_t *capacity, size_t element_bytes);
-/* The same for lists of atoms and the like: during a proof they are scratch. */
+/* The same for lists of atoms and the like: in a use of scratch they are from there. */
 void *schema_grow_list(schema_ctx *c, void *items, size_t n, size_t *capacity,
                        size_t element_bytes);
-/* Scratch that is taken between the two is freed by the second. */
-schema_arena schema_proof_begin(schema_ctx *c);
-void schema_proof_end(schema_ctx *c, const schema_arena *mark);
+/* A plan or a proof begins and ends: its lists are freed. */
+schema_arena schema_scratch_begin(schema_ctx *c);
+void schema_scratch_end(schema_ctx *c, const schema_arena *mark);
 void schema_memory_deinit(schema_ctx *c);
 /* Fails for a schema or keyword: "\"not\" at #/a cannot be enforced" is word, pointer, format. */
 _Noreturn void schema_fail(schema_ctx *c, inferd_status status, const char *format, ...)

@@ -121,20 +121,20 @@ static bool types_apart(schema_ctx *c, const atom_list *flat, int depth) {
 bool schema_apart(schema_ctx *c, const atom_list *atoms, int depth) {
     jmp_buf here, *outer = c->quiet;
     bool wide = c->wide;
-    uint32_t n_proofs = c->n_proofs;
+    uint32_t n_scratch = c->n_scratch;
     schema_tick(c);
-    schema_arena mark = schema_proof_begin(c);
+    schema_arena mark = schema_scratch_begin(c);
     if (setjmp(here) != 0) { // it failed: nothing is known
         c->quiet = outer;
         c->wide = wide;
-        c->n_proofs = n_proofs + 1;
-        schema_proof_end(c, &mark);
+        c->n_scratch = n_scratch + 1;
+        schema_scratch_end(c, &mark);
         return false;
     }
     c->quiet = &here;
     atom_list flat = {0};
     bool apart = !schema_flatten(c, atoms, &flat) || types_apart(c, &flat, depth);
     c->quiet = outer;
-    schema_proof_end(c, &mark);
+    schema_scratch_end(c, &mark);
     return apart;
 }

@@ -3,10 +3,11 @@
 #include "inferd/hash.h"
 #include "schema.h"
 
-enum { BLOCK_BYTES = 1 << 16, TICKS_PER_LOOK = 256 };
+enum { BLOCK_BYTES = 1 << 16, TICKS_PER_LOOK = 256, COMPILE_MIB_MAX = 256 };
 
 struct schema_block {
     schema_block *next;
+    size_t n_bytes;
     _Alignas(16) char bytes[];
 };
 
@@ -15,8 +16,16 @@ static void *take(schema_ctx *c, schema_arena *a, size_t n_bytes) {
     n_bytes = (n_bytes + 15) & ~(size_t)15;
     if (n_bytes > (size_t)(a->end - a->at)) {
         size_t size = size_max(n_bytes, BLOCK_BYTES);
+        if (size >
+            ((size_t)COMPILE_MIB_MAX << 20) - size_min(c->n_bytes, (size_t)COMPILE_MIB_MAX << 20)) {
+            c->quiet = NULL;
+            schema_fail(c, INFERD_ETOOLONG, "the schema needs more than %d MiB to compile",
+                        COMPILE_MIB_MAX);
+        }
         schema_block *b = malloc(sizeof *b + size);
         if (b == NULL) schema_no_memory(c);
+        c->n_bytes += size;
+        b->n_bytes = size;
         b->next = a->blocks;
         a->blocks = b;
         a->at = b->bytes;
@@ -33,23 +42,24 @@ void *schema_take(schema_ctx *c, size_t n_bytes) {
     return p;
 }
 
-static void free_blocks(schema_arena *a, const schema_block *until) {
+static void free_blocks(schema_ctx *c, schema_arena *a, const schema_block *until) {
     while (a->blocks != until) {
         schema_block *next = a->blocks->next;
+        c->n_bytes -= a->blocks->n_bytes;
         free(a->blocks);
         a->blocks = next;
     }
 }
 
-schema_arena schema_proof_begin(schema_ctx *c) {
-    c->n_proofs++;
+schema_arena schema_scratch_begin(schema_ctx *c) {
+    c->n_scratch++;
     return c->scratch;
 }
 
-void schema_proof_end(schema_ctx *c, const schema_arena *mark) {
-    free_blocks(&c->scratch, mark->blocks);
+void schema_scratch_end(schema_ctx *c, const schema_arena *mark) {
+    free_blocks(c, &c->scratch, mark->blocks);
     c->scratch = *mark;
-    c->n_proofs--;
+    c->n_scratch--;
 }
 
 void *schema_take_array(schema_ctx *c, size_t n, size_t element_bytes) {
@@ -70,7 +80,7 @@ void *schema_grow(schema_ctx *c, void *items, size_t n, size_t *capacity, size_t
 
 void *schema_grow_list(schema_ctx *c, void *items, size_t n, size_t *capacity,
                        size_t element_bytes) {
-    if (c->n_proofs == 0) return schema_grow(c, items, n, capacity, element_bytes);
+    if (c->n_scratch == 0) return schema_grow(c, items, n, capacity, element_bytes);
     if (n < *capacity) return items;
     size_t wanted = *capacity < 8 ? 8 : 2 * *capacity, n_bytes;
     if (!size_mul(wanted, element_bytes, &n_bytes)) schema_no_memory(c);
@@ -88,8 +98,8 @@ void schema_memory_deinit(schema_ctx *c) {
     free(c->owned);
     for (size_t i = 0; i < c->n_jsons; i++) json_decref(c->jsons[i]);
     free(c->jsons);
-    free_blocks(&c->kept, NULL);
-    free_blocks(&c->scratch, NULL);
+    free_blocks(c, &c->kept, NULL);
+    free_blocks(c, &c->scratch, NULL);
 }
 
 /* ---- failures ---- */

@@ -503,11 +503,11 @@ void schema_negate(schema_ctx *c, const json_t *schema, split *out) {
         negation *n = schema_take(c, sizeof *n);
         schema_word word = c->dropped_word;
         const json_t *at = c->dropped_at;
-        uint32_t n_proofs = c->n_proofs;
+        uint32_t n_scratch = c->n_scratch;
         c->dropped_word = WORD_NONE;
-        c->n_proofs = 0; // it is kept
+        c->n_scratch = 0; // it is kept
         negate(c, schema, &n->alternatives);
-        c->n_proofs = n_proofs;
+        c->n_scratch = n_scratch;
         n->dropped_word = c->dropped_word;
         n->dropped_at = c->dropped_at;
         c->dropped_word = word;
