@@ -338,8 +338,8 @@ static void compile(schema_ctx *c, ir_node *root) {
     build(c, id);
     *root = c->goals[id]->node;
     if (*root != IR_NEVER) return;
-    if (c->dropped_word != WORD_NONE)
-        schema_refuse(c, WORD_NOT, c->dropped_at, "no value is left that can be described");
+    if (c->lost_at != NULL)
+        schema_refuse(c, WORD_NOT, c->lost_at, "no value is left that can be described");
     schema_fail(c, INFERD_EINVAL, "no value can be valid for the schema");
 }
 

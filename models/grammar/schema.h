@@ -211,7 +211,7 @@ typedef struct schema_ctx {
     /* The last keyword whose negation cannot be expressed, so that an alternative was left out; for
      * the error of what nothing matches then.  WORD_NONE: none. */
     schema_word dropped_word;
-    const json_t *dropped_at;
+    const json_t *dropped_at, *lost_at; // lost_at: of any, ever
     schema_arena kept, scratch;
     uint32_t n_scratch; // uses of scratch under way, one within another
     size_t n_bytes;

@@ -59,7 +59,7 @@ const json_t *schema_property_not(schema_ctx *c, const json_t *origin, const cha
 
 void schema_drop(schema_ctx *c, const schema_view *v, schema_word w) {
     c->dropped_word = w;
-    c->dropped_at = v->schema;
+    c->dropped_at = c->lost_at = v->schema;
 }
 
 /* The violation of a bound: the opposite bound, of a value that has one. */
