@@ -9,6 +9,8 @@ enum { CONTAINS_PLACES_MAX = 16, UNIQUE_VALUES_MAX = 8 };
 typedef struct items {
     const json_t *prefix; // an array of schemas, or NULL
     const json_t *rest;
+    /* Before 2020-12 `items` is for all items, and prefixItems no keyword: both hold. */
+    bool rest_is_for_all;
 } items;
 
 static items items_of(schema_ctx *c, const schema_view *v) {
@@ -21,6 +23,7 @@ static items items_of(schema_ctx *c, const schema_view *v) {
     }
     if (it.prefix != NULL && !json_is_array(it.prefix))
         schema_malformed(c, WORD_PREFIX_ITEMS, v->schema, "is not an array of schemas");
+    it.rest_is_for_all = c->draft < 2020 && schema_get(c, v, WORD_PREFIX_ITEMS) != NULL;
     return it;
 }
 
@@ -28,10 +31,14 @@ bool schema_item_atoms(schema_ctx *c, const atom_list *flat, size_t i, atom_list
     for (size_t k = 0; k < flat->n; k++) {
         if (flat->at[k].kind != ATOM_BASE) continue;
         items it = items_of(c, schema_view_of(c, flat->at[k].schema));
-        const json_t *of = i < json_array_size(it.prefix) ? json_array_get(it.prefix, i) : it.rest;
-        if (of == NULL || json_is_true(of)) continue;
-        atom_list_add(c, out, atom_of(of));
-        if (json_is_false(of)) return false;
+        bool in_prefix = i < json_array_size(it.prefix);
+        const json_t *of[2] = {in_prefix ? json_array_get(it.prefix, i) : NULL,
+                               in_prefix && !it.rest_is_for_all ? NULL : it.rest};
+        for (size_t m = 0; m < INFERD_COUNT(of); m++) {
+            if (of[m] == NULL || json_is_true(of[m])) continue;
+            atom_list_add(c, out, atom_of(of[m]));
+            if (json_is_false(of[m])) return false;
+        }
     }
     return true;
 }
@@ -43,8 +50,11 @@ static void read_base(schema_ctx *c, const schema_view *v, array_plan *p,
     p->n_prefix = size_max(p->n_prefix, json_array_size(items_of(c, v).prefix));
     if (v->of[WORD_UNIQUE_ITEMS] != NULL && schema_flag(c, v, WORD_UNIQUE_ITEMS)) *unique = v;
     if (schema_get(c, v, WORD_CONTAINS) == NULL) return;
-    if (schema_count(c, v, WORD_MIN_CONTAINS, 1) == 0 && v->of[WORD_MAX_CONTAINS] == NULL) return;
-    if (schema_count(c, v, WORD_MIN_CONTAINS, 1) != 1 || v->of[WORD_MAX_CONTAINS] != NULL)
+    /* Before 2019-09 minContains is no keyword, so one item must be there. */
+    uint32_t least = schema_count(c, v, WORD_MIN_CONTAINS, 1);
+    if (least == 0 && c->draft < 2019) least = 1;
+    if (least == 0 && v->of[WORD_MAX_CONTAINS] == NULL) return;
+    if (least != 1 || v->of[WORD_MAX_CONTAINS] != NULL)
         schema_refuse(c, WORD_CONTAINS, v->schema, "minContains other than 1, or maxContains");
     if (*contains != NULL) schema_refuse(c, WORD_CONTAINS, v->schema, "there are several");
     *contains = v;

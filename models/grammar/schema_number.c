@@ -56,8 +56,11 @@ void schema_bounds(schema_ctx *c, const schema_view *v, number_bound *min, numbe
     const json_t *at_least = number_at(c, v, WORD_MINIMUM),
                  *at_most = number_at(c, v, WORD_MAXIMUM);
     *min = *max = (number_bound){0};
-    if (at_least != NULL) raise_min(min, value_of(at_least), json_is_true(low)); // draft 4: a flag
-    if (at_most != NULL) lower_max(max, value_of(at_most), json_is_true(high));
+    /* In draft 4 a flag, which validators of it take from a number, too. */
+    bool low_flag = json_is_true(low) || (c->draft <= 4 && low != NULL && !json_is_false(low));
+    bool high_flag = json_is_true(high) || (c->draft <= 4 && high != NULL && !json_is_false(high));
+    if (at_least != NULL) raise_min(min, value_of(at_least), low_flag);
+    if (at_most != NULL) lower_max(max, value_of(at_most), high_flag);
     if (low != NULL && !json_is_boolean(low))
         raise_min(min, value_of(number_at(c, v, WORD_EXCLUSIVE_MINIMUM)), true);
     if (high != NULL && !json_is_boolean(high))

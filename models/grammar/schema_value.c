@@ -148,8 +148,11 @@ static schema_truth valid_array(schema_ctx *c, const json_t *x, const schema_vie
     }
     schema_truth t = TRUTH_YES;
     for (size_t i = 0; i < n && t != TRUTH_NO; i++) {
-        const json_t *of = i < json_array_size(prefix) ? json_array_get(prefix, i) : rest;
-        if (of != NULL) t = both(t, valid_schema(c, json_array_get(x, i), of));
+        bool in_prefix = i < json_array_size(prefix), for_all = c->draft < 2020 && rest == items;
+        const json_t *of[2] = {in_prefix ? json_array_get(prefix, i) : NULL,
+                               in_prefix && !for_all ? NULL : rest};
+        for (size_t k = 0; k < 2; k++)
+            if (of[k] != NULL) t = both(t, valid_schema(c, json_array_get(x, i), of[k]));
     }
     if (v->of[WORD_UNIQUE_ITEMS] != NULL && schema_flag(c, v, WORD_UNIQUE_ITEMS))
         for (size_t i = 0; i < n; i++)
@@ -163,7 +166,7 @@ static schema_truth valid_array(schema_ctx *c, const json_t *x, const schema_vie
         least += one == TRUTH_YES;
         most += one != TRUTH_NO;
     }
-    uint32_t min = schema_count(c, v, WORD_MIN_CONTAINS, 1);
+    uint32_t min = u32_max(schema_count(c, v, WORD_MIN_CONTAINS, 1), c->draft < 2019);
     uint32_t max = schema_count(c, v, WORD_MAX_CONTAINS, IR_NO_MAX);
     if (most < min || least > max) return TRUTH_NO;
     return least >= min && most <= max ? t : TRUTH_UNKNOWN;

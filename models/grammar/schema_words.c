@@ -98,7 +98,8 @@ json_t *schema_get(schema_ctx *c, const schema_view *v, schema_word w) {
     if (value == NULL || !c->wide || v->made) return value;
     if (c->draft < words[w].since || c->draft > words[w].until) return NULL;
     if (c->draft <= 7 && v->of[WORD_REF] != NULL && w != WORD_REF) return NULL;
-    return value;
+    bool flag = w == WORD_EXCLUSIVE_MINIMUM || w == WORD_EXCLUSIVE_MAXIMUM; // in draft 4
+    return flag && c->draft <= 4 && !json_is_boolean(value) ? NULL : value;
 }
 
 static uint32_t type_named(const char *name) {
