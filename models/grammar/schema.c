@@ -64,8 +64,8 @@ static bool is_open(schema_ctx *c, const atom_list *flat, uint32_t types, const 
     return true;
 }
 
-/* Replaces negations with one alternative left by it, so that they do not multiply cases.  False:
- * one has none left.  `changed`: the list has to be flattened again. */
+/* Replaces negations and needs with one alternative left by it, so that they do not multiply cases.
+ * False: one has none left.  `changed`: the list has to be flattened again. */
 static bool settle(schema_ctx *c, const atom_list *flat, atom_list *out, bool *changed) {
     uint32_t types = schema_types_left(c, flat);
     *changed = false;
@@ -73,13 +73,15 @@ static bool settle(schema_ctx *c, const atom_list *flat, atom_list *out, bool *c
         const schema_atom *a = &flat->at[i];
         split s = {0};
         size_t n_open = 0, last = 0;
+        bool few = a->kind == ATOM_NOT || a->kind == ATOM_NEEDS;
         if (a->kind == ATOM_NOT) schema_negate(c, a->schema, &s);
+        if (a->kind == ATOM_NEEDS) schema_split(c, a, flat, &s);
         for (size_t k = 0; k < s.n; k++) {
             if (!is_open(c, flat, types, &s.at[k])) continue;
             n_open++;
             last = k;
         }
-        if (a->kind != ATOM_NOT || n_open > 1) {
+        if (!few || n_open > 1) {
             atom_list_add(c, out, *a);
             continue;
         }
