@@ -311,6 +311,7 @@ static void references_are_followed(void) {
          "{\"v\":1}\n{\"v\":1,\"next\":{\"v\":2,\"next\":{\"v\":3}}}",
          "{}\n{\"v\":1,\"next\":{}}\n{\"v\":1,\"next\":null}"},
         {"{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}", "[]\n[[],[[]]]", "[1]"},
+        {"{\"type\":\"array\",\"items\":{\"$recursiveRef\":\"#\"}}", "[]\n[[],[[]]]", "[1]"},
         {"{\"definitions\":{\"a/"
          "b\":{\"type\":\"null\"},\"c%d\":{\"const\":1}},\"anyOf\":[{\"$ref\":\"#/definitions/"
          "a~1b\"},"
@@ -394,6 +395,9 @@ static void what_cannot_be_enforced_is_refused(void) {
          "\"pattern\" at #/items cannot be enforced"},
         {"{\"type\":\"string\",\"format\":\"moon-phase\"}", INFERD_EUNSUPPORTED, "moon-phase"},
         {"{\"$ref\":\"http://example.com/x.json\"}", INFERD_EUNSUPPORTED, "not in this document"},
+        {"{\"$defs\":{\"x\":{\"$id\":\"b\",\"$dynamicAnchor\":\"n\"}},\"$dynamicRef\":\"#n\",\"$"
+         "dynamicAnchor\":\"n\"}",
+         INFERD_EUNSUPPORTED, "\"$dynamicRef\" at #"},
         {"{\"type\":\"object\",\"minProperties\":3}", INFERD_EUNSUPPORTED,
          "\"minProperties\" at #"},
         {"{\"allOf\":[{\"unevaluatedProperties\":false,\"anyOf\":[{}]}]}", INFERD_EUNSUPPORTED,

@@ -205,7 +205,8 @@ typedef struct schema_ctx {
     /* Flattening and proofs may fail quietly: then a failure jumps to `quiet`. */
     jmp_buf exit;
     jmp_buf *quiet;
-    bool wide; // the reading in force
+    bool wide;          // the reading in force
+    bool has_resources; // identifiers inside the document
     inferd_status status;
     inferd_err *err;
     /* The last keyword whose negation cannot be expressed, so that an alternative was left out; for

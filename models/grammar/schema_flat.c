@@ -191,6 +191,9 @@ static void add_base(flattening *f, frame *top) {
 static void read_ref(flattening *f, frame *top, schema_word w, const json_t *value) {
     const json_t *schema = top->view->schema;
     if (!json_is_string(value)) schema_malformed(f->c, w, schema, "is not a string");
+    /* The target of the other two depends on the way to it, where there is more than one resource.
+     */
+    if (w != WORD_REF && f->c->has_resources) schema_refuse(f->c, w, schema, NULL);
     enter(f, atom_of(schema_resolve(f->c, schema, w, json_string_value(value))));
 }
 

@@ -114,6 +114,7 @@ static void note(schema_ctx *c, const json_t *at, const walk *parent, const char
     const char *id = identifier(c, at);
     if (id == NULL || id[0] == '#' || id[0] == 0) return;
     const char *outer = up == NULL ? "" : site_of(c, up->resource, false)->base;
+    c->has_resources |= up != NULL;
     s->resource = at;
     s->base = resolve_uri(c, outer, id);
     void **known = schema_table_at(c, c->ids, s->base, strlen(s->base), true);
