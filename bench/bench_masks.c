@@ -305,7 +305,7 @@ int main(int argc, char **argv) {
     if (s != INFERD_OK) die(err.text);
     FILE *in = cases == NULL ? stdin : fopen(cases, "r");
     if (in == NULL) die("the cases cannot be read");
-    if (cases == NULL && !by_bytes) {
+    if (cases == NULL && !completing) {
         printf("ready\n");
         fflush(stdout);
     }

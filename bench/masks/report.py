@@ -196,8 +196,10 @@ def run_text(run):
     out = [f"## {run['vocabulary']}, {run['n_vocab']:,} tokens", "",
            table(["schemas", *engines], [[s.replace("_", " "), *(show(f[s]) for f in engines.values())]
                                          for s in ("schemas", *STATUSES)]), "",
-           "Of those passed, with instances put in the order of the schema: "
-           + ", ".join(f"{name} {f['in_schema_order']}" for name, f in engines.items()) + ".", ""]
+           "Engines demand that properties come in the order of the schema.  Passed only with the instances put into that "
+           "order, and false rejects as the instances are: "
+           + "; ".join(f"{name} {f['in_schema_order']} and {f['false_reject'] + f['in_schema_order']}"
+                       for name, f in engines.items()) + ".", ""]
     if engines["inferd"]["cold"] is not None:
         out += ["All that each compiles:", "", times_table(engines, (*TIMES, "first", "compile", "refusal")), ""]
     if "both" in run:
