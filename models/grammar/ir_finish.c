@@ -41,6 +41,18 @@ static uint32_t mul_sat(uint32_t a, uint32_t n) {
     return a == GRAMMAR_NO_TEXT || a > (GRAMMAR_NO_TEXT - 1) / n ? GRAMMAR_NO_TEXT : a * n;
 }
 
+/* `,"name":` and the value of one that is not required. */
+static uint32_t shortest_optional(const grammar *g, const object *o) {
+    uint32_t best = GRAMMAR_NO_TEXT;
+    for (uint32_t i = 0; i < o->n_properties; i++)
+        if (!o->required[i])
+            best = u32_min(best, add_sat(o->name_bytes[i], g->shortest[o->values[i]]));
+    for (uint32_t i = 0; i < o->n_other_values && o->others != UINT32_MAX; i++)
+        best = u32_min(
+            best, add_sat(g->distance[g->first_state[o->others]], g->shortest[o->other_values[i]]));
+    return add_sat(best, 4);
+}
+
 /* `{` , `"name":` and the value of each required property, `,` between them, `}`. */
 static uint32_t shortest_object(const grammar *g, const object *o) {
     uint32_t sum = 2, n = 0;
@@ -49,13 +61,11 @@ static uint32_t shortest_object(const grammar *g, const object *o) {
         sum = add_sat(sum, add_sat(o->name_bytes[i] + (n > 0 ? 4 : 3), g->shortest[o->values[i]]));
         n++;
     }
-    uint32_t n_missing = o->min > n ? o->min - n : 0, each = GRAMMAR_NO_TEXT;
-    for (uint32_t i = 0; i < o->n_properties; i++)
-        if (!o->required[i]) each = u32_min(each, g->shortest[o->values[i]]);
-    for (uint32_t i = 0; i < o->n_other_values && o->others != UINT32_MAX; i++)
-        each = u32_min(each, g->shortest[o->other_values[i]]);
+    uint32_t n_missing = o->min > n ? o->min - n : 0;
     if (n > o->max) return GRAMMAR_NO_TEXT;
-    return n_missing > 0 ? add_sat(sum, mul_sat(add_sat(each, 4), n_missing)) : sum;
+    if (n_missing == 0) return sum;
+    sum = add_sat(sum, mul_sat(shortest_optional(g, o), n_missing));
+    return n > 0 || sum == GRAMMAR_NO_TEXT ? sum : sum - 1; // the first has no comma
 }
 
 /* `}`, and before it `,"name":` and the value of each property that is required from here on. */
