@@ -10,9 +10,9 @@
 #include "regex_private.h"
 
 enum {
-    MEMBERS_MAX = 4 << 20, // of all sets
+    MEMBERS_MAX = 1 << 19, // of all sets
     CELLS_MAX = 2 << 20,   // of the table
-    TARGETS_MAX = 32 << 20 // that are looked at
+    WORK_MAX = 8 << 20     // targets and ways that are looked at
 };
 
 enum {
@@ -37,7 +37,7 @@ typedef struct subsets {
     uint32_t *count; // [s->n + 1] targets of each symbol, then where they begin
     uint32_t *targets;
     uint32_t targets_capacity;
-    uint64_t n_targets; // so far
+    uint64_t n_work; // so far
     inferd_err *err;
 } subsets;
 
@@ -84,6 +84,7 @@ static void add_closure(subsets *w, uint32_t from, bool at_begin) {
         uint32_t i = w->stack[--n];
         if (w->seen[i] == w->round) continue;
         w->seen[i] = w->round;
+        w->n_work++;
         const nfa_state *at = &w->n->states[i];
         switch (at->kind) {
         case NFA_SPLIT: // a state is on the stack once per edge that leads to it, at most
@@ -202,8 +203,8 @@ static bool list_targets(subsets *w, uint32_t state) {
 static inferd_status add_edges(subsets *w, uint32_t state) {
     uint32_t before = DFA_DEAD, to = DFA_DEAD; // the last symbol with targets, and its state
     if (!list_targets(w, state)) return dfa_no_memory(w->err);
-    w->n_targets += w->count[w->s->n];
-    if (w->n_targets > TARGETS_MAX) return refuse_size(w);
+    w->n_work += w->count[w->s->n];
+    if (w->n_work > WORK_MAX) return refuse_size(w);
     for (uint32_t i = 0; i < w->s->n; i++) {
         const uint32_t *targets = w->targets + w->count[i];
         uint32_t n = w->count[i + 1] - w->count[i];
@@ -212,6 +213,7 @@ static inferd_status add_edges(subsets *w, uint32_t state) {
                     memcmp(targets, w->targets + w->count[before], n * sizeof *targets) == 0;
         if (!same) {
             inferd_status s = state_of_targets(w, targets, n, &to);
+            if (s == INFERD_OK && w->n_work > WORK_MAX) s = refuse_size(w);
             if (s != INFERD_OK) return s;
         }
         before = i;
