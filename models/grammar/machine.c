@@ -215,7 +215,7 @@ uint32_t machine_intern(grammar_machine *m, const config *configs, uint32_t n, b
     for (; m->state_table[at] != UINT32_MAX; at = (at + 1) & mask) {
         const state *q = &m->states[m->state_table[at]];
         if (q->hash == hash && q->n_configs == n && q->accepts == accepts &&
-            memcmp(m->configs + q->configs, configs, n * sizeof *configs) == 0)
+            (n == 0 || memcmp(m->configs + q->configs, configs, n * sizeof *configs) == 0))
             return m->state_table[at];
     }
     if (!add_state(m, configs, n, accepts, hash)) return STATE_DEAD;
