@@ -4,17 +4,18 @@
  * it. */
 #include "schema.h"
 
-/* Whether no value is valid for both, in any reading. */
-static bool pair_apart(schema_ctx *c, const json_t *a, const json_t *b) {
-    const void *key[2] = {a, b};
+/* Whether no value of the base is valid for both, in any reading. */
+static bool pair_apart(schema_ctx *c, const json_t *base, const json_t *a, const json_t *b) {
+    const void *key[4] = {a, b, base, NULL};
     void **known = schema_table_at(c, c->made, key, sizeof key, true);
     if (*known == NULL) {
-        atom_list both = {0};
-        atom_list_add(c, &both, atom_of(a));
-        atom_list_add(c, &both, atom_of(b));
+        atom_list all = {0};
+        atom_list_add(c, &all, (schema_atom){.schema = base, .kind = ATOM_BASE});
+        atom_list_add(c, &all, atom_of(a));
+        atom_list_add(c, &all, atom_of(b));
         bool wide = c->wide;
         c->wide = true;
-        bool apart = schema_apart(c, &both, 0);
+        bool apart = schema_apart(c, &all, 0);
         c->wide = wide;
         known = schema_table_at(c, c->made, key, sizeof key, true);
         *known = apart ? c : (void *)c->limits;
@@ -22,18 +23,78 @@ static bool pair_apart(schema_ctx *c, const json_t *a, const json_t *b) {
     return *known == c;
 }
 
+/* The object behind a branch that is only a reference. */
+static const schema_view *branch_view(schema_ctx *c, const json_t *branch) {
+    if (!json_is_object(branch)) return NULL;
+    const schema_view *v = schema_view_of(c, branch);
+    const char *ref = json_string_value(v->of[WORD_REF]);
+    if (ref == NULL) return v;
+    const json_t *to = schema_resolve(c, branch, WORD_REF, ref);
+    return json_is_object(to) ? schema_view_of(c, to) : NULL;
+}
+
+/* Notes the values that a required property of branch i may have: texts and integers.  False: one
+ * is known of another branch, or it may have other values. */
+static bool note_values(schema_ctx *c, const schema_view *v, size_t i, const char *name,
+                        schema_table *known) {
+    const json_t *of = json_object_get(schema_get(c, v, WORD_PROPERTIES), name);
+    if (!json_is_object(of) || !schema_requires(c, v, name)) return false;
+    const schema_view *value = schema_view_of(c, of);
+    const json_t *one = schema_get(c, value, WORD_CONST), *many = schema_get(c, value, WORD_ENUM);
+    size_t n = one != NULL ? 1 : json_array_size(many);
+    for (size_t k = 0; k < n; k++) {
+        const json_t *x = one != NULL ? one : json_array_get(many, k);
+        json_int_t number = json_integer_value(x);
+        const void *key = json_is_string(x) ? (const void *)json_string_value(x) : &number;
+        size_t n_key = json_is_string(x) ? json_string_length(x) + 1 : sizeof number;
+        if (!json_is_string(x) && !json_is_integer(x)) return false;
+        void **at = schema_table_at(c, known, key, n_key, true);
+        if (*at != NULL && (size_t)(uintptr_t)*at != i + 1) return false;
+        *at = (void *)(uintptr_t)(i + 1);
+    }
+    return n > 0;
+}
+
+/* Many branches of objects that each require another value of one property: then no pairs are
+ * looked at.  The base, or each branch, must be of objects. */
+static bool told_apart(schema_ctx *c, const schema_view *base, const json_t *branches) {
+    const schema_view *first = branch_view(c, json_array_get(branches, 0));
+    const json_t *map = first == NULL ? NULL : schema_get(c, first, WORD_PROPERTIES);
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)map, name, value) {
+        schema_table *known = schema_table_create(c);
+        size_t i = 0, n = json_array_size(branches);
+        for (; i < n; i++) {
+            const schema_view *v = branch_view(c, json_array_get(branches, i));
+            schema_tick(c);
+            if (v == NULL || ((schema_types(c, v) & schema_types(c, base)) != TYPE_OBJECT) ||
+                !note_values(c, v, i, name, known))
+                break;
+        }
+        if (i == n) return true;
+    }
+    return false;
+}
+
 static void split_one_of(schema_ctx *c, const schema_view *v, split *out) {
     const json_t *branches = v->of[WORD_ONE_OF];
     size_t n = json_array_size(branches);
+    bool wide = c->wide;
+    c->wide = true;
+    bool told = told_apart(c, v, branches);
+    c->wide = wide;
     for (size_t i = 0; i < n; i++) {
         atom_list *l = schema_split_add(c, out);
         const json_t *branch = json_array_get(branches, i);
         atom_list_add(c, l, atom_of(branch));
-        for (size_t j = 0; j < n; j++) {
+        for (size_t j = 0; j < n && !told; j++) {
             const json_t *other = json_array_get(branches, j);
             schema_tick(c);
             if (j == i) continue;
-            if (j < i ? pair_apart(c, other, branch) : pair_apart(c, branch, other)) continue;
+            if (pair_apart(c, v->schema, json_array_get(branches, j < i ? j : i),
+                           json_array_get(branches, j < i ? i : j)))
+                continue;
             atom_list_add(c, l, atom_not(other));
         }
     }

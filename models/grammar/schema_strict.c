@@ -68,6 +68,8 @@ static void check_object(strict *s, const schema_view *v) {
     if (!json_is_false(v->of[WORD_ADDITIONAL_PROPERTIES]))
         schema_malformed(s->c, WORD_ADDITIONAL_PROPERTIES, v->schema,
                          "must be false in a strict schema");
+    s->n_properties += json_object_size(properties);
+    if (s->n_properties > STRICT_PROPERTIES_MAX) return; // check_sums says so
     json_object_foreach((json_t *)(uintptr_t)properties, name, value) {
         s->n_characters += schema_code_points(name);
         if (schema_requires(s->c, v, name)) continue;
@@ -76,7 +78,6 @@ static void check_object(strict *s, const schema_view *v) {
                  "must have every property in a strict schema, and \"%.100s\" is not there", name);
         schema_malformed(s->c, WORD_REQUIRED, v->schema, text);
     }
-    s->n_properties += json_object_size(properties);
 }
 
 static size_t count_characters(const json_t *value) {
