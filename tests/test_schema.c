@@ -156,6 +156,12 @@ static void arrays_have_items(void) {
         {"{\"type\":\"array\",\"items\":{\"enum\":[\"a\",\"b\",\"c\"]},\"uniqueItems\":true,"
          "\"minItems\":1}",
          "[\"a\"]\n[\"c\",\"a\"]\n[\"b\",\"a\",\"c\"]", "[]\n[\"a\",\"a\"]\n[\"a\",\"b\",\"a\"]"},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"contains\":{\"minimum\":5},"
+         "\"allOf\":[{\"contains\":{\"maximum\":7}}]}",
+         "[5]\n[1,9]\n[9,1,3]\n[8,7]", "[]\n[1]\n[9]\n[1,2]\n[8,9]"},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"type\":\"string\"}],\"contains\":{\"type\":"
+         "\"null\"},\"maxItems\":20}",
+         "[\"a\",null]\n[\"a\",1,null]", "[]\n[\"a\"]\n[null]\n[\"a\",1]"},
         {"{\"type\":\"array\",\"uniqueItems\":true,\"maxItems\":1}", "[]\n[1]", "[1,2]"},
         {"{\"type\":\"array\",\"not\":{\"contains\":{\"const\":1}},\"items\":{\"enum\":[1,2]}}",
          "[]\n[2,2]", "[2,1]"},

@@ -160,13 +160,17 @@ typedef struct object_plan {
     bool any_order; // of several schemas
 } object_plan;
 
+enum { SCHEMA_CONTAINS_MAX = 2 }; // demands of one array
+
 typedef struct array_plan {
     goal_id *prefix; // [n_prefix]
     size_t n_prefix;
     goal_id rest;
     uint32_t min, max;
-    bool has_contains;
-    goal_id contains;     // one item at least is of this goal
+    /* For each place in the prefix, and one for the rest, the goals of an item that is the one that
+     * `contains` demands: by the set of demands that it fulfils.  NULL: no such demand. */
+    goal_id (*contains)[1 << SCHEMA_CONTAINS_MAX];
+    size_t n_contains;
     const json_t *unique; // the values of which each is an item once at most; NULL: no such demand
 } array_plan;
 
@@ -339,6 +343,10 @@ void schema_plan_object(schema_ctx *c, goal *g);
 ir_node schema_finish_object(schema_ctx *c, const object_plan *p);
 void schema_plan_array(schema_ctx *c, goal *g);
 ir_node schema_finish_array(schema_ctx *c, const array_plan *p);
+/* (schema_contains.c) */
+void schema_plan_contains(schema_ctx *c, goal *g, array_plan *p, const schema_view *const *demands,
+                          size_t n);
+ir_node schema_finish_contains(schema_ctx *c, const array_plan *p);
 ir_node schema_goal_node(schema_ctx *c, goal_id id); // a reference while it is open
 ir_node schema_string(schema_ctx *c, const atom_list *flat);
 bool schema_strings_apart(schema_ctx *c, const atom_list *flat); // provably no string

@@ -1,10 +1,10 @@
 /* schema_array.c - arrays: items by position, contains, uniqueItems.
  *
- * contains is an alternation over the place of the first such item.  uniqueItems is enforced where
- * the items are of few values, as a graph over the set of those that have been written. */
+ * uniqueItems is enforced where the items are of few values, as a graph over the set of those that
+ * have been written. */
 #include "schema.h"
 
-enum { CONTAINS_PLACES_MAX = 16, UNIQUE_VALUES_MAX = 8 };
+enum { UNIQUE_VALUES_MAX = 8 };
 
 typedef struct items {
     const json_t *prefix; // an array of schemas, or NULL
@@ -44,7 +44,8 @@ bool schema_item_atoms(schema_ctx *c, const atom_list *flat, size_t i, atom_list
 }
 
 static void read_base(schema_ctx *c, const schema_view *v, array_plan *p,
-                      const schema_view **contains, const schema_view **unique) {
+                      const schema_view **contains, size_t *n_contains,
+                      const schema_view **unique) {
     p->min = u32_max(p->min, schema_count(c, v, WORD_MIN_ITEMS, 0));
     p->max = u32_min(p->max, schema_count(c, v, WORD_MAX_ITEMS, IR_NO_MAX));
     p->n_prefix = size_max(p->n_prefix, json_array_size(items_of(c, v).prefix));
@@ -56,8 +57,9 @@ static void read_base(schema_ctx *c, const schema_view *v, array_plan *p,
     if (least == 0 && v->of[WORD_MAX_CONTAINS] == NULL) return;
     if (least != 1 || v->of[WORD_MAX_CONTAINS] != NULL)
         schema_refuse(c, WORD_CONTAINS, v->schema, "minContains other than 1, or maxContains");
-    if (*contains != NULL) schema_refuse(c, WORD_CONTAINS, v->schema, "there are several");
-    *contains = v;
+    if (*n_contains == SCHEMA_CONTAINS_MAX)
+        schema_refuse(c, WORD_CONTAINS, v->schema, "there are more than two");
+    contains[(*n_contains)++] = v;
 }
 
 static bool is_value_of(const json_t *values, size_t n, const json_t *x) {
@@ -93,27 +95,15 @@ static const json_t *few_values(schema_ctx *c, const atom_list *atoms) {
     return from == NULL ? NULL : found;
 }
 
-/* Finds how to enforce `contains`; refuses it where that is not exact. */
-static void plan_contains(schema_ctx *c, goal *g, array_plan *p, const atom_list *rest,
-                          const schema_view *v) {
-    bool by_place = p->max <= CONTAINS_PLACES_MAX;
-    if (p->n_prefix > 0 || (!by_place && (p->min > 2 || p->max != IR_NO_MAX)))
-        schema_refuse(c, WORD_CONTAINS, v->schema, "beside prefixItems, minItems or maxItems");
-    atom_list with = {0};
-    for (size_t i = 0; i < rest->n; i++) atom_list_add(c, &with, rest->at[i]);
-    atom_list_add(c, &with, atom_of(v->of[WORD_CONTAINS]));
-    p->has_contains = true;
-    p->contains = schema_goal(c, &with);
-    schema_goal_child(c, g, p->contains);
-}
-
 void schema_plan_array(schema_ctx *c, goal *g) {
     array_plan *p = schema_take(c, sizeof *p);
-    const schema_view *contains = NULL, *unique = NULL;
+    const schema_view *contains[SCHEMA_CONTAINS_MAX], *unique = NULL;
+    size_t n_contains = 0;
     p->max = IR_NO_MAX;
     for (size_t i = 0; i < g->atoms.n; i++)
         if (g->atoms.at[i].kind == ATOM_BASE)
-            read_base(c, schema_view_of(c, g->atoms.at[i].schema), p, &contains, &unique);
+            read_base(c, schema_view_of(c, g->atoms.at[i].schema), p, contains, &n_contains,
+                      &unique);
     if (p->n_prefix > c->limits->properties_max)
         schema_fail(c, INFERD_ETOOLONG,
                     "an array has more than properties_max, %u, items by position",
@@ -133,12 +123,12 @@ void schema_plan_array(schema_ctx *c, goal *g) {
         p->rest = GOAL_NEVER;
     }
     if (p->rest == GOAL_NEVER) p->max = u32_min(p->max, (uint32_t)p->n_prefix);
-    if (p->min > p->max || (contains != NULL && p->max == 0)) return;
+    if (p->min > p->max || (n_contains > 0 && p->max == 0)) return;
     if (unique != NULL && p->max > 1) {
-        p->unique = p->n_prefix == 0 && contains == NULL ? few_values(c, &rest) : NULL;
+        p->unique = p->n_prefix == 0 && n_contains == 0 ? few_values(c, &rest) : NULL;
         if (p->unique == NULL) schema_refuse(c, WORD_UNIQUE_ITEMS, unique->schema, NULL);
     }
-    if (contains != NULL) plan_contains(c, g, p, &rest, contains);
+    if (n_contains > 0) schema_plan_contains(c, g, p, contains, n_contains);
     g->array = p;
     for (size_t i = 0; i < p->n_prefix; i++) schema_goal_child(c, g, p->prefix[i]);
     schema_goal_child(c, g, p->rest);
@@ -177,39 +167,9 @@ static ir_node finish_unique(schema_ctx *c, const array_plan *p) {
     return ir_seq(c->graph, all, 3);
 }
 
-static ir_node finish_contains(schema_ctx *c, const array_plan *p) {
-    ir_node rest = schema_goal_node(c, p->rest), with = schema_goal_node(c, p->contains);
-    ir_node ways[CONTAINS_PLACES_MAX];
-    if (with == IR_NEVER) return IR_NEVER;
-    if (p->max <= CONTAINS_PLACES_MAX) {
-        ir_node prefix[CONTAINS_PLACES_MAX];
-        for (uint32_t i = 0; i < p->max; i++) {
-            prefix[i] = with;
-            ways[i] = ir_array(c->graph, prefix, i + 1, rest, u32_max(p->min, i + 1), p->max);
-            prefix[i] = rest;
-        }
-        return ir_alt(c->graph, ways, p->max);
-    }
-    ways[0] = ir_array(c->graph, &with, 1, rest, u32_max(p->min, 1), IR_NO_MAX);
-    ir_node white = ir_white(c->graph), comma = text(c, ",");
-    ir_node next[4] = {white, comma, white, rest};
-    ir_node more = ir_seq(c->graph, next, 4);
-    next[3] = with;
-    ir_node all[7] = {text(c, "["),
-                      white,
-                      rest,
-                      ir_repeat(c->graph, more, more, 0, IR_NO_MAX),
-                      ir_seq(c->graph, next, 4),
-                      ir_repeat(c->graph, more, more, 0, IR_NO_MAX)};
-    ir_node close[2] = {white, text(c, "]")};
-    all[6] = ir_seq(c->graph, close, 2);
-    ways[1] = ir_seq(c->graph, all, 7);
-    return ir_alt(c->graph, ways, 2);
-}
-
 ir_node schema_finish_array(schema_ctx *c, const array_plan *p) {
     if (p->unique != NULL) return finish_unique(c, p);
-    if (p->has_contains) return finish_contains(c, p);
+    if (p->contains != NULL) return schema_finish_contains(c, p);
     ir_node *prefix = schema_take_array(c, p->n_prefix, sizeof *prefix);
     ir_node rest = schema_goal_node(c, p->rest);
     size_t n = 0;

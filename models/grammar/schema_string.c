@@ -155,10 +155,10 @@ static void read_atom(schema_ctx *c, parts *p, const schema_atom *a) {
         dfa **known = cached(c, 'n', pattern, n), out;
         if (*known == NULL) { // excluded: what any language finds
             dfa_limits limits = schema_dfa_limits(c);
-            check_at(c,
-                     regex_compile((bytes){pattern, n}, REGEX_JSON_SEARCH_WIDE, &limits, &out,
-                                   c->err),
-                     WORD_PATTERN, v->schema);
+            check_at(
+                c,
+                regex_compile((bytes){pattern, n}, REGEX_JSON_SEARCH_WIDE, &limits, &out, c->err),
+                WORD_PATTERN, v->schema);
             const dfa *d = schema_own(c, &out);
             check_at(c, dfa_and_not(schema_any_string(c), d, &limits, &out, c->err), WORD_PATTERN,
                      v->schema);
