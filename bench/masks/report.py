@@ -7,7 +7,7 @@ from importlib import metadata
 
 STATUSES = ("passed", "refused", "false_accept", "false_reject", "timeout", "crashed")
 TIMES = ("cold", "warm", "accept")
-REFUSALS_SHOWN, DIFFERENCES_SHOWN = 40, 60
+REFUSALS_SHOWN, DIFFERENCES_SHOWN, SLOWEST_SHOWN = 40, 60, 8
 
 # (what, the most): of the masks of inferd, in us
 COLD_US = {"p50": 10, "p99": 100, "max": 2000}
@@ -106,12 +106,19 @@ def figures(rows):
             "refusal": spread([numpy.array([r["compile_ns"]]) for r in rows if r["status"] == "refused"])}
 
 
+def slowest(rows, kind):
+    """The schemas with the slowest masks: (us, schema, number of the mask)."""
+    told = [(round(int(r[kind].max()) / 1000, 1), r["id"], int(r[kind].argmax())) for r in rows if len(r[kind])]
+    return sorted(told, reverse=True)[:SLOWEST_SHOWN]
+
+
 def summary(run, found):
     ours, engines = run["results"]["inferd"].rows, {}
     for name, results in run["results"].items():
         engines[name] = figures(results.asked())
     told = {"vocabulary": run["vocabulary"], "n_vocab": run["n_vocab"], "engines": engines,
-            "differences": differences(ours, found)}
+            "differences": differences(ours, found),
+            "slowest": {kind: slowest([r for r in ours if r is not None], kind) for kind in ("cold", "warm")}}
     sets = {"both": ("inferd", "llguidance"), "sample": ("inferd", "llguidance", "xgrammar")}
     for name, members in sets.items():  # on what all of them were asked; times where all compiled it
         if not set(members) <= set(run["results"]):
@@ -202,6 +209,9 @@ def run_text(run):
                        for name, f in engines.items()) + ".", ""]
     if engines["inferd"]["cold"] is not None:
         out += ["All that each compiles:", "", times_table(engines, (*TIMES, "first", "compile", "refusal")), ""]
+    for kind, rows in run["slowest"].items():
+        out += [f"The slowest of inferd, {kind}: "
+                + ", ".join(f"{us:,} us in {name} (mask {at})" for us, name, at in rows) + ".", ""] if rows else []
     if "both" in run:
         n = run["both"]["inferd"]["passed_by_all"]
         out += [f"The {n:,} schemas that inferd and llguidance both pass:", "",
