@@ -80,7 +80,7 @@ static inferd_status automaton_of(compiler *w, uint32_t node, dfa *out, inferd_e
     nfa n = {0};
     dfa_table table = {0};
     *out = (dfa){0};
-    if (clock_now_us() > w->deadline_us) return INFERD_ETIMEOUT; // grammar_of_gbnf says it
+    if (clock_thread_us() > w->deadline_us) return INFERD_ETIMEOUT; // grammar_of_gbnf says it
     bool small = w->g->tree.nodes[node].kind == REGEX_SET;       // which is always possible
     if (w->n_work > WORK_STATES_MAX && !small)
         return inferd_fail(err, INFERD_ETOOLONG, "grammar: too large automata");
@@ -438,7 +438,7 @@ inferd_status grammar_of_gbnf(bytes source, const grammar_options *options, gram
         .g = &g,
         .ir = ir_create(l),
         .limits = dfa_limits_default,
-        .deadline_us = clock_now_us() + (uint64_t)l->compile_ms_max * 1000,
+        .deadline_us = clock_thread_us() + (uint64_t)l->compile_ms_max * 1000,
         .err = err,
     };
     w.limits.states_max = l->dfa_states_max;

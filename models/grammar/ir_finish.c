@@ -21,8 +21,8 @@ const grammar_limits grammar_limits_default = {
     .configs_max = 4096,
     .white_bytes_max = 20,
     .machine_bytes_max = 8 << 20,
-    .mask_bytes_max = 8 << 20,
-    .compile_ms_max = 2000,
+    .mask_bytes_max = 32 << 20,
+    .compile_ms_max = 100,
 };
 
 enum { PLAIN_PASSES_MAX = 16 };

@@ -312,7 +312,7 @@ static int draft_of(const json_t *root) {
 }
 
 static void begin(schema_ctx *c) {
-    c->deadline_us = clock_now_us() + (uint64_t)c->limits->compile_ms_max * 1000;
+    c->deadline_us = clock_thread_us() + (uint64_t)c->limits->compile_ms_max * 1000;
     c->draft = draft_of(c->root);
     c->sites = schema_table_create(c);
     c->views = schema_table_create(c);

@@ -451,7 +451,7 @@ static void begin(builder *b, const json_t *v, format_kind kind) {
     if (failed(b)) return;
     check_members(b, v, f->kind);
     find_parts(b, f);
-    if (clock_now_us() > b->deadline_us)
+    if (clock_thread_us() > b->deadline_us)
         fail(b, INFERD_ETOOLONG, "compiling takes longer than compile_ms_max");
     if (failed(b) || f->parts != NULL || f->only != NULL) return;
     if (f->kind == FORMAT_STRUCTURE) {
@@ -498,7 +498,7 @@ inferd_status grammar_of_tags(const json_t *tags, const grammar_schema_kind *kin
     }
     b->g = g;
     b->kind = kind;
-    b->deadline_us = clock_now_us() + (uint64_t)limits.compile_ms_max * 1000;
+    b->deadline_us = clock_thread_us() + (uint64_t)limits.compile_ms_max * 1000;
     b->limits = dfa_limits_default;
     b->limits.states_max = limits.dfa_states_max;
     b->limits.pattern_bytes_max = limits.pattern_bytes_max;
