@@ -223,7 +223,7 @@ static slot *find(const schema_table *t, uint64_t hash, const void *key, size_t 
     for (size_t i = hash;; i++) {
         slot *s = &t->slots[i & (t->capacity - 1)];
         if (s->key == NULL) return s;
-        if (s->hash == hash && s->n == n && memcmp(s->key, key, n) == 0) return s;
+        if (s->hash == hash && s->n == n && (n == 0 || memcmp(s->key, key, n) == 0)) return s;
     }
 }
 
@@ -257,7 +257,7 @@ void **schema_table_at(schema_ctx *c, schema_table *t, const void *key, size_t n
         s = find(t, hash, key, n);
     }
     char *copy = schema_take(c, n + 1);
-    memcpy(copy, key, n);
+    if (n > 0) memcpy(copy, key, n);
     *s = (slot){.hash = hash, .key = copy, .n = n};
     t->n++;
     return &s->value;
