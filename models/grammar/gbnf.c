@@ -81,7 +81,7 @@ static inferd_status automaton_of(compiler *w, uint32_t node, dfa *out, inferd_e
     dfa_table table = {0};
     *out = (dfa){0};
     if (clock_thread_us() > w->deadline_us) return INFERD_ETIMEOUT; // grammar_of_gbnf says it
-    bool small = w->g->tree.nodes[node].kind == REGEX_SET;       // which is always possible
+    bool small = w->g->tree.nodes[node].kind == REGEX_SET;          // which is always possible
     if (w->n_work > WORK_STATES_MAX && !small)
         return inferd_fail(err, INFERD_ETOOLONG, "grammar: too large automata");
     w->g->tree.root = node;

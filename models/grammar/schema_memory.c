@@ -160,7 +160,8 @@ void schema_check(schema_ctx *c, inferd_status s) {
 void schema_tick(schema_ctx *c) {
     if (++c->n_ticks % TICKS_PER_LOOK != 0 || clock_thread_us() < c->deadline_us) return;
     c->quiet = NULL;
-    schema_fail(c, INFERD_ETOOLONG, "the schema takes longer to compile than compile_ms_max, %u ms of a CPU",
+    schema_fail(c, INFERD_ETOOLONG,
+                "the schema takes longer to compile than compile_ms_max, %u ms of a CPU",
                 c->limits->compile_ms_max);
 }
 

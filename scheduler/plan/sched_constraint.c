@@ -79,7 +79,7 @@ void sched_ask(sched *s, seq *q) {
 
 bool sched_open_constraint(sched *s, seq *q) {
     const gen_request *r = q->req;
-    if (r->grammar == NULL || q->tokens_max == r->n_prompt) return true;
+    if (q->tokens_max == r->n_prompt) return true; // nothing is drawn
     const sched_model_spec *spec = &seq_model(s, q)->spec;
     constraint *c = constraint_create(r->grammar, spec->tok, spec->n_vocab);
     if (c == NULL) return false;

@@ -423,7 +423,7 @@ static inferd_status take_memory(sched *s, seq *q, uint32_t room, inferd_err *er
     q->banned = n_banned > 0 ? malloc(n_banned * sizeof *q->banned) : NULL;
     if (tokens == NULL || (n_banned > 0 && q->banned == NULL) ||
         !kv_table_init(&q->table, &m->spec.kv, kv_blocks_of(&m->spec.kv, stored)) ||
-        !sched_open_constraint(s, q))
+        (r->grammar != NULL && !sched_open_constraint(s, q)))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for a sequence of %u tokens",
                            q->tokens_max);
     if (n_banned == 0) return INFERD_OK;
