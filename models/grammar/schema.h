@@ -101,6 +101,8 @@ typedef struct schema_view {
     json_t *of[WORD_COUNT]; // NULL: absent
 } schema_view;
 
+typedef enum schema_truth { TRUTH_NO, TRUTH_YES, TRUTH_UNKNOWN } schema_truth;
+
 /* ---- atoms and goals ---- */
 
 typedef enum atom_kind {
@@ -333,8 +335,9 @@ bool schema_apart(schema_ctx *c, const atom_list *atoms, int depth);
  * ---- */
 
 /* What the bases demand of a property or an item; false: it cannot be there. */
-bool schema_name_matches(schema_ctx *c, const schema_view *v, const char *pattern,
-                         const char *name);
+/* UNKNOWN: the languages of patterns do not agree; such names are not written. */
+schema_truth schema_name_matches(schema_ctx *c, const schema_view *v, const char *pattern,
+                                 const char *name);
 void schema_names(schema_ctx *c, const atom_list *flat,
                   object_plan *p); // named properties, in order
 bool schema_property_atoms(schema_ctx *c, const atom_list *flat, const char *name, atom_list *out);
@@ -363,7 +366,9 @@ const dfa *schema_literals(schema_ctx *c, const char *const *texts, size_t n);
 const dfa *schema_lengths(schema_ctx *c, uint32_t min, uint32_t max, const schema_view *v);
 /* What `d` accepts but for these texts. */
 const dfa *schema_without(schema_ctx *c, const dfa *d, const char *const *texts, size_t n);
-const dfa *schema_pattern(schema_ctx *c, const json_t *at, schema_word w, const char *pattern);
+const dfa *schema_pattern(schema_ctx *c, const json_t *at, schema_word w, bytes pattern);
+const dfa *schema_pattern_of(schema_ctx *c, bool wide, const json_t *at, schema_word w,
+                             bytes pattern);
 /* NULL: a format of numbers. */
 const dfa *schema_format(schema_ctx *c, const json_t *at, const char *name);
 dfa_limits schema_dfa_limits(const schema_ctx *c);
@@ -380,17 +385,16 @@ void schema_bounds(schema_ctx *c, const schema_view *v, number_bound *min, numbe
 
 /* ---- values (schema_value.c) ---- */
 
-typedef enum schema_truth { TRUTH_NO, TRUTH_YES, TRUTH_UNKNOWN } schema_truth;
-schema_truth schema_valid(schema_ctx *c, const json_t *x, const schema_atom *a);
+schema_truth schema_valid(schema_ctx *c, const json_t *value, const schema_atom *a);
 /* Whether a property violates additionalProperties, patternProperties or propertyNames. */
 schema_truth schema_violates(schema_ctx *c, const schema_view *v, schema_word w, const char *name,
-                             const json_t *x);
-schema_truth schema_valid_all(schema_ctx *c, const json_t *x, const atom_list *atoms);
+                             const json_t *value);
+schema_truth schema_valid_all(schema_ctx *c, const json_t *value, const atom_list *atoms);
 /* The same for a value of enum or const of one of them. */
-schema_truth schema_valid_member(schema_ctx *c, const json_t *x, const atom_list *atoms,
+schema_truth schema_valid_member(schema_ctx *c, const json_t *value, const atom_list *atoms,
                                  const schema_view *of);
 bool schema_equal(const json_t *a, const json_t *b); // as JSON Schema says: 1 equals 1.0
-uint32_t schema_type_of(const json_t *x);
+uint32_t schema_type_of(const json_t *value);
 size_t schema_code_points(const char *text);
 
 /* ---- the strict profile (schema_strict.c) ---- */

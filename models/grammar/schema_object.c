@@ -26,6 +26,7 @@ typedef struct others {
     const char *patterns[PATTERNS_MAX];
     const dfa *parts[PATTERNS_MAX];
     size_t n_parts;
+    const dfa *names; // without those that are unsure; NULL: all
 } others;
 
 static json_t *object_of(schema_ctx *c, const schema_view *v, schema_word w) {
@@ -34,17 +35,21 @@ static json_t *object_of(schema_ctx *c, const schema_view *v, schema_word w) {
     return map;
 }
 
-bool schema_name_matches(schema_ctx *c, const schema_view *v, const char *pattern,
-                         const char *name) {
-    const dfa *d = schema_pattern(c, v->schema, WORD_PATTERN_PROPERTIES, pattern);
+schema_truth schema_name_matches(schema_ctx *c, const schema_view *v, const char *pattern,
+                                 const char *name) {
+    bytes text = {pattern, strlen(pattern)};
+    const dfa *all = schema_pattern_of(c, false, v->schema, WORD_PATTERN_PROPERTIES, text);
+    const dfa *any = schema_pattern_of(c, true, v->schema, WORD_PATTERN_PROPERTIES, text);
     buf content;
     buf_init(&content, 0);
     json_canonical(&content, (bytes){name, strlen(name)});
     bool failed = content.failed;
-    bool yes = !failed && dfa_match(d, (bytes){buf_cstr(&content), content.n}) != 0;
+    bytes canonical = {buf_cstr(&content), content.n};
+    bool in_any = !failed && dfa_match(any, canonical) != 0;
+    bool in_all = in_any && dfa_match(all, canonical) != 0;
     buf_deinit(&content);
     if (failed) schema_no_memory(c);
-    return yes;
+    return in_all ? TRUTH_YES : in_any ? TRUTH_UNKNOWN : TRUTH_NO;
 }
 
 static json_t *additional(schema_ctx *c, const schema_view *v) {
@@ -72,9 +77,11 @@ static bool base_property(schema_ctx *c, const schema_view *v, const char *name,
         if (t == TRUTH_UNKNOWN) schema_refuse(c, WORD_PROPERTY_NAMES, v->schema, NULL);
     }
     json_object_foreach(object_of(c, v, WORD_PATTERN_PROPERTIES), pattern, value) {
-        if (!schema_name_matches(c, v, pattern, name)) continue;
+        schema_truth t = schema_name_matches(c, v, pattern, name);
+        if (t == TRUTH_NO) continue;
+        if (t == TRUTH_UNKNOWN && !c->wide) return false;
         evaluated = true;
-        if (!add_atom(c, out, value)) return false;
+        if (t == TRUTH_YES && !add_atom(c, out, value)) return false;
     }
     const json_t *rest = additional(c, v);
     return evaluated || rest == NULL || add_atom(c, out, rest);
@@ -152,6 +159,19 @@ void schema_names(schema_ctx *c, const atom_list *flat, object_plan *p) {
 
 /* ---- other names ---- */
 
+/* Names that only one of the languages of patterns finds are none: `any` is what one of them finds.
+ */
+static void exclude_unsure(schema_ctx *c, others *o, const dfa *any) {
+    dfa_limits limits = schema_dfa_limits(c);
+    dfa out;
+    schema_check(c, dfa_and_not(any, o->parts[o->n_parts - 1], &limits, &out, c->err));
+    const dfa *unsure = schema_own(c, &out);
+    if (dfa_is_empty(unsure)) return;
+    const dfa *names = o->names != NULL ? o->names : schema_any_string(c);
+    schema_check(c, dfa_and_not(names, unsure, &limits, &out, c->err));
+    o->names = schema_own(c, &out);
+}
+
 static void add_use(schema_ctx *c, others *o, const schema_view *v, const char *pattern,
                     const json_t *value) {
     size_t part = 0;
@@ -159,9 +179,11 @@ static void add_use(schema_ctx *c, others *o, const schema_view *v, const char *
     if (part == PATTERNS_MAX)
         schema_refuse(c, WORD_PATTERN_PROPERTIES, v->schema, "more than 16 patterns in one object");
     if (part == o->n_parts) {
+        bytes text = {pattern, strlen(pattern)};
         o->patterns[part] = pattern;
-        o->parts[part] = schema_pattern(c, v->schema, WORD_PATTERN_PROPERTIES, pattern);
+        o->parts[part] = schema_pattern_of(c, false, v->schema, WORD_PATTERN_PROPERTIES, text);
         o->n_parts++;
+        exclude_unsure(c, o, schema_pattern_of(c, true, v->schema, WORD_PATTERN_PROPERTIES, text));
     }
     o->uses = schema_grow(c, o->uses, o->n_uses, &o->capacity, sizeof *o->uses);
     o->uses[o->n_uses++] = (pattern_use){v, pattern, value, part};
@@ -244,6 +266,12 @@ static void plan_others(schema_ctx *c, const atom_list *flat, object_plan *p) {
     if (o.n_parts == 0 && none_match == GOAL_NEVER) return;
     const dfa *names = allowed_names(c, flat);
     if (names == NULL) return;
+    if (o.names != NULL) {
+        dfa sure;
+        dfa_limits some = schema_dfa_limits(c);
+        schema_check(c, dfa_and(names, o.names, &some, &sure, c->err));
+        names = schema_own(c, &sure);
+    }
     if (o.n_parts == 0) {
         p->others = names;
         p->other_values = schema_take_array(c, 1, sizeof *p->other_values);

@@ -138,6 +138,15 @@ static void note_anchor(schema_ctx *c, const json_t *at) {
     }
 }
 
+/* Texts are C strings here, but for patterns; a parser may let U+0000 into them. */
+static void check_text(schema_ctx *c, const walk *w, const char *key, const json_t *value) {
+    if (memchr(json_string_value(value), 0, json_string_length(value)) == NULL) return;
+    schema_word word = key == NULL ? WORD_NONE : schema_word_of(key);
+    if (w->place == PLACE_SCHEMA && key != NULL && (word == WORD_NONE || word == WORD_PATTERN))
+        return;
+    schema_refuse(c, word, w->at, "it has U+0000");
+}
+
 void schema_sites_build(schema_ctx *c) {
     if (!json_is_object(c->root) && !json_is_array(c->root)) return;
     size_t capacity = 0, n = 0;
@@ -166,6 +175,7 @@ void schema_sites_build(schema_ctx *c) {
             n--;
             continue;
         }
+        if (json_is_string(value)) check_text(c, w, key, value);
         if (!json_is_object(value) && !json_is_array(value)) continue;
         place p = key == NULL ? (w->place == PLACE_LIST ? PLACE_SCHEMA : PLACE_PLAIN)
                               : place_of(w->place, key, value);

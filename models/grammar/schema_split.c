@@ -129,7 +129,8 @@ static void add_violation(schema_ctx *c, const schema_view *v, schema_word w, co
     if (w == WORD_PATTERN_PROPERTIES) {
         const char *pattern;
         json_object_foreach(v->of[w], pattern, value) {
-            if (schema_is_trivial(value) || !schema_name_matches(c, v, pattern, name)) continue;
+            if (schema_is_trivial(value) || schema_name_matches(c, v, pattern, name) != TRUTH_YES)
+                continue;
             l = schema_split_add(c, out);
             atom_list_add(c, l, (schema_atom){.kind = ATOM_HAS, .name = name});
             if (json_is_false(value)) continue;

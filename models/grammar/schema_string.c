@@ -60,15 +60,25 @@ ir_node schema_term(schema_ctx *c, const dfa *d) {
     return (ir_node)(uintptr_t)*known;
 }
 
-const dfa *schema_pattern(schema_ctx *c, const json_t *at, schema_word w, const char *pattern) {
-    size_t n = strlen(pattern);
-    dfa **known = cached(c, 'p', pattern, n), out;
+/* In the wide reading what one of the languages of patterns finds, in the narrow one what both
+ * find. */
+const dfa *schema_pattern(schema_ctx *c, const json_t *at, schema_word w, bytes pattern) {
+    dfa **known = cached(c, c->wide ? 'P' : 'p', pattern.p, pattern.n), out;
     if (*known != NULL) return *known;
     dfa_limits limits = schema_dfa_limits(c);
-    check_at(c, regex_compile((bytes){pattern, n}, REGEX_JSON_SEARCH, &limits, &out, c->err), w,
-             at);
+    regex_use use = c->wide ? REGEX_JSON_SEARCH_WIDE : REGEX_JSON_SEARCH;
+    check_at(c, regex_compile(pattern, use, &limits, &out, c->err), w, at);
     *known = schema_own(c, &out);
     return *known;
+}
+
+const dfa *schema_pattern_of(schema_ctx *c, bool wide, const json_t *at, schema_word w,
+                             bytes pattern) {
+    bool before = c->wide;
+    c->wide = wide;
+    const dfa *d = schema_pattern(c, at, w, pattern);
+    c->wide = before;
+    return d;
 }
 
 static bool is_numeric(const char *format) {
@@ -123,21 +133,22 @@ static void exclude(schema_ctx *c, parts *p, const json_t *value) {
     p->excluded[p->n_excluded++] = json_string_value(value);
 }
 
-static const char *string_of(schema_ctx *c, const schema_view *v, schema_word w) {
+static bytes string_of(schema_ctx *c, const schema_view *v, schema_word w) {
     const json_t *value = schema_get(c, v, w);
     if (value != NULL && !json_is_string(value))
         schema_malformed(c, w, v->schema, "is not a string");
-    return json_string_value(value);
+    return (bytes){json_string_value(value), json_string_length(value)};
 }
 
 static void read_base(schema_ctx *c, parts *p, const schema_view *v) {
     p->min = u32_max(p->min, schema_count(c, v, WORD_MIN_LENGTH, 0));
     p->max = u32_min(p->max, schema_count(c, v, WORD_MAX_LENGTH, UINT32_MAX));
-    const char *pattern = string_of(c, v, WORD_PATTERN), *format = string_of(c, v, WORD_FORMAT);
-    if (pattern != NULL) add_part(c, p, schema_pattern(c, v->schema, WORD_PATTERN, pattern));
+    bytes pattern = string_of(c, v, WORD_PATTERN);
+    const char *format = string_of(c, v, WORD_FORMAT).p;
+    if (pattern.p != NULL) add_part(c, p, schema_pattern(c, v->schema, WORD_PATTERN, pattern));
     const dfa *d = format == NULL ? NULL : schema_format(c, v->schema, format);
     if (d != NULL) add_part(c, p, d);
-    if (pattern != NULL || format != NULL || v->of[WORD_MAX_LENGTH] != NULL) p->last = v;
+    if (pattern.p != NULL || format != NULL || v->of[WORD_MAX_LENGTH] != NULL) p->last = v;
 }
 
 static void read_atom(schema_ctx *c, parts *p, const schema_atom *a) {
@@ -150,16 +161,11 @@ static void read_atom(schema_ctx *c, parts *p, const schema_atom *a) {
         for (size_t i = 0; i < json_array_size(v->of[WORD_ENUM]); i++)
             exclude(c, p, json_array_get(v->of[WORD_ENUM], i));
     } else if (a->kind == ATOM_NOT_PATTERN) {
-        const char *pattern = string_of(c, v, WORD_PATTERN);
-        size_t n = strlen(pattern);
-        dfa **known = cached(c, 'n', pattern, n), out;
+        bytes pattern = string_of(c, v, WORD_PATTERN);
+        dfa **known = cached(c, 'n', pattern.p, pattern.n), out;
         if (*known == NULL) { // excluded: what any language finds
             dfa_limits limits = schema_dfa_limits(c);
-            check_at(
-                c,
-                regex_compile((bytes){pattern, n}, REGEX_JSON_SEARCH_WIDE, &limits, &out, c->err),
-                WORD_PATTERN, v->schema);
-            const dfa *d = schema_own(c, &out);
+            const dfa *d = schema_pattern_of(c, true, v->schema, WORD_PATTERN, pattern);
             check_at(c, dfa_and_not(schema_any_string(c), d, &limits, &out, c->err), WORD_PATTERN,
                      v->schema);
             *known = schema_own(c, &out);

@@ -116,7 +116,9 @@ static schema_truth valid_string(schema_ctx *c, const json_t *x, const schema_vi
     schema_truth t = TRUTH_YES;
     const json_t *pattern = schema_get(c, v, WORD_PATTERN), *format = schema_get(c, v, WORD_FORMAT);
     if (json_is_string(pattern))
-        t = both(t, matches(schema_pattern(c, v->schema, WORD_PATTERN, json_string_value(pattern)),
+        t = both(t, matches(schema_pattern(
+                                c, v->schema, WORD_PATTERN,
+                                (bytes){json_string_value(pattern), json_string_length(pattern)}),
                             text));
     if (json_is_string(format) && t != TRUTH_NO) {
         const dfa *d = schema_format(c, v->schema, json_string_value(format));
@@ -180,11 +182,11 @@ static schema_truth valid_property(schema_ctx *c, const char *name, const json_t
     const char *pattern;
     json_t *of;
     json_object_foreach(schema_get(c, v, WORD_PATTERN_PROPERTIES), pattern, of) {
-        if (matches(schema_pattern(c, v->schema, WORD_PATTERN_PROPERTIES, pattern), name) !=
-            TRUTH_YES)
-            continue;
+        schema_truth match = schema_name_matches(c, v, pattern, name);
+        if (match == TRUTH_NO) continue;
+        if (match == TRUTH_UNKNOWN && !c->wide) return TRUTH_NO;
         evaluated = true;
-        t = both(t, valid_schema(c, x, of));
+        if (match == TRUTH_YES) t = both(t, valid_schema(c, x, of));
     }
     const json_t *others = schema_get(c, v, WORD_ADDITIONAL_PROPERTIES);
     if (others == NULL) others = schema_get(c, v, WORD_UNEVALUATED_PROPERTIES);
@@ -320,8 +322,10 @@ schema_truth schema_violates(schema_ctx *c, const schema_view *v, schema_word w,
     const char *pattern;
     json_t *of;
     json_object_foreach(v->of[WORD_PATTERN_PROPERTIES], pattern, of) {
-        if (!schema_name_matches(c, v, pattern, name)) continue;
+        schema_truth match = schema_name_matches(c, v, pattern, name);
+        if (match == TRUTH_NO) continue;
         if (w == WORD_ADDITIONAL_PROPERTIES) return TRUTH_NO;
+        if (match == TRUTH_UNKNOWN) continue;
         schema_truth one = x == NULL ? TRUTH_UNKNOWN : opposite(valid_flipped(c, x, of));
         if (one != TRUTH_NO && t != TRUTH_YES) t = one;
     }
@@ -348,6 +352,7 @@ static schema_truth valid_other(schema_ctx *c, const json_t *x, const schema_vie
 schema_truth schema_valid(schema_ctx *c, const json_t *x, const schema_atom *a) {
     schema_view only; // one keyword
     const schema_view *v;
+    schema_truth t;
     c->n_value_depth = 0;
     switch (a->kind) {
     case ATOM_SCHEMA:
@@ -388,7 +393,10 @@ schema_truth schema_valid(schema_ctx *c, const json_t *x, const schema_atom *a) 
     case ATOM_NOT_PATTERN:
         if (!json_is_string(x)) return TRUTH_YES;
         only.of[WORD_PATTERN] = v->of[WORD_PATTERN];
-        return opposite(valid_string(c, x, &only));
+        c->wide = !c->wide;
+        t = opposite(valid_string(c, x, &only));
+        c->wide = !c->wide;
+        return t;
     default:
         if (!json_is_number(x)) return TRUTH_YES;
         only.of[WORD_MULTIPLE_OF] = v->of[WORD_MULTIPLE_OF];
