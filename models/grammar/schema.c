@@ -322,6 +322,7 @@ static void begin(schema_ctx *c) {
     c->automata = schema_table_create(c);
     c->resolved = schema_table_create(c);
     c->negations = schema_table_create(c);
+    c->value_sets = schema_table_create(c);
     c->ids = schema_table_create(c);
     c->single_goals = schema_table_create(c);
     goal_id never;

@@ -97,8 +97,9 @@ const char *schema_word_name(schema_word w);
 /* Of one object, its keywords: looked up once. */
 typedef struct schema_view {
     const json_t *schema;
-    bool made;              // by the compiler: the same in both readings
-    json_t *of[WORD_COUNT]; // NULL: absent
+    bool made;                          // by the compiler: the same in both readings
+    json_t *of[WORD_COUNT];             // NULL: absent
+    uint8_t order[WORD_COUNT], n_words; // the keywords as they are written
 } schema_view;
 
 typedef enum schema_truth { TRUTH_NO, TRUTH_YES, TRUTH_UNKNOWN } schema_truth;
@@ -195,6 +196,8 @@ typedef struct schema_site schema_site;
 typedef struct schema_block schema_block;
 typedef struct schema_table schema_table;
 
+enum { SCHEMA_RECENT_BITS = 8 };
+
 typedef struct schema_arena {
     schema_block *blocks; // newest first; owned
     char *at, *end;       // the free rest of the newest
@@ -223,11 +226,12 @@ typedef struct schema_ctx {
     uint32_t n_scratch; // uses of scratch under way, one within another
     size_t n_bytes;
     schema_table *sites, *views, *names, *goals_by_atoms, *made, *automata, *resolved, *negations,
-        *ids, *single_goals;
+        *value_sets, *ids, *single_goals;
     /* Properties depend on one another (not, if, dependencies, oneOf with branches that are not
      * apart): no order of them is the schema's, and they may come in any. */
     bool any_order;
     uint32_t n_value_depth;
+    const schema_view *recent[1 << SCHEMA_RECENT_BITS]; // views by a hash of their schema
     goal **goals;
     size_t n_goals, goals_capacity;
     void **owned; // automata

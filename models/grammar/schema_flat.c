@@ -13,8 +13,7 @@ typedef struct frame {
     const json_t *array; // schemas of an allOf
     size_t index;
     const schema_view *view; // a schema whose keys are read
-    void *iter;
-    bool begun, base_done;
+    bool base_done;
     schema_atom entered; // the schema or negation that this frame stands for
 } frame;
 
@@ -269,11 +268,8 @@ static bool step(flattening *f, frame *top) {
         enter(f, top->list.at[top->index++]);
         return true;
     }
-    json_t *schema = (json_t *)(uintptr_t)top->view->schema;
-    top->iter = top->begun ? json_object_iter_next(schema, top->iter) : json_object_iter(schema);
-    top->begun = true;
-    if (top->iter == NULL) return false;
-    read_key(f, top, schema_word_of(json_object_iter_key(top->iter)));
+    if (top->index == top->view->n_words) return false;
+    read_key(f, top, (schema_word)top->view->order[top->index++]);
     return true;
 }
 

@@ -269,7 +269,25 @@ static schema_truth valid_if(schema_ctx *c, const json_t *x, const schema_view *
     return condition == TRUTH_YES ? a : b;
 }
 
-static schema_truth in_values(const json_t *x, const json_t *values) {
+/* The texts of many values, so that one is found without looking at all. */
+static schema_table *texts_of(schema_ctx *c, const json_t *values) {
+    void **at = schema_table_at(c, c->value_sets, &values, sizeof values, true);
+    if (*at != NULL) return *at;
+    schema_table *set = schema_table_create(c);
+    *at = set;
+    for (size_t i = 0; i < json_array_size(values); i++) {
+        const json_t *one = json_array_get(values, i);
+        if (json_is_string(one))
+            *schema_table_at(c, set, json_string_value(one), json_string_length(one), true) = set;
+    }
+    return set;
+}
+
+static schema_truth in_values(schema_ctx *c, const json_t *x, const json_t *values) {
+    enum { MANY = 8 };
+    if (json_is_string(x) && json_array_size(values) > MANY)
+        return truth_of(schema_table_at(c, texts_of(c, values), json_string_value(x),
+                                        json_string_length(x), false) != NULL);
     for (size_t i = 0; i < json_array_size(values); i++)
         if (schema_equal(x, json_array_get(values, i))) return TRUTH_YES;
     return TRUTH_NO;
@@ -280,7 +298,7 @@ static schema_truth valid_base(schema_ctx *c, const json_t *x, const schema_view
     if ((schema_types(c, v) & type) == 0) return TRUTH_NO;
     const json_t *one = schema_get(c, v, WORD_CONST), *many = schema_get(c, v, WORD_ENUM);
     if (one != NULL && !schema_equal(x, one)) return TRUTH_NO;
-    if (many != NULL && in_values(x, many) == TRUTH_NO) return TRUTH_NO;
+    if (many != NULL && in_values(c, x, many) == TRUTH_NO) return TRUTH_NO;
     if ((type & TYPE_NUMBER) != 0) return valid_number(c, x, v);
     if (type == TYPE_STRING) return valid_string(c, x, v);
     if (type == TYPE_ARRAY) return valid_array(c, x, v);
@@ -388,7 +406,7 @@ schema_truth schema_valid(schema_ctx *c, const json_t *x, const schema_atom *a) 
         if (!json_is_object(x) || json_object_get(x, a->name) == NULL) return TRUTH_YES;
         return valid_needs(c, x, json_object_get(v->of[a->word], a->name));
     case ATOM_NOT_ENUM:
-        return truth_of(a->word == WORD_ENUM ? in_values(x, v->of[WORD_ENUM]) == TRUTH_NO
+        return truth_of(a->word == WORD_ENUM ? in_values(c, x, v->of[WORD_ENUM]) == TRUTH_NO
                                              : !schema_equal(x, v->of[WORD_CONST]));
     case ATOM_NOT_PATTERN:
         if (!json_is_string(x)) return TRUTH_YES;

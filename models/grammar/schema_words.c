@@ -77,7 +77,7 @@ const char *schema_word_name(schema_word w) {
 
 /* ---- views ---- */
 
-const schema_view *schema_view_of(schema_ctx *c, const json_t *schema) {
+static const schema_view *make_view(schema_ctx *c, const json_t *schema) {
     void **at = schema_table_at(c, c->views, &schema, sizeof schema, true);
     if (*at != NULL) return *at;
     schema_view *v = schema_take(c, sizeof *v);
@@ -88,9 +88,18 @@ const schema_view *schema_view_of(schema_ctx *c, const json_t *schema) {
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)schema, key, value) {
         schema_word w = schema_word_of(key);
-        if (w != WORD_NONE) v->of[w] = value;
+        if (w == WORD_NONE) continue;
+        v->of[w] = value;
+        v->order[v->n_words++] = (uint8_t)w;
     }
     return v;
+}
+
+const schema_view *schema_view_of(schema_ctx *c, const json_t *schema) {
+    uint64_t hash = (uint64_t)(uintptr_t)schema * UINT64_C(0x9e3779b97f4a7c15);
+    const schema_view **recent = &c->recent[hash >> (64 - SCHEMA_RECENT_BITS)];
+    if (*recent == NULL || (*recent)->schema != schema) *recent = make_view(c, schema);
+    return *recent;
 }
 
 json_t *schema_get(schema_ctx *c, const schema_view *v, schema_word w) {
