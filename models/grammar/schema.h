@@ -314,13 +314,24 @@ void schema_split(schema_ctx *c, const schema_atom *a, const atom_list *among, s
 atom_list *schema_split_add(schema_ctx *c, split *s);
 void schema_split_add_one(schema_ctx *c, split *s, schema_atom a);
 
+/* ---- schemas that are made (schema_made.c) ---- */
+
+/* {w: value}; `of` and `name` (interned, or NULL) tell it from others of the same origin. */
+const json_t *schema_make(schema_ctx *c, const json_t *origin, schema_word of, const char *name,
+                          schema_word w, json_t *take_value);
+json_t *schema_make_not(schema_ctx *c, const json_t *origin, json_t *value); // {"not": value}
+/* {"properties": {name: value}}, and the same with {"not": value}. */
+const json_t *schema_make_property(schema_ctx *c, const json_t *origin, const char *name,
+                                   json_t *value);
+const json_t *schema_property_not(schema_ctx *c, const json_t *origin, const char *name,
+                                  json_t *value);
+/* The schema of an array or object that is this value. */
+const json_t *schema_make_like(schema_ctx *c, const json_t *origin, const json_t *value);
+
 /* ---- negations (schema_negate.c) ---- */
 
 void schema_negate(schema_ctx *c, const json_t *schema, split *out);
 bool schema_is_trivial(const json_t *schema); // true or {}
-/* The schema {"properties": {name: {"not": value}}}. */
-const json_t *schema_property_not(schema_ctx *c, const json_t *origin, const char *name,
-                                  json_t *value);
 /* The violation of this keyword is left out. */
 void schema_drop(schema_ctx *c, const schema_view *v, schema_word w);
 

@@ -24,37 +24,6 @@ static void add_typed(schema_ctx *c, split *s, uint32_t types, schema_atom a) {
     atom_list_add(c, l, a);
 }
 
-/* A schema with one keyword that the compiler makes, once for each origin and purpose. */
-static const json_t *make(schema_ctx *c, const json_t *origin, schema_word of, const char *name,
-                          schema_word w, json_t *take_value) {
-    const void *key[3] = {origin, name, (const void *)(uintptr_t)(of * WORD_COUNT + w)};
-    json_t *value = schema_own_json(c, take_value);
-    void **at = schema_table_at(c, c->made, key, sizeof key, true);
-    if (*at != NULL) return *at;
-    json_t *made = schema_own_json(c, json_object());
-    if (json_object_set(made, schema_word_name(w), value) != 0) schema_no_memory(c);
-    *at = made;
-    schema_made_at(c, made, origin);
-    return made;
-}
-
-/* {"not": value} */
-static json_t *negated(schema_ctx *c, const json_t *origin, json_t *value) {
-    json_t *violated = schema_own_json(c, json_object());
-    if (json_object_set(violated, "not", value) != 0) schema_no_memory(c);
-    schema_made_at(c, violated, origin);
-    return violated;
-}
-
-/* {"properties": {name: {"not": value}}} */
-const json_t *schema_property_not(schema_ctx *c, const json_t *origin, const char *name,
-                                  json_t *value) {
-    json_t *violated = negated(c, origin, value), *map = schema_own_json(c, json_object());
-    if (json_object_set(map, name, violated) != 0) schema_no_memory(c);
-    return make(c, origin, WORD_PROPERTIES, schema_intern(c, name), WORD_PROPERTIES,
-                json_incref(map));
-}
-
 /* ---- negation ---- */
 
 void schema_drop(schema_ctx *c, const schema_view *v, schema_word w) {
@@ -81,7 +50,7 @@ static void negate_count(schema_ctx *c, const schema_view *v, schema_word w, spl
         int64_t n = (int64_t)schema_count(c, v, w, 0) + counts[i].step;
         if (n < 0 || n >= IR_NO_MAX) return;
         add_typed(c, out, counts[i].types,
-                  atom_of(make(c, v->schema, w, NULL, counts[i].opposite, json_integer(n))));
+                  atom_of(schema_make(c, v->schema, w, NULL, counts[i].opposite, json_integer(n))));
     }
 }
 
@@ -107,7 +76,7 @@ static void negate_bound(schema_ctx *c, const schema_view *v, schema_word w, spl
         break;
     }
     add_typed(c, out, TYPE_NUMBER,
-              atom_of(make(c, v->schema, w, NULL, opposite, json_incref(bound))));
+              atom_of(schema_make(c, v->schema, w, NULL, opposite, json_incref(bound))));
 }
 
 bool schema_is_trivial(const json_t *schema) {
@@ -155,21 +124,12 @@ static bool is_telling(const telling *t, const char *name) {
     return false;
 }
 
-/* {"properties": {name: value}} */
-static const json_t *make_property(schema_ctx *c, const json_t *origin, const char *name,
-                                   json_t *value) {
-    json_t *map = schema_own_json(c, json_object());
-    if (json_object_set(map, name, value) != 0) schema_no_memory(c);
-    return make(c, origin, WORD_REQUIRED, schema_intern(c, name), WORD_PROPERTIES,
-                json_incref(map));
-}
-
 static atom_list *add_of_object(schema_ctx *c, const schema_view *v, const telling *t,
                                 size_t n_held, split *out) {
     atom_list *l = schema_split_add(c, out);
     atom_list_add(c, l, atom_types(TYPE_OBJECT));
     for (size_t i = 0; i < n_held; i++) {
-        atom_list_add(c, l, atom_of(make_property(c, v->schema, t->names[i], t->values[i])));
+        atom_list_add(c, l, atom_of(schema_make_property(c, v->schema, t->names[i], t->values[i])));
         if (schema_requires(c, v, t->names[i]))
             atom_list_add(c, l,
                           (schema_atom){.kind = ATOM_HAS, .name = schema_intern(c, t->names[i])});
@@ -292,62 +252,20 @@ static void negate_prefix(schema_ctx *c, const schema_view *v, const json_t *sch
         json_t *places = schema_own_json(c, json_array());
         for (size_t k = 0; k < i; k++)
             if (json_array_append_new(places, json_true()) != 0) schema_no_memory(c);
-        if (json_array_append(places, negated(c, v->schema, schema)) != 0) schema_no_memory(c);
+        if (json_array_append(places, schema_make_not(c, v->schema, schema)) != 0)
+            schema_no_memory(c);
         atom_list *l = schema_split_add(c, out);
         atom_list_add(c, l, atom_types(TYPE_ARRAY));
         char place[24];
         snprintf(place, sizeof place, "%zu", i);
         const char *name = schema_intern(c, place); // tells what is made for one place from another
         atom_list_add(c, l,
-                      atom_of(make(c, v->schema, WORD_ITEMS, name, WORD_MIN_ITEMS,
-                                   json_integer((json_int_t)i + 1))));
-        atom_list_add(
-            c, l,
-            atom_of(make(c, v->schema, WORD_ITEMS, name, WORD_PREFIX_ITEMS, json_incref(places))));
+                      atom_of(schema_make(c, v->schema, WORD_ITEMS, name, WORD_MIN_ITEMS,
+                                          json_integer((json_int_t)i + 1))));
+        atom_list_add(c, l,
+                      atom_of(schema_make(c, v->schema, WORD_ITEMS, name, WORD_PREFIX_ITEMS,
+                                          json_incref(places))));
     }
-}
-
-/* {"const": value} */
-static json_t *constant(schema_ctx *c, const json_t *origin, json_t *value) {
-    json_t *one = schema_own_json(c, json_object());
-    if (json_object_set(one, "const", value) != 0) schema_no_memory(c);
-    schema_made_at(c, one, origin);
-    return one;
-}
-
-/* The schema of an array or object that is this value: its items or properties, no more. */
-static const json_t *make_like(schema_ctx *c, const json_t *origin, const json_t *value) {
-    json_t *like = schema_own_json(c, json_object()), *parts, *names;
-    const char *name;
-    json_t *part;
-    if (json_is_array(value)) {
-        json_t *n = schema_own_json(c, json_integer((json_int_t)json_array_size(value)));
-        parts = schema_own_json(c, json_array());
-        for (size_t i = 0; i < json_array_size(value); i++)
-            if (json_array_append(parts, constant(c, origin, json_array_get(value, i))) != 0)
-                schema_no_memory(c);
-        if (json_object_set(like, "minItems", n) != 0 ||
-            json_object_set(like, "maxItems", n) != 0 ||
-            json_object_set(like, "prefixItems", parts) != 0)
-            schema_no_memory(c);
-    } else {
-        parts = schema_own_json(c, json_object());
-        names = schema_own_json(c, json_array());
-        json_object_foreach((json_t *)(uintptr_t)value, name, part) {
-            if (json_object_set(parts, name, constant(c, origin, part)) != 0 ||
-                json_array_append_new(names, json_string(name)) != 0)
-                schema_no_memory(c);
-        }
-        if (json_object_set(like, "properties", parts) != 0 ||
-            json_object_set(like, "required", names) != 0 ||
-            json_object_set_new(like, "additionalProperties", json_false()) != 0)
-            schema_no_memory(c);
-    }
-    if (json_object_set_new(like, "type", json_string(json_is_array(value) ? "array" : "object")) !=
-        0)
-        schema_no_memory(c);
-    schema_made_at(c, like, origin);
-    return like;
 }
 
 /* None of the values: simple ones are excluded by their text, others are schemas that must not
@@ -360,7 +278,7 @@ static void negate_values(schema_ctx *c, const schema_view *v, schema_word w, co
     for (size_t i = 0; i < n; i++) {
         const json_t *x = w == WORD_CONST ? values : json_array_get(values, i);
         if (json_is_array(x) || json_is_object(x))
-            atom_list_add(c, l, atom_not(make_like(c, v->schema, x)));
+            atom_list_add(c, l, atom_not(schema_make_like(c, v->schema, x)));
     }
 }
 
@@ -436,8 +354,8 @@ static void negate_word(schema_ctx *c, const schema_view *v, schema_word w, json
     case WORD_CONTAINS:
         if (v->of[WORD_MIN_CONTAINS] == NULL && v->of[WORD_MAX_CONTAINS] == NULL)
             add_typed(c, out, TYPE_ARRAY,
-                      atom_of(make(c, v->schema, w, NULL, WORD_ITEMS,
-                                   json_incref(negated(c, v->schema, value)))));
+                      atom_of(schema_make(c, v->schema, w, NULL, WORD_ITEMS,
+                                          json_incref(schema_make_not(c, v->schema, value)))));
         else
             schema_drop(c, v, w);
         return;
@@ -452,8 +370,8 @@ static void negate_word(schema_ctx *c, const schema_view *v, schema_word w, json
         if (v->of[WORD_PREFIX_ITEMS] == NULL) {
             if (json_is_true(value)) return;
             add_typed(c, out, TYPE_ARRAY,
-                      atom_of(make(c, v->schema, w, NULL, WORD_CONTAINS,
-                                   json_incref(negated(c, v->schema, value)))));
+                      atom_of(schema_make(c, v->schema, w, NULL, WORD_CONTAINS,
+                                          json_incref(schema_make_not(c, v->schema, value)))));
             return;
         }
         schema_drop(c, v, w);

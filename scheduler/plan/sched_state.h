@@ -265,7 +265,7 @@ void sched_note_outranked(sched *s, uint32_t prio, uint64_t now_us);
 void sched_note_relief(sched *s, uint64_t now_us);
 
 /* -- sched_constraint.c -- */
-bool sched_open_constraint(sched *s, seq *q); // of a new one with a grammar; false: no memory
+bool sched_open_constraint(sched *s, seq *q);  // of a new one with a grammar; false: no memory
 void sched_close_constraint(sched *s, seq *q); // accepts one without
 /* Its last tokens are new to its grammar: asks what may follow. */
 void sched_ask(sched *s, seq *q);
