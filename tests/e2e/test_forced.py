@@ -156,10 +156,10 @@ def test_answers_of_both_devices_are_the_same():
     assert rows[0]["compared"] > rows[0]["requests"] and rows[0]["wrong"] == 0
 
 
-@pytest.mark.parametrize("kernel", ["attention_decode*", "gemv*", "norm*"])
-def test_one_wrong_number_of_a_kernel_is_found(tmp_path, kernel):
+@pytest.mark.parametrize("kernel, model", [("attention_decode*", BF16), ("skinny*", BF16), ("gemv*", Q4), ("norm*", BF16)])
+def test_one_wrong_number_of_a_kernel_is_found(tmp_path, kernel, model):
     folder = tmp_path / "made"
-    make(folder, BF16, rows=4, prompt=20)
+    make(folder, model, rows=4, prompt=20)
     rows, text = forced("--reference", folder, rc=1, INFERD_CUDA_MODULE=str(MODULE), INFERD_FAKE=f"wrong={kernel}",
                         INFERD_CUDA_OFF="graphs")
     assert "WRONG RESULT" in text
