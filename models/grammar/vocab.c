@@ -243,13 +243,13 @@ inferd_status grammar_vocab_of_pieces(const bytes *pieces, uint32_t n_vocab, con
 inferd_status grammar_vocab_create(const tokenizer *t, uint32_t n_vocab, grammar_vocab **out,
                                    inferd_err *err) {
     *out = NULL;
-    n_vocab = u32_min(n_vocab, (uint32_t)size_min(tok_n_vocab(t), UINT32_MAX));
+    uint32_t n_named = (uint32_t)size_min(tok_n_vocab(t), n_vocab); // the others have no text
     bytes *pieces = calloc(size_max(n_vocab, 1), sizeof *pieces);
     tok_id *end_ids = malloc(size_max(n_vocab, 1) * sizeof *end_ids);
     uint32_t n_end_ids = 0;
     inferd_status status = INFERD_ENOMEM;
     if (pieces != NULL && end_ids != NULL) {
-        for (uint32_t id = 0; id < n_vocab; id++) {
+        for (uint32_t id = 0; id < n_named; id++) {
             if (tok_is_end(t, (tok_id)id))
                 end_ids[n_end_ids++] = (tok_id)id;
             else if (!tok_is_control(t, (tok_id)id))

@@ -85,7 +85,8 @@ inferd_status grammar_of_tags(const json_t *tags, const grammar_schema_kind *kin
 /* ---- vocabulary ---- */
 
 typedef struct grammar_vocab grammar_vocab; // counted
-/* Tokens with ids below n_vocab; control tokens are not among them.  The tokenizer is borrowed. */
+/* For a model with n_vocab logits: masks have a bit for each.  Control tokens, and ids that the
+ * tokenizer does not have, are never allowed.  The tokenizer is not kept. */
 inferd_status grammar_vocab_create(const tokenizer *t, uint32_t n_vocab, grammar_vocab **out,
                                    inferd_err *err);
 /* The same from pieces, for tests and benches: pieces[i].n 0: token i is never allowed;
