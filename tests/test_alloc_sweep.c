@@ -189,7 +189,7 @@ static inferd_status scenario(const char *path, bool constrained, uint32_t *n_to
         st = inferd_fail(err, INFERD_ENOMEM, "no memory to add a model");
     if (st == INFERD_OK) st = wait_hot(e, err);
     if (st == INFERD_OK) st = encode_chat(m, &ids, err);
-    if (st == INFERD_OK && constrained && (kept = grammars_create()) == NULL)
+    if (st == INFERD_OK && constrained && (kept = grammars_create(GRAMMARS_USED_BYTES_MAX)) == NULL)
         st = inferd_fail(err, INFERD_ENOMEM, "no memory for grammars");
     if (st == INFERD_OK && constrained) st = constrain(kept, m, &machine, err);
     if (st == INFERD_OK) st = generate(e, &ids, machine, n_tokens, err);
@@ -269,7 +269,7 @@ static bool compile_with(const model *m, const grammar_source *source, long at, 
     atomic_store(&fail_from, from);
     atomic_store(&n_calls, 0);
     atomic_store(&fail_at, at);
-    grammars *kept = grammars_create();
+    grammars *kept = grammars_create(GRAMMARS_USED_BYTES_MAX);
     inferd_status st = INFERD_ENOMEM;
     if (kept != NULL) st = grammars_get(kept, m, source, &machine, &err);
     EXPECT_EQ(st == INFERD_OK, machine != NULL);

@@ -32,7 +32,7 @@ static grammars_stats stats_of(grammars *g) {
 }
 
 static void the_same_source_is_compiled_once(void) {
-    grammars *g = grammars_create();
+    grammars *g = grammars_create(GRAMMARS_USED_BYTES_MAX);
     model *m = open_model("dummy:tiny?seed=1"), *other = open_model("dummy:tiny?seed=2");
     json_t *ab = json_loads("{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{}}}", 0, NULL);
     json_t *ba = json_loads("{\"type\":\"object\",\"properties\":{\"b\":{},\"a\":{}}}", 0, NULL);
@@ -68,7 +68,7 @@ static void the_same_source_is_compiled_once(void) {
 }
 
 static void a_model_leaves_with_its_grammars(void) {
-    grammars *g = grammars_create();
+    grammars *g = grammars_create(GRAMMARS_USED_BYTES_MAX);
     model *m = open_model("dummy:tiny?seed=1"), *stays = open_model("dummy:tiny?seed=2");
     get(g, m, regex("a"));
     get(g, m, regex("b"));
@@ -86,7 +86,7 @@ static void a_model_leaves_with_its_grammars(void) {
 }
 
 static void the_least_recently_used_goes_first(void) {
-    grammars *g = grammars_create();
+    grammars *g = grammars_create(GRAMMARS_USED_BYTES_MAX);
     model *m = open_model("dummy:tiny?seed=1");
     char pattern[16];
     for (int i = 0; i < GRAMMARS_ENTRIES_MAX; i++) {
@@ -110,7 +110,7 @@ static void the_least_recently_used_goes_first(void) {
 
 /* A request may still use a machine that was evicted. */
 static void a_machine_lives_as_long_as_it_is_used(void) {
-    grammars *g = grammars_create();
+    grammars *g = grammars_create(GRAMMARS_USED_BYTES_MAX);
     model *m = open_model("dummy:tiny?seed=1");
     grammar_source s = regex("a");
     grammar_machine *used = NULL;
@@ -125,8 +125,60 @@ static void a_machine_lives_as_long_as_it_is_used(void) {
     model_close(m);
 }
 
+/* Machines that requests hold stay, so that the next request finds them, and so that they count. */
+static void machines_in_use_are_bounded(void) {
+    enum { HELD_MAX = 64 };
+    grammars *g = grammars_create(400000);
+    model *m = open_model("dummy:tiny?seed=1");
+    grammar_machine *held[HELD_MAX], *more = NULL;
+    inferd_err err = {0};
+    uint32_t n = 0;
+    inferd_status st = INFERD_OK;
+    char pattern[32];
+    while (n < HELD_MAX && st == INFERD_OK) {
+        snprintf(pattern, sizeof pattern, "(a|b)*a(a|b){8}%u", n);
+        grammar_source s = regex(pattern);
+        st = grammars_get(g, m, &s, &held[n], &err);
+        n += st == INFERD_OK;
+    }
+    EXPECT_EQ(st, INFERD_EBUSY);
+    EXPECT(n > 1 && n < HELD_MAX && stats_of(g).n_bytes > 400000);
+    EXPECT_EQ(stats_of(g).n_entries, n);
+    grammar_source first = regex("(a|b)*a(a|b){8}0"), fresh = regex("c");
+    EXPECT_EQ(grammars_get(g, m, &first, &more, NULL), INFERD_OK); // needs no room
+    EXPECT(more == held[0]);
+    grammar_machine_release(more);
+    for (uint32_t i = 0; i < n; i++) grammar_machine_release(held[i]);
+    EXPECT_EQ(grammars_get(g, m, &fresh, &more, NULL), INFERD_OK);
+    grammar_machine_release(more);
+    grammars_destroy(g);
+    model_close(m);
+}
+
+/* The rows of a model's output matrix may be rounded up. */
+static void masks_have_a_bit_for_every_logit(void) {
+    model *m = open_model("dummy:tiny?seed=1");
+    uint32_t n_tok = (uint32_t)tok_n_vocab(model_tokenizer(m)), n_vocab = n_tok + 100;
+    grammar *a = NULL;
+    grammar_vocab *v = NULL;
+    grammar_machine *made = NULL;
+    EXPECT_EQ(grammar_of_regex((bytes){"[^b]*", 5}, NULL, &a, NULL), INFERD_OK);
+    EXPECT_EQ(grammar_vocab_create(model_tokenizer(m), n_vocab, &v, NULL), INFERD_OK);
+    EXPECT_EQ(grammar_machine_create(a, v, &made, NULL), INFERD_OK);
+    grammar_pos p = grammar_start(made);
+    grammar_mask *mask = grammar_mask_get(made, p, NULL);
+    EXPECT(mask != NULL && mask->n_words == (n_vocab + 63) / 64);
+    for (uint32_t id = n_tok; id < n_vocab; id++) EXPECT(!grammar_mask_has(mask, (tok_id)id));
+    grammar_mask_release(mask);
+    grammar_drop(made, p);
+    grammar_machine_release(made);
+    grammar_vocab_release(v);
+    grammar_release(a);
+    model_close(m);
+}
+
 static void a_failure_keeps_nothing(void) {
-    grammars *g = grammars_create();
+    grammars *g = grammars_create(GRAMMARS_USED_BYTES_MAX);
     model *m = open_model("dummy:tiny?seed=1");
     grammar_machine *made = NULL;
     grammar_source s = regex("(");
@@ -141,7 +193,7 @@ static void a_failure_keeps_nothing(void) {
 
 /* A limit that the first token would meet is an error of the request, not of the answer. */
 static void a_grammar_that_cannot_begin_is_refused(void) {
-    grammars *g = grammars_create();
+    grammars *g = grammars_create(GRAMMARS_USED_BYTES_MAX);
     model *m = open_model("dummy:tiny?seed=1");
     grammar_machine *made = NULL;
     inferd_err err = {0};
@@ -158,8 +210,12 @@ static void a_grammar_that_cannot_begin_is_refused(void) {
     model_close(m);
 }
 
-static const test_case cases[] = {
-    TEST(a_grammar_that_cannot_begin_is_refused), TEST(the_same_source_is_compiled_once),
-    TEST(a_model_leaves_with_its_grammars),       TEST(the_least_recently_used_goes_first),
-    TEST(a_machine_lives_as_long_as_it_is_used),  TEST(a_failure_keeps_nothing)};
+static const test_case cases[] = {TEST(a_grammar_that_cannot_begin_is_refused),
+                                  TEST(the_same_source_is_compiled_once),
+                                  TEST(a_model_leaves_with_its_grammars),
+                                  TEST(the_least_recently_used_goes_first),
+                                  TEST(a_machine_lives_as_long_as_it_is_used),
+                                  TEST(a_failure_keeps_nothing),
+                                  TEST(machines_in_use_are_bounded),
+                                  TEST(masks_have_a_bit_for_every_logit)};
 TEST_MAIN(cases)

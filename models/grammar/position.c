@@ -101,14 +101,30 @@ static void unlock(grammar_machine *m) {
     pthread_mutex_unlock(&m->lock);
 }
 
+/* The lock is held. */
+static size_t all_bytes(const grammar_machine *m) {
+    return machine_bytes(m) + m->g->n_bytes +
+           m->n_masks * (sizeof(grammar_mask) + m->v->n_words * sizeof(uint64_t));
+}
+
 void grammar_machine_stats(grammar_machine *m, grammar_stats *out) {
     lock(m);
     *out = m->stats;
     out->n_states = m->n_states;
     out->n_frames = m->n_frames;
-    out->n_bytes = machine_bytes(m) + m->g->n_bytes +
-                   m->n_masks * (sizeof(grammar_mask) + m->v->n_words * sizeof(uint64_t));
+    out->n_bytes = all_bytes(m);
     unlock(m);
+}
+
+bool grammar_machine_bytes(grammar_machine *m, size_t *out) {
+    if (pthread_mutex_trylock(&m->lock) != 0) return false;
+    *out = all_bytes(m);
+    unlock(m);
+    return true;
+}
+
+bool grammar_machine_is_shared(const grammar_machine *m) {
+    return __atomic_load_n(&m->n_refs, __ATOMIC_ACQUIRE) > 1;
 }
 
 /* ---- positions ---- */

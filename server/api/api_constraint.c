@@ -359,6 +359,10 @@ static bool fail_compile(const api_params *p, const inferd_err *why, api_error *
     case INFERD_ETOOLONG:
     case INFERD_ETIMEOUT:
         return api_fail(err, API_UNSUPPORTED_SCHEMA, p->constraint_param, "%s", why->text);
+    case INFERD_EBUSY: // requests end all the time
+        api_fail_status(err, why, p->constraint_param);
+        api_retry_after(err, 1000);
+        return false;
     default:
         return api_fail_status(err, why, p->constraint_param);
     }

@@ -31,14 +31,16 @@ struct grammars {
     pthread_mutex_t lock; // of all below
     list_node entries, vocabs;
     grammars_stats stats;
+    uint64_t used_bytes_max;
     pthread_mutex_t making; // held while a vocabulary is made; taken before `lock`
 };
 
 /* ---- life ---- */
 
-grammars *grammars_create(void) {
+grammars *grammars_create(uint64_t used_bytes_max) {
     grammars *g = calloc(1, sizeof *g);
     if (g == NULL) return NULL;
+    g->used_bytes_max = used_bytes_max;
     pthread_mutex_init(&g->lock, NULL);
     pthread_mutex_init(&g->making, NULL);
     list_node_init(&g->entries);
@@ -231,19 +233,44 @@ static entry *find_entry(grammars *g, const model *m, uint64_t hash, bytes key) 
     return NULL;
 }
 
-/* Under the lock: looks at the sizes, and evicts until all fit.  The entry in use stays. */
-static void keep_bounds(grammars *g, const entry *used) {
+/* Under the lock: looks at the sizes.  Of a machine that makes a mask just now it keeps the last
+ * one: no request waits for the mask of another. */
+static void look_at_sizes(grammars *g) {
     g->stats.n_bytes = 0;
     LIST_EACH(node, &g->entries) {
         entry *e = LIST_ENTRY(node, entry, link);
-        grammar_stats stats;
-        grammar_machine_stats(e->made, &stats);
-        e->n_bytes = e->key.n + stats.n_bytes;
+        size_t n;
+        if (grammar_machine_bytes(e->made, &n)) e->n_bytes = e->key.n + n;
         g->stats.n_bytes += e->n_bytes;
     }
-    while (g->entries.prev != &used->link &&
-           (g->stats.n_entries > GRAMMARS_ENTRIES_MAX || g->stats.n_bytes > GRAMMARS_BYTES_MAX))
-        drop_entry(g, LIST_ENTRY(g->entries.prev, entry, link));
+}
+
+/* Under the lock: evicts until all fit, or the others are used by requests: their memory would not
+ * be free, and the next request with the same source would need as much again. */
+static void keep_bounds(grammars *g) {
+    uint64_t bytes_max = u64_min(GRAMMARS_BYTES_MAX, g->used_bytes_max);
+    look_at_sizes(g);
+    for (list_node *node = g->entries.prev, *before; node != &g->entries; node = before) {
+        before = node->prev;
+        entry *e = LIST_ENTRY(node, entry, link);
+        if (g->stats.n_entries <= GRAMMARS_ENTRIES_MAX && g->stats.n_bytes <= bytes_max) return;
+        if (!grammar_machine_is_shared(e->made)) drop_entry(g, e);
+    }
+}
+
+/* Requests that wait hold their machines, too, and a queue is long. */
+static inferd_status check_room(grammars *g, inferd_err *err) {
+    inferd_status st = INFERD_OK;
+    pthread_mutex_lock(&g->lock);
+    if (g->stats.n_bytes > g->used_bytes_max) keep_bounds(g);
+    if (g->stats.n_bytes > g->used_bytes_max)
+        st = inferd_fail(err, INFERD_EBUSY,
+                         "the grammars of other requests take %llu MiB of %llu, which leaves no "
+                         "room for a new one",
+                         (unsigned long long)(g->stats.n_bytes >> 20),
+                         (unsigned long long)(g->used_bytes_max >> 20));
+    pthread_mutex_unlock(&g->lock);
+    return st;
 }
 
 static grammar_machine *find(grammars *g, const model *m, uint64_t hash, bytes key) {
@@ -254,7 +281,7 @@ static grammar_machine *find(grammars *g, const model *m, uint64_t hash, bytes k
         found = e->made;
         grammar_machine_hold(found);
         g->stats.n_found++;
-        keep_bounds(g, e);
+        keep_bounds(g);
     }
     pthread_mutex_unlock(&g->lock);
     return found;
@@ -273,10 +300,10 @@ static void keep(grammars *g, entry *fresh, grammar_machine **out) {
     } else {
         e = fresh;
         list_push_front(&g->entries, &e->link);
-        keep_bounds(g, e);
     }
     *out = e->made;
     grammar_machine_hold(*out);
+    keep_bounds(g);
     pthread_mutex_unlock(&g->lock);
 }
 
@@ -305,7 +332,8 @@ inferd_status grammars_get(grammars *g, const model *m, const grammar_source *so
         buf_deinit(&key);
         return INFERD_OK;
     }
-    inferd_status st = make_machine(g, m, source, &made, err);
+    inferd_status st = check_room(g, err);
+    if (st == INFERD_OK) st = make_machine(g, m, source, &made, err);
     if (st != INFERD_OK) {
         buf_deinit(&key);
         return st;

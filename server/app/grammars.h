@@ -4,12 +4,16 @@
  * the masks of the states that were met, so the second request finds both.  A vocabulary is built
  * at the first use of a model, and kept as long as the model is served.
  *
- *     grammars_get    worker: the machine that is kept, or a compiled one, which is kept from now
- * on eviction        the least recently used, over GRAMMARS_ENTRIES_MAX or GRAMMARS_BYTES_MAX
- *     grammars_forget front: the model leaves; no worker and no request uses it any more
+ *     grammars_get     worker: the machine that is kept, or a compiled one, which is kept from now
+ *                      on
+ *     eviction         the least recently used that no request uses, over GRAMMARS_ENTRIES_MAX or
+ *                      GRAMMARS_BYTES_MAX
+ *     grammars_forget  front: the model leaves; no worker and no request uses it any more
  *
- * A machine is counted: an evicted one lives as long as requests use it.  Machines grow while they
- * are used, so each request looks at the sizes of all.
+ * A request holds its machine from its compilation to its end, also while it waits.  When all
+ * machines together take more than used_bytes_max, a source that is not kept is refused
+ * with INFERD_EBUSY until requests end.  Machines grow while they are used, so each request looks
+ * at the sizes of all.
  *
  * Lock: of the lists; nothing is compiled under it.  A second one makes vocabularies one at a time.
  * Thread: any. */
@@ -23,7 +27,8 @@
 #include "models/reasoning.h"
 
 enum { GRAMMARS_ENTRIES_MAX = 256 };
-#define GRAMMARS_BYTES_MAX (UINT64_C(128) << 20)
+#define GRAMMARS_BYTES_MAX      (UINT64_C(128) << 20)
+#define GRAMMARS_USED_BYTES_MAX (UINT64_C(1) << 30)
 
 typedef enum grammar_kind {
     GRAMMAR_NONE,
@@ -46,9 +51,9 @@ typedef struct grammar_source {
 
 typedef struct grammars grammars;
 
-grammars *grammars_create(void);    // NULL: no memory
-void grammars_destroy(grammars *g); // accepts NULL
-/* The caller owns a count.  Errors: those of grammar_of_* (models/grammar.h). */
+grammars *grammars_create(uint64_t used_bytes_max); // NULL: no memory
+void grammars_destroy(grammars *g);                 // accepts NULL
+/* The caller owns a count.  Errors: those of grammar_of_* (models/grammar.h), and INFERD_EBUSY. */
 inferd_status grammars_get(grammars *g, const model *m, const grammar_source *source,
                            grammar_machine **out, inferd_err *err);
 void grammars_forget(grammars *g, const model *m);

@@ -9,7 +9,7 @@ inferd_status registry_init(registry *r, inferd_err *err) {
     *r = (registry){0};
     r->slots = calloc(REGISTRY_SLOTS, sizeof *r->slots);
     r->names = calloc(REGISTRY_NAMES_MAX, sizeof *r->names);
-    r->grammars = grammars_create();
+    r->grammars = grammars_create(GRAMMARS_USED_BYTES_MAX);
     if (r->slots != NULL && r->names != NULL && r->grammars != NULL) return INFERD_OK;
     registry_deinit(r);
     return inferd_fail(err, INFERD_ENOMEM, "no memory for the list of models");

@@ -144,5 +144,9 @@ typedef struct grammar_stats {
     size_t n_bytes; // of the machine, its cached masks and its grammar
 } grammar_stats;
 void grammar_machine_stats(grammar_machine *m, grammar_stats *out);
+/* n_bytes of the statistics.  False: a mask is being made, and this would wait for it. */
+bool grammar_machine_bytes(grammar_machine *m, size_t *out);
+/* Is there another count than the caller's? */
+bool grammar_machine_is_shared(const grammar_machine *m);
 
 #endif
