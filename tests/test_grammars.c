@@ -148,7 +148,11 @@ static void machines_in_use_are_bounded(void) {
     EXPECT_EQ(grammars_get(g, m, &first, &more, NULL), INFERD_OK); // needs no room
     EXPECT(more == held[0]);
     grammar_machine_release(more);
+    grammars_trim(g);
+    EXPECT_EQ(stats_of(g).n_entries, n);
     for (uint32_t i = 0; i < n; i++) grammar_machine_release(held[i]);
+    grammars_trim(g);
+    EXPECT_EQ(stats_of(g).n_entries, n - 1);
     EXPECT_EQ(grammars_get(g, m, &fresh, &more, NULL), INFERD_OK);
     grammar_machine_release(more);
     grammars_destroy(g);

@@ -245,17 +245,33 @@ static void look_at_sizes(grammars *g) {
     }
 }
 
+static bool exceeds_bounds(const grammars *g) {
+    return g->stats.n_entries > GRAMMARS_ENTRIES_MAX ||
+           g->stats.n_bytes > u64_min(GRAMMARS_BYTES_MAX, g->used_bytes_max);
+}
+
 /* Under the lock: evicts until all fit, or the others are used by requests: their memory would not
  * be free, and the next request with the same source would need as much again. */
 static void keep_bounds(grammars *g) {
-    uint64_t bytes_max = u64_min(GRAMMARS_BYTES_MAX, g->used_bytes_max);
     look_at_sizes(g);
     for (list_node *node = g->entries.prev, *before; node != &g->entries; node = before) {
         before = node->prev;
         entry *e = LIST_ENTRY(node, entry, link);
-        if (g->stats.n_entries <= GRAMMARS_ENTRIES_MAX && g->stats.n_bytes <= bytes_max) return;
+        if (!exceeds_bounds(g)) return;
         if (!grammar_machine_is_shared(e->made)) drop_entry(g, e);
     }
+}
+
+void grammars_trim(grammars *g) {
+    if (pthread_mutex_trylock(&g->lock) != 0) return;
+    for (list_node *node = g->entries.prev; node != &g->entries && exceeds_bounds(g);
+         node = node->prev) {
+        entry *e = LIST_ENTRY(node, entry, link);
+        if (grammar_machine_is_shared(e->made)) continue;
+        drop_entry(g, e);
+        break;
+    }
+    pthread_mutex_unlock(&g->lock);
 }
 
 /* Requests that wait hold their machines, too, and a queue is long. */

@@ -57,6 +57,9 @@ void grammars_destroy(grammars *g);                 // accepts NULL
 inferd_status grammars_get(grammars *g, const model *m, const grammar_source *source,
                            grammar_machine **out, inferd_err *err);
 void grammars_forget(grammars *g, const model *m);
+/* Evicts at most one, which some requests used when there was no room: call it every 100 ms or so.
+ * Never waits. */
+void grammars_trim(grammars *g);
 
 typedef struct grammars_stats {
     uint64_t n_found, n_compiled; // since the start

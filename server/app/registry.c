@@ -482,6 +482,7 @@ void registry_drop(registry *r, const int *slots, uint32_t n) {
 }
 
 void registry_sweep(registry *r) {
+    grammars_trim(r->grammars);
     for (uint32_t i = 0; i < r->n_used; i++) {
         registry_slot *s = &r->slots[i];
         if (s->m != NULL && s->untold && !s->leaving) tell_fleet(r, (int)i);
