@@ -5,15 +5,17 @@ import concurrent.futures
 import json
 import re
 import signal
+import subprocess
 import time
 from typing import Literal
 
+import httpx
 import jsonschema_rs
 import openai
 import pydantic
 import pytest
 
-from conftest import model_config
+from conftest import BUILD, model_config
 
 SAY = [{"role": "user", "content": "Say something."}]
 PERSON = {"type": "object", "additionalProperties": False, "required": ["name", "age", "tags"], "properties": {
@@ -360,6 +362,128 @@ def test_a_model_leaves_while_its_grammars_are_used(launch, tiny_model):
             if r.status_code == 200:
                 assert re.fullmatch("[a-z]{800}", r.json()["choices"][0]["text"])
     assert d.http.post("/v1/completions", json=ask).status_code == 200
+    d.settled()
+    assert d.stop() == 0
+
+
+# ---- while the daemon changes ----
+
+RGB = {"type": "object", "properties": {"c": {"enum": ["red", "green", "blue"]}, "n": {"type": "integer", "minimum": 0}},
+       "required": ["c", "n"], "additionalProperties": False}
+
+
+def test_models_of_two_vocabularies_share_a_schema(launch, tiny_model):
+    config = model_config(tiny_model, "tiny")
+    config["models"].append({"name": "other", "path": "dummy:tiny?seed=3"})
+    d = launch(config, args=["--allow-dummy"])
+
+    def one(i):
+        for text, finish in answer(d, "/v1/completions", model=("tiny", "other")[i % 2], prompt=[5, 6], seed=i, n=2,
+                                   guided_json=RGB, max_tokens=80):
+            if finish == "stop":
+                is_value(text, RGB)
+            else:
+                is_incomplete(text)
+            return finish
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(one, range(32))).count("stop") > 16
+    assert d.stop() == 0
+
+
+def test_a_model_gets_another_vocabulary_while_its_grammars_are_used(launch, tiny_model):
+    """The same name has another file after each reload.  Answers are of the file that was there when they began."""
+    d = launch(model_config(tiny_model, "m"), args=["--allow-dummy"])
+    texts = [json.dumps({**json.loads(d.config_path.read_text()), "models": [{"name": "m", "path": p}]})
+             for p in ("dummy:tiny?seed=3", tiny_model)]
+    ask = {"model": "m", "prompt": [5, 6], "temperature": 1, "max_tokens": 500, "guided_regex": "([0-9a-f]{4}-){60}"}
+    stop = []
+
+    def again(i):
+        n = 0
+        while not stop:
+            r = d.http.post("/v1/completions", json={**ask, "seed": i})
+            assert r.status_code in (200, 404, 503), r.text
+            if r.status_code == 200:
+                n += 1
+                assert re.fullmatch("([0-9a-f]{4}-){60}", r.json()["choices"][0]["text"])
+        return n
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(again, i) for i in range(4)]
+        for i in range(6):
+            d.config_path.write_text(texts[i % 2])
+            d.process.send_signal(signal.SIGHUP)
+            time.sleep(0.3)
+        stop.append(True)
+        assert all(r.result() > 0 for r in running)
+    d.settled()
+    assert d.stop() == 0
+
+
+def test_streams_end_whole_when_the_daemon_is_told_to_end(launch, tiny_model):
+    d = launch(model_config(tiny_model, "tiny"))
+    begun, ends = [], []
+
+    def one(i):
+        parts, finish = [], None
+        for chunk in d.openai().completions.create(model="tiny", prompt="a", max_tokens=900, stream=True, seed=i,
+                                                   extra_body={"guided_regex": "[a-z]{800}"}):
+            parts.append(chunk.choices[0].text)
+            finish = chunk.choices[0].finish_reason or finish
+            if len(parts) == 1:
+                begun.append(i)
+        ends.append(("".join(parts), finish))
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(one, i) for i in range(4)]
+        while len(begun) < 4:
+            time.sleep(0.005)
+        d.process.send_signal(signal.SIGTERM)
+        for r in running:
+            r.result()
+    assert len(ends) == 4 and all(re.fullmatch("[a-z]{800}", t) and f == "stop" for t, f in ends), ends
+    assert d.stop() == 0
+
+
+ENDLESS = {"type": "array", "minItems": 100000, "items": {"enum": [1, 2]}}
+
+
+def test_a_device_that_is_lost_ends_constrained_streams(launch, tmp_path):
+    sock = tmp_path / "admin.sock"
+    d = launch({**model_config("dummy:tiny?seed=1&context=16384", "m", memory="64MiB"), "admin": {"listen": f"unix:{sock}"}},
+               args=["--allow-dummy", "--allow-faults"])
+    ctl = [BUILD / "inferd", "ctl", "--socket", sock]
+    subprocess.run([*ctl, "slow", "cpu0", "20"], check=True)
+    with d.http.stream("POST", "/v1/completions", json={"model": "m", "prompt": [5, 6], "max_tokens": 15000, "stream": True,
+                                                        "guided_json": ENDLESS}, timeout=60) as r:
+        lines = (line[6:] for line in r.iter_lines() if line.startswith("data: "))
+        next(lines)
+        subprocess.run([*ctl, "lose", "cpu0"], check=True)
+        last = list(lines)[-1]
+    assert json.loads(last)["error"]["code"] == "device_lost"
+    assert d.process.wait(60) == 70
+    assert "check failed" not in d.stderr()
+
+
+def test_late_requests_of_a_slow_schema(launch, tiny_model):
+    """One request runs at a time; those behind it wait with compiled grammars until they are late, or leave."""
+    d = launch(model_config(tiny_model, "tiny", limits={"queue_timeout_ms": 300, "running_max": 1}))
+    big = [{"type": "array", "minItems": 200, "items": {"enum": [f"{j * 7919 % 20000:05d}{i}" for j in range(5000)]}}
+           for i in range(12)]
+
+    def one(i):
+        if i % 3 == 2:
+            with pytest.raises(httpx.ReadTimeout):
+                d.http.post("/v1/completions", json={"model": "tiny", "prompt": "a", "max_tokens": 1900, "guided_json": big[i]},
+                            timeout=0.05)
+            return 0
+        return d.http.post("/v1/completions", json={"model": "tiny", "prompt": "a", "max_tokens": 1900,
+                                                    "guided_json": big[i]}).status_code
+
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        got = list(pool.map(one, range(12)))
+    assert got.count(0) == 4 and set(got) <= {0, 200, 408, 429, 503, 504}, got
     d.settled()
     assert d.stop() == 0
 
