@@ -230,6 +230,73 @@ static void a_small_machine_forgets_and_goes_on(void) {
     grammar_machine_release(m);
 }
 
+static void positions_that_fill_a_small_machine_do_not_flush_it_each_time(void) {
+    enum { N = 64, ROUNDS = 20 };
+    grammar_limits limits = grammar_limits_default;
+    limits.machine_bytes_max = 2048;
+    ir *g = ir_create(&limits);
+    grammar_machine *m = finish(g, ir_array(g, NULL, 0, ir_string(g, 0, 1000), 0, 1000));
+    grammar_pos p[N];
+    for (int i = 0; i < N; i++) {
+        p[i] = grammar_start(m);
+        EXPECT(grammar_accept_bytes(m, p[i], text("[\""), NULL));
+        for (int k = 0; k < i; k++) EXPECT(grammar_accept_bytes(m, p[i], text("x"), NULL));
+    }
+    grammar_stats before, after;
+    grammar_machine_stats(m, &before);
+    for (int i = 0; i < N * ROUNDS; i++) EXPECT(grammar_accept_bytes(m, p[i % N], text("y"), NULL));
+    grammar_machine_stats(m, &after);
+    EXPECT(after.n_flushes - before.n_flushes < ROUNDS);
+    for (int i = 0; i < N; i++) EXPECT(grammar_accept_bytes(m, p[i], text("\"]"), NULL));
+    grammar_machine_release(m);
+}
+
+/* After a code of two letters, any of the letters whose bits it has may come. */
+static void many_sets_of_automata_are_kept_apart(void) {
+    enum { LETTERS = 11, N = 1 << LETTERS };
+    ir *g = ir_create(NULL);
+    ir_node letters[LETTERS], *ways = malloc(N * sizeof *ways);
+    for (int i = 0; i < LETTERS; i++)
+        letters[i] = ir_literal(g, text((char[]){(char)('a' + i), '!', 0}));
+    for (int s = 1; s < N; s++) {
+        ir_node some[LETTERS];
+        size_t n = 0;
+        for (int i = 0; i < LETTERS; i++)
+            if ((s >> i & 1) != 0) some[n++] = letters[i];
+        ir_node code = ir_literal(g, text((char[]){(char)(' ' + s / 64), (char)(' ' + s % 64), 0}));
+        ways[s - 1] = ir_seq(g, (ir_node[]){code, ir_alt(g, some, n)}, 2);
+    }
+    grammar_machine *m = finish(g, ir_alt(g, ways, N - 1));
+    free(ways);
+    for (int s = 1; s < N; s++) {
+        int i = s % LETTERS;
+        char t[] = {(char)(' ' + s / 64), (char)(' ' + s % 64), (char)('a' + i), '!', 0};
+        EXPECT_EQ(rig_accepts(m, t), (s >> i & 1) != 0);
+    }
+    grammar_machine_release(m);
+}
+
+static void a_mask_ends_after_steps_max(void) {
+    grammar_limits limits = grammar_limits_default;
+    limits.steps_max = 1000;
+    ir *g = ir_create(&limits);
+    uint32_t rule = ir_rule(g); // a letter, itself, the letter: each text has a state of its own
+    ir_node ways[27] = {ir_literal(g, text("."))};
+    for (int i = 0; i < 26; i++) {
+        ir_node letter = ir_literal(g, text((char[]){(char)('a' + i), 0}));
+        ways[i + 1] = ir_seq(g, (ir_node[]){letter, ir_ref(g, rule), letter}, 3);
+    }
+    ir_rule_set(g, rule, ir_alt(g, ways, 27));
+    grammar_machine *m = finish(g, ir_ref(g, rule));
+    grammar_pos p = grammar_start(m);
+    inferd_err err = {0};
+    EXPECT(grammar_mask_get(m, p, &err) == NULL);
+    EXPECT(err.status == INFERD_ETOOLONG && strstr(err.text, "steps_max = 1000") != NULL);
+    EXPECT(grammar_accept_bytes(m, p, text("ab."), NULL)); // less to do
+    EXPECT(grammar_accept_bytes(m, p, text("ba"), NULL) && grammar_must_end(m, p));
+    grammar_machine_release(m);
+}
+
 static void forced_bytes_end_where_there_is_a_choice(void) {
     grammar_limits limits = grammar_limits_default;
     limits.white_bytes_max = 0;
@@ -304,6 +371,9 @@ static const test_case cases[] = {
     TEST(numbers_of_properties_are_kept),
     TEST(arrays_have_prefixes_and_bounds),
     TEST(a_small_machine_forgets_and_goes_on),
+    TEST(positions_that_fill_a_small_machine_do_not_flush_it_each_time),
+    TEST(many_sets_of_automata_are_kept_apart),
+    TEST(a_mask_ends_after_steps_max),
     TEST(forced_bytes_end_where_there_is_a_choice),
     TEST(a_cut_text_is_completed),
     TEST(reasoning_comes_before_the_text),

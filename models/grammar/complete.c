@@ -197,6 +197,7 @@ bool grammar_complete(grammar_machine *m, grammar_pos p, size_t n_max, buf *out)
     bool done = false;
     pthread_mutex_lock(&m->lock);
     m->failure = (inferd_err){0};
+    m->n_steps = 0;
     uint32_t from = machine_keep_small(m) ? m->positions[p] : STATE_DEAD;
     bool ok = from != STATE_DEAD && add(m, &s, from, 0, 0);
     while (ok && s.n_heap > 0 && !done) {

@@ -19,6 +19,7 @@ const grammar_limits grammar_limits_default = {
     .repeat_max = 1000000,
     .stack_max = 512,
     .configs_max = 4096,
+    .steps_max = 4000000,
     .white_bytes_max = 20,
     .machine_bytes_max = 8 << 20,
     .mask_bytes_max = 32 << 20,

@@ -135,7 +135,7 @@ static bool make_map(grammar_machine *m, const uint32_t *sources, uint32_t n) {
 
 /* The map of a state with these configs; UINT32_MAX: no memory. */
 static uint32_t find_map(grammar_machine *m, const config *configs, uint32_t n) {
-    enum { SOURCES_MAX = 64 }; // more: every byte for itself
+    enum { SOURCES_MAX = 64, MAPS_MAX = 1024 }; // more: every byte for itself
     uint32_t sources[SOURCES_MAX], n_sources = 0;
     bool all = false;
     for (uint32_t i = 0; i < n && !all; i++) {
@@ -159,6 +159,7 @@ static uint32_t find_map(grammar_machine *m, const config *configs, uint32_t n) 
         if (m->maps[i]->n_sources == n_sources && memcmp(m->map_sources + m->maps[i]->sources_at,
                                                          sources, n_sources * sizeof *sources) == 0)
             return i;
+    if (m->n_maps >= MAPS_MAX) return 0; // maps outlive a flush, and the search is linear
     return make_map(m, sources, n_sources) ? m->n_maps - 1 : UINT32_MAX;
 }
 
@@ -557,9 +558,20 @@ static void begin_closure(grammar_machine *m) {
     }
 }
 
+/* False: the operation has done all it may. */
+static bool count_steps(grammar_machine *m, uint32_t n) {
+    m->n_steps += n;
+    if (m->n_steps <= m->g->limits.steps_max) return true;
+    inferd_fail(&m->failure, INFERD_ETOOLONG,
+                "a mask or text needs more than steps_max = %u steps of the grammar",
+                m->g->limits.steps_max);
+    return false;
+}
+
 /* Does all that is to do, and gives the set its number. */
 static uint32_t end_closure(grammar_machine *m) {
     while (m->n_todos > 0 && m->failure.status == INFERD_OK) {
+        if (!count_steps(m, 1)) break;
         todo t = m->todos[--m->n_todos];
         if (was_entered(m, &t)) continue;
         if (t.node == IR_NEVER)
@@ -583,6 +595,7 @@ uint32_t machine_move(grammar_machine *m, uint32_t s, uint32_t group) {
     unsigned char byte = m->maps[m->states[s].map]->reps[group];
     begin_closure(m);
     uint32_t n = m->states[s].n_configs, first = m->states[s].configs;
+    if (!count_steps(m, n)) return STATE_DEAD;
     for (uint32_t i = 0; i < n; i++) {
         config c = m->configs[first + i];
         if (c.t != 0) {
@@ -615,7 +628,7 @@ static void drop_masks(grammar_machine *m) {
 
 /* A frame of the old arrays in the new ones: its stack is copied from the bottom up. */
 static uint32_t move_frame(grammar_machine *m, const frame *old, uint32_t *moved, uint32_t f) {
-    uint32_t stack[4096 + 2], n = 0; // stack_max is checked to be less
+    uint32_t stack[STACK_MAX + 2], n = 0;
     for (; moved[f] == FRAME_NONE; f = old[f].parent) stack[n++] = f;
     uint32_t to = moved[f];
     while (n > 0 && to != FRAME_NONE) {
@@ -635,7 +648,7 @@ typedef struct old_arrays {
 
 static bool move_positions(grammar_machine *m, const old_arrays *old) {
     for (uint32_t p = 1; p < m->n_positions; p++) {
-        if (m->positions[p] == UINT32_MAX) continue;
+        if (m->positions[p] == UINT32_MAX || m->positions[p] == STATE_DEAD) continue;
         const state *q = &old->states[m->positions[p]];
         m->n_made = 0;
         for (uint32_t i = 0; i < q->n_configs; i++) {
@@ -651,7 +664,29 @@ static bool move_positions(grammar_machine *m, const old_arrays *old) {
     return true;
 }
 
-/* New arrays with what positions use.  After a failure every position is dead. */
+/* Empty arrays, but for frame and state 0.  False: no memory, and all is as before. */
+static bool renew_arrays(grammar_machine *m) {
+    frame *frames = calloc(1, sizeof *frames);
+    state *states = calloc(1, sizeof *states);
+    if (frames == NULL || states == NULL) {
+        free(frames);
+        free(states);
+        inferd_fail(&m->failure, INFERD_ENOMEM, "no memory for the states of a grammar");
+        return false;
+    }
+    free(m->frame_table);
+    free(m->state_table);
+    m->frame_table = m->state_table = NULL;
+    m->frame_table_size = m->state_table_size = 0;
+    m->frames = frames;
+    m->states = states;
+    m->configs = NULL;
+    m->n_frames = m->n_states = m->frames_capacity = m->states_capacity = 1;
+    m->n_configs = m->n_succ = m->configs_capacity = 0;
+    return true;
+}
+
+/* New arrays with what positions use.  When memory ends on the way, every position is dead. */
 static bool flush(grammar_machine *m) {
     old_arrays old = {m->frames, m->configs, m->states, m->n_frames, NULL};
     old.moved = malloc((size_t)m->n_frames * sizeof *old.moved);
@@ -661,34 +696,26 @@ static bool flush(grammar_machine *m) {
     }
     memset(old.moved, 0xff, (size_t)m->n_frames * sizeof *old.moved);
     old.moved[0] = 0;
-    drop_masks(m);
-    m->frames = NULL;
-    m->configs = NULL;
-    m->states = NULL;
-    free(m->frame_table);
-    free(m->state_table);
-    m->frame_table = m->state_table = NULL;
-    m->frames_capacity = m->configs_capacity = m->states_capacity = 0;
-    m->frame_table_size = m->state_table_size = 0;
-    m->n_configs = m->n_succ = 0;
-    m->n_frames = m->n_states = 1;
-    m->stats.n_flushes++;
-    bool ok = machine_hold(m, (void **)&m->frames, &m->frames_capacity, 1, sizeof *m->frames) &&
-              machine_hold(m, (void **)&m->states, &m->states_capacity, 1, sizeof *m->states);
-    if (ok) {
-        m->frames[0] = (frame){0};
-        m->states[0] = (state){0};
-        ok = move_positions(m, &old);
+    if (!renew_arrays(m)) {
+        free(old.moved);
+        return false;
     }
+    drop_masks(m);
+    m->stats.n_flushes++;
+    bool ok = move_positions(m, &old);
     for (uint32_t p = 1; p < m->n_positions && !ok; p++)
         if (m->positions[p] != UINT32_MAX) m->positions[p] = STATE_DEAD;
     free(old.frames);
     free(old.configs);
     free(old.states);
     free(old.moved);
+    m->n_bytes_kept = machine_bytes(m);
     return ok;
 }
 
+/* Where positions alone need more than half of it, the next flush waits for twice that: each drops
+ * the masks. */
 bool machine_keep_small(grammar_machine *m) {
-    return machine_bytes(m) <= m->g->limits.machine_bytes_max || flush(m);
+    size_t most = size_max(m->g->limits.machine_bytes_max, 2 * m->n_bytes_kept);
+    return machine_bytes(m) <= most || flush(m);
 }

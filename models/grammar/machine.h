@@ -17,7 +17,10 @@
  * each group once it was asked for.
  *
  * When frames and states take more than machine_bytes_max, all but those of live positions are
- * dropped (machine_flush).  A stack deeper than stack_max is a way that does not exist.
+ * dropped (machine_keep_small).  A stack deeper than stack_max is a way that does not exist.
+ *
+ * A closure is small, but a grammar can be made whose closures are as large as its graph, with a
+ * new one for each node of the vocabulary's trie: an operation ends after steps_max of their steps.
  *
  * Thread: any, under the machine's lock. */
 #ifndef INFERD_GRAMMAR_MACHINE_H
@@ -28,7 +31,7 @@
 #include "grammar.h"
 #include "vocab.h"
 
-enum { STATE_DEAD = 0 };
+enum { STATE_DEAD = 0, STACK_MAX = 4096 }; // limits.stack_max is at most that
 #define STATE_UNKNOWN UINT32_MAX
 #define FRAME_NONE    UINT32_MAX // deeper than stack_max, or no memory
 #define KEY_OFF       UINT32_MAX // config.t: the name is none of the declared ones
@@ -93,6 +96,7 @@ struct grammar_machine {
     grammar_vocab *v;
     pthread_mutex_t lock;
     inferd_err failure; // of the current operation
+    uint64_t n_steps;   // of it: what took part in closures
 
     frame *frames; // [n_frames] 0 is the bottom
     uint32_t n_frames, frames_capacity;
@@ -111,6 +115,8 @@ struct grammar_machine {
 
     uint32_t *positions; // [n_positions] states; UINT32_MAX: free.  0 is never used
     uint32_t n_positions, positions_capacity;
+
+    size_t n_bytes_kept; // by the last flush
 
     cached_mask *masks; // [masks_max]
     uint32_t n_masks, masks_max, masks_hand;

@@ -79,7 +79,8 @@ static uint32_t find_alike(grammar_machine *m, uint32_t s) {
 
 /* A walk may need many states, but not without bound. */
 static bool has_room(grammar_machine *m) {
-    if (machine_bytes(m) <= m->g->limits.machine_bytes_max * WALK_GROWTH) return true;
+    size_t most = m->n_bytes_kept + m->g->limits.machine_bytes_max * WALK_GROWTH;
+    if (machine_bytes(m) <= most) return true;
     inferd_fail(&m->failure, INFERD_ETOOLONG,
                 "a mask needs more states than %d times machine_bytes_max", WALK_GROWTH);
     return false;

@@ -7,8 +7,6 @@
 #include "machine.h"
 #include "mask.h"
 
-enum { STACK_MAX = 4096, COMPLETE_STATES_MAX = 100000 };
-
 /* ---- the machine ---- */
 
 /* The map of states with many automata: every byte is a group. */
@@ -95,6 +93,7 @@ void grammar_machine_release(grammar_machine *m) {
 static void lock(grammar_machine *m) {
     pthread_mutex_lock(&m->lock);
     m->failure = (inferd_err){0};
+    m->n_steps = 0;
 }
 
 static void unlock(grammar_machine *m) {
@@ -161,7 +160,7 @@ grammar_pos grammar_copy(grammar_machine *m, grammar_pos p) {
 void grammar_drop(grammar_machine *m, grammar_pos p) {
     if (p == 0) return;
     lock(m);
-    m->positions[p] = UINT32_MAX;
+    if (p < m->n_positions) m->positions[p] = UINT32_MAX;
     unlock(m);
 }
 
@@ -195,9 +194,11 @@ bool grammar_accept_bytes(grammar_machine *m, grammar_pos p, bytes text, inferd_
 
 bool grammar_accept(grammar_machine *m, grammar_pos p, tok_id id, inferd_err *err) {
     const grammar_vocab *v = m->v;
-    if ((uint32_t)id < v->n_vocab && (v->end_mask[id / 64] >> (id % 64) & 1) != 0)
-        return grammar_may_end(m, p) ||
-               tell(m, err, "the grammar does not allow the text to end here");
+    if ((uint32_t)id < v->n_vocab && (v->end_mask[id / 64] >> (id % 64) & 1) != 0) {
+        if (grammar_may_end(m, p)) return true;
+        inferd_fail(err, INFERD_EINVAL, "the grammar does not allow the text to end here");
+        return false;
+    }
     bytes piece = grammar_vocab_piece(v, id);
     if (piece.n > 0 && piece.n <= VOCAB_PIECE_BYTES_MAX)
         return grammar_accept_bytes(m, p, piece, err);
