@@ -75,6 +75,101 @@ static void recursion_at_the_end_does_not_nest(void) {
     grammar_machine_release(m);
 }
 
+/* Reads bytes of the masks at random, those that nest first: there is always one, or the end. */
+static void walk_deep(grammar_machine *m, unsigned seed) {
+    grammar_pos p = grammar_start(m);
+    for (int n = 0; n < 400 && !grammar_must_end(m, p); n++) {
+        grammar_mask *mask = grammar_mask_get(m, p, NULL);
+        EXPECT(mask != NULL);
+        if (mask == NULL) break;
+        int allowed[257], n_allowed = 0, n_deep = 0;
+        for (int b = 0; b <= RIG_END_ID; b++) {
+            if (!grammar_mask_has(mask, b)) continue;
+            allowed[n_allowed++] = b;
+            if (b < 256 && strchr("{[(\"x:,", b) != NULL) allowed[n_deep++] = b;
+        }
+        grammar_mask_release(mask);
+        if (n_allowed == 0) printf("seed %u: nothing may follow byte %d\n", seed, n);
+        EXPECT(n_allowed > 0);
+        if (n_allowed == 0) break;
+        seed = seed * 1664525 + 1013904223;
+        int of = n_deep > 0 && (seed >> 28) < 12 ? n_deep : n_allowed;
+        int b = allowed[(seed >> 8) % (unsigned)of];
+        if (b == RIG_END_ID) break;
+        EXPECT(grammar_accept(m, p, b, NULL));
+    }
+    buf rest = {0};
+    EXPECT(grammar_complete(m, p, 4000, &rest));
+    buf_deinit(&rest);
+    grammar_drop(m, p);
+}
+
+static void no_text_is_begun_that_the_stack_cannot_end(void) {
+    static const char *const schemas[] = {
+        "{\"type\":\"object\",\"properties\":{\"x\":{\"$ref\":\"#\"},\"s\":{\"type\":\"string\","
+        "\"minLength\":2}},\"required\":[\"s\"],\"additionalProperties\":false}",
+        "{\"type\":\"object\",\"patternProperties\":{\"^x\":{\"$ref\":\"#\"}},"
+        "\"additionalProperties\":{\"type\":\"integer\"},\"minProperties\":1}",
+        "{\"type\":\"object\",\"properties\":{\"x\":{\"$ref\":\"#\"},\"y\":{\"$ref\":\"#\"},"
+        "\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"array\",\"items\":{\"type\":\"string\","
+        "\"maxLength\":3},\"minItems\":2}},\"minProperties\":2,\"additionalProperties\":false}"};
+    for (size_t i = 0; i <= INFERD_COUNT(schemas); i++)
+        for (uint32_t stack_max = 1; stack_max < 12; stack_max++) {
+            grammar_limits limits = grammar_limits_default;
+            grammar_options options = {.limits = &limits};
+            grammar_schema_kind kind = {.compact = true};
+            limits.stack_max = stack_max;
+            grammar *g = NULL;
+            inferd_err err = {0};
+            json_t *schema = i > 0 ? json_loads(schemas[i - 1], 0, NULL) : NULL;
+            inferd_status s = i > 0
+                                  ? grammar_of_schema(schema, &kind, &options, &g, &err)
+                                  : grammar_of_gbnf(text("root ::= \"(\" \"x\" item{2} \")\"\n"
+                                                         "item ::= \"[\" item \"]\" | \"a\" q{3}\n"
+                                                         "q ::= \"b\" | \"(\" q \")\""),
+                                                    &options, &g, &err);
+            json_decref(schema);
+            if (s != INFERD_OK) EXPECT(strstr(err.text, "stack_max") != NULL && stack_max < 5);
+            if (s != INFERD_OK) continue;
+            grammar_machine *m = rig_machine(g);
+            for (unsigned seed = 1; seed <= 8; seed++) walk_deep(m, seed);
+            grammar_machine_release(m);
+        }
+}
+
+static void a_count_of_properties_that_are_not_there_is_refused(void) {
+    ir *g = ir_create(NULL);
+    grammar *out = NULL;
+    ir_property one = {.name = text("a"), .value = digits(g)};
+    ir_object_spec spec = {.properties = &one, .n_properties = 1, .min = 2, .max = IR_NO_MAX};
+    EXPECT(ir_finish(g, ir_object(g, &spec), NULL, &out, NULL) == INFERD_EINVAL);
+}
+
+/* Neither takes time that grows with the square of the graph. */
+static void large_graphs_are_measured_quickly(void) {
+    enum { N = 100000 };
+    ir *g = ir_create(NULL);
+    uint32_t rule = ir_rule(g);
+    ir_node open = ir_literal(g, text("(")), close = ir_literal(g, text(")"));
+    ir_node nested = ir_seq(g, (ir_node[]){open, ir_ref(g, rule), close}, 3);
+    ir_rule_set(g, rule, ir_alt(g, (ir_node[]){IR_EMPTY, nested}, 2));
+    ir_node *many = malloc(N * sizeof *many);
+    for (int i = 0; i < N; i++) many[i] = ir_ref(g, rule);
+    grammar *out = NULL;
+    EXPECT(ir_finish(g, ir_seq(g, many, N), NULL, &out, NULL) == INFERD_OK);
+    grammar_release(out);
+    free(many);
+
+    g = ir_create(NULL); // each rule is the one behind it
+    uint32_t first = ir_rule(g);
+    for (uint32_t i = 1; i < N / 2; i++) ir_rule(g);
+    for (uint32_t i = 0; i + 1 < N / 2; i++) ir_rule_set(g, first + i, ir_ref(g, first + i + 1));
+    ir_rule_set(g, first + N / 2 - 1, ir_literal(g, text("x")));
+    grammar_machine *m = finish(g, ir_ref(g, first));
+    EXPECT(rig_accepts(m, "x"));
+    grammar_machine_release(m);
+}
+
 static void what_produces_no_text_is_refused_or_left_out(void) {
     inferd_err err = {0};
     grammar *out = NULL;
@@ -363,6 +458,9 @@ static const test_case cases[] = {
     TEST(a_large_count_is_a_number_on_the_stack),
     TEST(recursion_nests_up_to_the_stack),
     TEST(recursion_at_the_end_does_not_nest),
+    TEST(no_text_is_begun_that_the_stack_cannot_end),
+    TEST(a_count_of_properties_that_are_not_there_is_refused),
+    TEST(large_graphs_are_measured_quickly),
     TEST(what_produces_no_text_is_refused_or_left_out),
     TEST(left_recursion_is_refused),
     TEST(strings_have_lengths_in_code_points),

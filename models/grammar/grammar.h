@@ -57,6 +57,7 @@ typedef struct object {
     uint32_t others;       // terminal of other names; UINT32_MAX: none
     ir_node *other_values; // [n_other_values]
     uint32_t n_other_values;
+    uint32_t others_nest; // the most frames of an other value
     uint32_t min, max;
     bool any_order;       // a frame's set says which were written
     uint64_t must;        // of any_order: the required ones
@@ -98,9 +99,11 @@ struct grammar {
     ir_node root;
 
     uint32_t *shortest;    // [n_nodes] bytes of the shortest text
+    uint32_t *nests;       // [n_nodes] frames of the text that needs the fewest
     uint32_t *first_state; // [n_terms + 1]
     uint32_t *term_of;     // [n_states] of a state numbered through
     uint32_t *distance;    // [n_states] bytes to the nearest accepting state
+    uint32_t *name_nests;  // [n_states] inside a name of others: `nests` of a value it can have
     uint8_t *follow;       // [n_states] GRAMMAR_PLAIN and others; plain text: vocab.h
     size_t n_bytes;        // of all arrays
 };

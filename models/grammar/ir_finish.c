@@ -1,5 +1,5 @@
-/* ir_finish.c - from the graph of ir.h to a finished grammar: what can be produced, how long the
- * shortest text is, and which states of the automata let any plain text follow. */
+/* ir_finish.c - from the graph of ir.h to a finished grammar: which states of the automata let any
+ * plain text follow, and reasoning before the text; the graph itself: ir_measure.c. */
 #include <string.h>
 
 #include "ir_private.h"
@@ -27,187 +27,6 @@ const grammar_limits grammar_limits_default = {
 };
 
 enum { PLAIN_PASSES_MAX = 16 };
-enum { NULLABLE_REPEAT_MAX = 64 }; // of something that may be empty: each is a way of its own
-
-/* ---- the shortest text of each node ---- */
-
-static uint32_t add_sat(uint32_t a, uint32_t b) {
-    return a == GRAMMAR_NO_TEXT || b == GRAMMAR_NO_TEXT || a > GRAMMAR_NO_TEXT - 1 - b
-               ? GRAMMAR_NO_TEXT
-               : a + b;
-}
-
-static uint32_t mul_sat(uint32_t a, uint32_t n) {
-    if (n == 0) return 0;
-    return a == GRAMMAR_NO_TEXT || a > (GRAMMAR_NO_TEXT - 1) / n ? GRAMMAR_NO_TEXT : a * n;
-}
-
-/* `,"name":` and the value of one that is not required. */
-static uint32_t shortest_optional(const grammar *g, const object *o) {
-    uint32_t best = GRAMMAR_NO_TEXT;
-    for (uint32_t i = 0; i < o->n_properties; i++)
-        if (!o->required[i])
-            best = u32_min(best, add_sat(o->name_bytes[i], g->shortest[o->values[i]]));
-    for (uint32_t i = 0; i < o->n_other_values && o->others != UINT32_MAX; i++)
-        best = u32_min(
-            best, add_sat(g->distance[g->first_state[o->others]], g->shortest[o->other_values[i]]));
-    return add_sat(best, 4);
-}
-
-/* `{` , `"name":` and the value of each required property, `,` between them, `}`. */
-static uint32_t shortest_object(const grammar *g, const object *o) {
-    uint32_t sum = 2, n = 0;
-    for (uint32_t i = 0; i < o->n_properties; i++) {
-        if (!o->required[i]) continue;
-        sum = add_sat(sum, add_sat(o->name_bytes[i] + (n > 0 ? 4 : 3), g->shortest[o->values[i]]));
-        n++;
-    }
-    uint32_t n_missing = o->min > n ? o->min - n : 0;
-    if (n > o->max) return GRAMMAR_NO_TEXT;
-    if (n_missing == 0) return sum;
-    sum = add_sat(sum, mul_sat(shortest_optional(g, o), n_missing));
-    return n > 0 || sum == GRAMMAR_NO_TEXT ? sum : sum - 1; // the first has no comma
-}
-
-/* `}`, and before it `,"name":` and the value of each property that is required from here on. */
-static bool find_needs(const grammar *g, object *o) {
-    uint32_t n = o->n_properties;
-    o->needs = malloc(((size_t)n + 1) * sizeof *o->needs);
-    if (o->needs == NULL) return false;
-    o->needs[n] = 1;
-    for (uint32_t i = n; i-- > 0;)
-        o->needs[i] = !o->required[i]
-                          ? o->needs[i + 1]
-                          : add_sat(o->needs[i + 1],
-                                    add_sat(o->name_bytes[i] + 4, g->shortest[o->values[i]]));
-    return true;
-}
-
-static uint32_t shortest_repeat(const grammar *g, const graph_node *n) {
-    uint32_t first = g->shortest[n->a], rest = g->shortest[n->b];
-    if (n->c == 0) return 0;
-    return n->c == 1 ? first : add_sat(first, mul_sat(rest, n->c - 1));
-}
-
-static uint32_t shortest_of(const grammar *g, const graph_node *n) {
-    uint32_t best = GRAMMAR_NO_TEXT, sum = 0;
-    switch (n->kind) {
-    case NODE_NEVER:
-        return GRAMMAR_NO_TEXT;
-    case NODE_EMPTY:
-        return 0;
-    case NODE_TERM:
-        return g->distance[g->first_state[n->a]];
-    case NODE_SEQ:
-        for (uint32_t i = 0; i < n->b; i++) sum = add_sat(sum, g->shortest[g->children[n->a + i]]);
-        return sum;
-    case NODE_ALT:
-        for (uint32_t i = 0; i < n->b; i++)
-            best = u32_min(best, g->shortest[g->children[n->a + i]]);
-        return best;
-    case NODE_REPEAT:
-        return shortest_repeat(g, n);
-    case NODE_CHARS:
-        return n->c;
-    case NODE_OBJECT:
-        return shortest_object(g, &g->objects[n->a]);
-    case NODE_REF:
-        return g->shortest[g->rules[n->a]];
-    }
-    return GRAMMAR_NO_TEXT;
-}
-
-/* Every node refers to earlier ones, except through rules: passes are as many as rules nest. */
-static inferd_status find_shortest(grammar *g, inferd_err *err) {
-    memset(g->shortest, 0xff, g->n_nodes * sizeof *g->shortest);
-    uint64_t work = 0;
-    for (bool changed = true; changed;) {
-        changed = false;
-        for (uint32_t i = 0; i < g->n_nodes; i++) {
-            uint32_t n = shortest_of(g, &g->nodes[i]);
-            changed |= n != g->shortest[i];
-            g->shortest[i] = n;
-        }
-        work += g->n_nodes;
-        if (work > (uint64_t)1000 * g->limits.nodes_max)
-            return inferd_fail(err, INFERD_ETOOLONG, "the rules of the grammar nest too deeply");
-    }
-    return INFERD_OK;
-}
-
-/* Is the empty text possible, for repeats: they count each round as a way of its own. */
-static inferd_status check_repeats(const grammar *g, inferd_err *err) {
-    for (uint32_t i = 0; i < g->n_nodes; i++) {
-        const graph_node *n = &g->nodes[i];
-        if (n->kind != NODE_REPEAT || n->d == IR_NO_MAX || n->d <= NULLABLE_REPEAT_MAX) continue;
-        if (g->shortest[n->a] == 0 || g->shortest[n->b] == 0)
-            return inferd_fail(err, INFERD_EUNSUPPORTED,
-                               "up to %u repeats of something that may be empty; at most %d are "
-                               "supported",
-                               n->d, NULLABLE_REPEAT_MAX);
-    }
-    return INFERD_OK;
-}
-
-/* ---- left recursion ---- */
-
-/* Nodes that are entered with node n before any byte is read: the i-th, or IR_NEVER behind them. */
-static ir_node entered_with(const grammar *g, const graph_node *n, uint32_t i) {
-    switch (n->kind) {
-    case NODE_SEQ:
-        if (i >= n->b) return IR_NEVER;
-        for (uint32_t k = 0; k < i; k++)
-            if (g->shortest[g->children[n->a + k]] != 0) return IR_NEVER;
-        return g->children[n->a + i];
-    case NODE_ALT:
-        return i < n->b ? g->children[n->a + i] : IR_NEVER;
-    case NODE_REPEAT:
-        return i == 0 ? n->a : i == 1 && g->shortest[n->a] == 0 ? n->b : IR_NEVER;
-    case NODE_REF:
-        return i == 0 ? g->rules[n->a] : IR_NEVER;
-    default:
-        return IR_NEVER;
-    }
-}
-
-typedef struct visit {
-    ir_node node;
-    uint32_t i;
-} visit;
-
-/* A depth-first search for a circle of nodes that are entered without reading. */
-static inferd_status check_left_recursion(const grammar *g, inferd_err *err) {
-    enum { NEW, OPEN, DONE };
-    uint8_t *state = calloc(g->n_nodes, 1);
-    visit *stack = malloc(((size_t)g->n_nodes + 1) * sizeof *stack);
-    inferd_status status = INFERD_OK;
-    if (state == NULL || stack == NULL)
-        status = inferd_fail(err, INFERD_ENOMEM, "no memory for a grammar of %u nodes", g->n_nodes);
-    for (ir_node root = 0; root < g->n_nodes && status == INFERD_OK; root++) {
-        uint32_t n = 0;
-        if (state[root] == NEW) {
-            stack[n++] = (visit){root, 0};
-            state[root] = OPEN;
-        }
-        while (n > 0 && status == INFERD_OK) {
-            visit *v = &stack[n - 1];
-            ir_node next = entered_with(g, &g->nodes[v->node], v->i++);
-            if (next == IR_NEVER) { // a child is NEVER only if all is
-                state[v->node] = DONE;
-                n--;
-            } else if (state[next] == OPEN) {
-                status = inferd_fail(err, INFERD_EUNSUPPORTED,
-                                     "a rule of the grammar begins with itself (left recursion)");
-            } else if (state[next] == NEW) {
-                state[next] = OPEN;
-                stack[n++] = (visit){next, 0};
-            }
-        }
-    }
-    free(state);
-    free(stack);
-    return status;
-}
 
 /* ---- the automata ---- */
 
@@ -400,6 +219,8 @@ void grammar_release(grammar *g) {
     free(g->children);
     free(g->rules);
     free(g->shortest);
+    free(g->nests);
+    free(g->name_nests);
     free(g->first_state);
     free(g->term_of);
     free(g->distance);
@@ -435,30 +256,20 @@ static grammar *take(ir *g, ir_node root) {
 static inferd_status analyse(grammar *g, inferd_err *err) {
     inferd_status status = number_states(g, err);
     if (status != INFERD_OK) return status;
-    g->shortest = malloc(g->n_nodes * sizeof *g->shortest);
-    if (g->shortest == NULL)
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for a grammar of %u nodes", g->n_nodes);
-    status = find_shortest(g, err);
-    for (uint32_t i = 0; status == INFERD_OK && i < g->n_objects; i++)
-        if (!find_needs(g, &g->objects[i]))
-            status = inferd_fail(err, INFERD_ENOMEM, "no memory for %u objects", g->n_objects);
-    if (status == INFERD_OK) status = check_repeats(g, err);
-    if (status == INFERD_OK) status = check_left_recursion(g, err);
-    if (status == INFERD_OK && g->shortest[g->root] == GRAMMAR_NO_TEXT)
-        status = inferd_fail(err, INFERD_EINVAL, "no text can match");
-    return status;
+    return grammar_measure(g, err);
 }
 
 static size_t object_bytes(const object *o) {
     return sizeof *o + o->n_key_nodes * sizeof *o->key_nodes +
            o->n_other_values * sizeof *o->other_values +
-           (size_t)o->n_properties * (4 * sizeof(uint32_t) + sizeof(bool));
+           (size_t)o->n_properties * (6 * sizeof(uint32_t) + sizeof(bool));
 }
 
 static size_t bytes_of(const grammar *g) {
-    size_t n = sizeof *g + g->n_nodes * (sizeof *g->nodes + sizeof *g->shortest) +
+    size_t n = sizeof *g +
+               g->n_nodes * (sizeof *g->nodes + sizeof *g->shortest + sizeof *g->nests) +
                ((size_t)g->n_children + g->n_rules) * sizeof(ir_node) +
-               (size_t)grammar_n_states(g) * (2 * sizeof(uint32_t) + 1);
+               (size_t)grammar_n_states(g) * (3 * sizeof(uint32_t) + 1);
     for (uint32_t i = 0; i < g->n_objects; i++) n += object_bytes(&g->objects[i]);
     for (uint32_t i = 0; i < g->n_terms; i++) n += sizeof(dfa) + dfa_bytes(&g->terms[i]);
     return n;

@@ -26,6 +26,8 @@ ir_node ir_term_node(ir *g, uint32_t term);
 ir_node ir_object_node(ir *g, uint32_t at);
 object *ir_new_object(ir *g); // NULL: recorded; valid until the next one
 void ir_objects_free(object *objects, uint32_t n);
+/* ir_measure.c: shortest texts and frames of all nodes, when states are numbered. */
+inferd_status grammar_measure(grammar *g, inferd_err *err);
 dfa_limits ir_dfa_limits(const ir *g);
 
 #endif

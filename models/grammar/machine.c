@@ -266,8 +266,15 @@ static uint32_t push(grammar_machine *m, ir_node node, uint32_t pos, uint32_t co
         m, &(frame){.node = node, .pos = pos, .count = count, .aux = aux, .parent = parent});
 }
 
-static bool has_text(const grammar_machine *m, ir_node node) {
-    return m->g->shortest[node] != GRAMMAR_NO_TEXT;
+/* What needs these frames can be written on a stack of this depth. */
+static bool has_room(const grammar_machine *m, uint32_t depth, uint32_t nests) {
+    return nests <= m->g->limits.stack_max && depth <= m->g->limits.stack_max - nests;
+}
+
+/* The node has a text, and it does not nest too deeply: so no way that is begun ends for want of
+ * frames. */
+static bool fits(const grammar_machine *m, uint32_t depth, ir_node node) {
+    return m->g->shortest[node] != GRAMMAR_NO_TEXT && has_room(m, depth, m->g->nests[node]);
 }
 
 /* One more, where only the way to min and max matters. */
@@ -295,14 +302,18 @@ static bool may_close(const object *o, const frame *f) {
     return n_missing(o, f) == 0 && f->count >= o->min;
 }
 
+/* There is a name that is not declared, with a value. */
+static bool others_fit(const grammar_machine *m, const object *o, const frame *f) {
+    return o->others != UINT32_MAX &&
+           has_room(m, f->depth, m->g->name_nests[m->g->first_state[o->others]]);
+}
+
 static bool may_write_other(const grammar_machine *m, const object *o, const frame *f) {
     if (o->others == UINT32_MAX || f->count >= o->max) return false;
     uint32_t missing = n_missing(o, f);
     if (o->any_order ? o->max != IR_NO_MAX && f->count + 1 + missing > o->max : missing > 0)
         return false;
-    for (uint32_t k = 0; k < o->n_other_values; k++)
-        if (has_text(m, o->other_values[k])) return true;
-    return false;
+    return others_fit(m, o, f);
 }
 
 /* Was property p written, or passed by? */
@@ -312,13 +323,13 @@ static bool is_behind(const object *o, const frame *f, uint32_t p) {
 
 /* What is required beside property p still fits, and min can still be reached. */
 static bool may_write(const grammar_machine *m, const object *o, const frame *f, uint32_t p) {
-    if (is_behind(o, f, p) || !has_text(m, o->values[p])) return false;
+    if (is_behind(o, f, p) || !fits(m, f->depth, o->values[p])) return false;
     if (!o->any_order && p > o->next_required[f->pos]) return false;
     uint64_t n = (uint64_t)f->count + 1, missing = n_missing(o, f) - o->required[p];
     if (o->max != IR_NO_MAX && n + missing > o->max) return false;
-    if (o->others != UINT32_MAX || n >= o->min) return true;
+    if (n >= o->min || others_fit(m, o, f)) return true;
     for (uint32_t k = o->any_order ? 0 : p + 1; k < o->n_properties && n < o->min; k++)
-        n += k != p && !is_behind(o, f, k) && has_text(m, o->values[k]);
+        n += k != p && !is_behind(o, f, k) && fits(m, f->depth, o->values[k]);
     return n >= o->min;
 }
 
@@ -380,7 +391,7 @@ static void advance_object(grammar_machine *m, const frame *f) {
 /* The name of property p has ended, or of another (p = n_properties): its value comes. */
 static void end_key(grammar_machine *m, const frame *f, const object *o, uint32_t p,
                     ir_node value) {
-    if (!has_text(m, value)) return;
+    if (!fits(m, f->depth, value)) return;
     frame next = *f;
     next.count = count_on(f->count, o->min, o->max);
     if (!o->any_order) {
@@ -411,6 +422,7 @@ static void move_key(grammar_machine *m, const config *c, unsigned char byte) {
         uint32_t s = c->d - g->first_state[o->others];
         to = dfa_step(a, s, byte);
         to = to == DFA_DEAD ? OTHERS_OFF : to + g->first_state[o->others];
+        if (to != OTHERS_OFF && !has_room(m, f.depth, g->name_nests[to])) to = OTHERS_OFF;
         tag = a->tags[s];
     }
     if (byte == '"') {
@@ -439,7 +451,7 @@ static void advance_repeat(grammar_machine *m, uint32_t at) {
     uint32_t to = push(m, f.node, 0, count_on(f.count, n->c, n->d), 0, f.parent);
     if (n->kind == NODE_CHARS)
         begin_term(m, to, TERM_CHAR);
-    else if (has_text(m, n->b))
+    else
         add_todo(m, n->b, to);
 }
 
@@ -464,7 +476,7 @@ static void advance(grammar_machine *m, uint32_t at) {
 
 static void enter(grammar_machine *m, ir_node id, uint32_t f) {
     const graph_node *n = &m->g->nodes[id];
-    if (!has_text(m, id)) return;
+    if (!fits(m, m->frames[f].depth, id)) return;
     switch (n->kind) {
     case NODE_NEVER:
         break;
@@ -482,7 +494,7 @@ static void enter(grammar_machine *m, ir_node id, uint32_t f) {
         break;
     case NODE_REPEAT:
         if (n->c == 0) add_todo(m, IR_NEVER, f);
-        if (has_text(m, n->a)) add_todo(m, n->a, push(m, id, 0, 0, 0, f));
+        add_todo(m, n->a, push(m, id, 0, 0, 0, f));
         break;
     case NODE_CHARS:
         if (n->c == 0) add_todo(m, IR_NEVER, f);

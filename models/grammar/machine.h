@@ -17,7 +17,8 @@
  * each group once it was asked for.
  *
  * When frames and states take more than machine_bytes_max, all but those of live positions are
- * dropped (machine_keep_small).  A stack deeper than stack_max is a way that does not exist.
+ * dropped (machine_keep_small).  A stack deeper than stack_max is a way that does not exist,
+ * and what needs more frames than are left is not begun (grammar.nests).
  *
  * A closure is small, but a grammar can be made whose closures are as large as its graph, with a
  * new one for each node of the vocabulary's trie: an operation ends after steps_max of their steps.

@@ -124,6 +124,14 @@ static bool walk(grammar_machine *m, const vocab_node *nodes, uint32_t begin, ui
     return true;
 }
 
+/* If this is inside a name: whatever it becomes, its value has room on the stack. */
+static bool all_names(const grammar_machine *m, const config *c) {
+    const frame *f = &m->frames[c->frame];
+    if (c->t == 0) return true;
+    uint32_t most = m->g->objects[m->g->nodes[f->node].a].others_nest;
+    return most <= m->g->limits.stack_max && f->depth <= m->g->limits.stack_max - most;
+}
+
 /* Of plain tokens, those of at most so many code points are allowed; *all: that is all that is to
  * say about plain tokens, and only others need a walk. */
 static uint32_t plain_allowed(const grammar_machine *m, uint32_t s, bool *all) {
@@ -134,7 +142,7 @@ static uint32_t plain_allowed(const grammar_machine *m, uint32_t s, bool *all) {
     for (uint32_t i = 0; i < m->states[s].n_configs; i++) {
         const config *c = &m->configs[m->states[s].configs + i];
         const graph_node *k = &g->nodes[m->frames[c->frame].node];
-        if (c->d != OTHERS_OFF && (g->follow[c->d] & GRAMMAR_PLAIN) != 0) {
+        if (c->d != OTHERS_OFF && (g->follow[c->d] & GRAMMAR_PLAIN) != 0 && all_names(m, c)) {
             *all = true;
             return VOCAB_PLAIN_MAX;
         }
