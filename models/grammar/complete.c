@@ -202,6 +202,7 @@ bool grammar_complete(grammar_machine *m, grammar_pos p, size_t n_max, buf *out)
     bool ok = from != STATE_DEAD && add(m, &s, from, 0, 0);
     while (ok && s.n_heap > 0 && !done) {
         uint32_t at = pop(&s);
+        m->n_steps = 0; // STATES_MAX bounds the search
         done = m->states[s.all[at].state].accepts;
         if (done) {
             write_way(&s, at, out);

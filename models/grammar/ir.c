@@ -64,6 +64,11 @@ static uint64_t hash_node(const graph_node *n, const ir_node *children) {
     return hash_fold(h);
 }
 
+/* Of a node of the graph; NULL: it has none. */
+static const ir_node *children_of(const ir *g, const graph_node *n) {
+    return n->kind == NODE_SEQ || n->kind == NODE_ALT ? g->children + n->a : NULL;
+}
+
 static bool same_node(const ir *g, const graph_node *a, const graph_node *b,
                       const ir_node *b_children) {
     if (a->kind != b->kind || a->b != b->b) return false;
@@ -81,7 +86,7 @@ static bool grow_table(ir *g) {
     }
     memset(table, 0xff, (size_t)size * sizeof *table);
     for (uint32_t i = 0; i < g->n_nodes; i++) {
-        uint32_t at = (uint32_t)hash_node(&g->nodes[i], g->children + g->nodes[i].a) & (size - 1);
+        uint32_t at = (uint32_t)hash_node(&g->nodes[i], children_of(g, &g->nodes[i])) & (size - 1);
         while (table[at] != UINT32_MAX) at = (at + 1) & (size - 1);
         table[at] = i;
     }
@@ -266,6 +271,9 @@ static ir_node array_rest(ir *g, ir_node rest, uint32_t k, uint32_t min, uint32_
 
 ir_node ir_array(ir *g, const ir_node *prefix, size_t n_prefix, ir_node rest, uint32_t min,
                  uint32_t max) {
+    if (n_prefix > g->limits.nodes_max)
+        ir_fail(g, INFERD_ETOOLONG, "an array has %zu prefix items, nodes_max is %u", n_prefix,
+                g->limits.nodes_max);
     if (min > max || n_prefix > g->limits.nodes_max) return IR_NEVER;
     uint32_t n = u32_min((uint32_t)n_prefix, max);
     ir_node first = n > 0 ? prefix[0] : max > 0 ? rest : IR_NEVER;

@@ -152,7 +152,8 @@ grammar_pos grammar_start(grammar_machine *m) {
 
 grammar_pos grammar_copy(grammar_machine *m, grammar_pos p) {
     lock(m);
-    grammar_pos copy = p != 0 && p < m->n_positions ? place(m, m->positions[p]) : 0;
+    bool is_one = p != 0 && p < m->n_positions && m->positions[p] != UINT32_MAX;
+    grammar_pos copy = is_one ? place(m, m->positions[p]) : 0;
     unlock(m);
     return copy;
 }

@@ -6,8 +6,8 @@
  *
  * A token is *plain* if it is whole plain code points, at most VOCAB_PLAIN_MAX of them: all but
  * controls, quote, backslash, and white space other than the blank, which `.` and \S of patterns
- * exclude; 9 of 10 tokens.  Where any plain text may follow, inside a JSON string,
- * all of them are allowed at once: plain[n] is the mask of plain tokens of at most n code points,
+ * exclude; 9 of 10 tokens.  Where any plain text may follow, inside a JSON string, all of them are
+ * allowed at once: plain[n] is the mask of plain tokens of at most n code points,
  * and only `others`, a trie without plain tokens, is walked.
  *
  * Thread: any; immutable. */
