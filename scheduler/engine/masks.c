@@ -7,18 +7,23 @@
 
 #include "inferd/clock.h"
 
+enum { SLOW_US = 5000 }; // an answer that took longer: the next one may take as long
+
+typedef enum queue_kind { QUICK, SLOW, QUEUES } queue_kind;
+
 struct masks {
     masks_options options;
     pthread_t threads[MASKS_THREADS_MAX];
-    uint32_t n_threads; // running; engine's
+    uint32_t n_threads; // running; the engine's, which changes it under the lock
     bool started, halted;
 
     atomic_uint n_open; // questions without an answer
     pthread_mutex_t mutex;
     pthread_cond_t to_workers, to_engine;
-    list_node queue;    // constraints by `queued`
-    uint32_t n_closing; // closed, and not freed yet
-    bool tells;         // the engine waited in vain
+    list_node queues[QUEUES]; // constraints by `queued`
+    uint32_t n_begun;         // threads
+    uint32_t n_closing;       // closed, and not freed yet
+    bool tells;               // the engine waited in vain
     bool stop;
 };
 
@@ -26,7 +31,7 @@ inferd_status masks_create(const masks_options *options, masks **out, inferd_err
     masks *m = calloc(1, sizeof *m);
     if (m == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for threads of masks");
     m->options = *options;
-    list_node_init(&m->queue);
+    for (int i = 0; i < QUEUES; i++) list_node_init(&m->queues[i]);
     pthread_mutex_init(&m->mutex, NULL);
     pthread_cond_init(&m->to_workers, NULL);
     pthread_cond_init(&m->to_engine, NULL);
@@ -36,14 +41,32 @@ inferd_status masks_create(const masks_options *options, masks **out, inferd_err
 
 /* ---- workers ---- */
 
-/* Takes the next one of the queue; NULL: the thread ends.  The lock is held. */
-static constraint *next_of_queue(masks *m) {
-    while (list_empty(&m->queue) && !m->stop) pthread_cond_wait(&m->to_workers, &m->mutex);
-    if (m->stop) return NULL;
-    constraint *c = LIST_ENTRY(m->queue.next, constraint, queued);
-    list_remove(&c->queued);
-    c->running = true;
-    return c;
+/* A first mask may take seconds, and to free a grammar may wait for its machine, which makes a mask
+ * for another sequence.  The lock is held, or the constraint is the engine's. */
+static queue_kind kind_of(const constraint *c) {
+    return c->closing || c->pos == 0 || c->took_us > SLOW_US ? SLOW : QUICK;
+}
+
+/* The lock is held. */
+static void enqueue(masks *m, constraint *c, queue_kind kind) {
+    list_push_back(&m->queues[kind], &c->queued);
+    pthread_cond_broadcast(&m->to_workers); // not every worker takes every kind
+}
+
+/* Takes the next one; NULL: the thread ends.  The first worker, if there are others, leaves slow
+ * ones to them: quick ones wait for no slow one.  The lock is held. */
+static constraint *take_next(masks *m, bool first) {
+    while (!m->stop) {
+        for (int i = 0; i < (first && m->n_threads > 1 ? SLOW : QUEUES); i++) {
+            if (list_empty(&m->queues[i])) continue;
+            constraint *c = LIST_ENTRY(m->queues[i].next, constraint, queued);
+            list_remove(&c->queued);
+            c->running = true;
+            return c;
+        }
+        pthread_cond_wait(&m->to_workers, &m->mutex);
+    }
+    return NULL;
 }
 
 /* The lock is held. */
@@ -79,7 +102,8 @@ static void *work(void *arg) {
     masks *m = arg;
     if (m->options.begin != NULL) m->options.begin(m->options.ctx);
     pthread_mutex_lock(&m->mutex);
-    for (constraint *c; (c = next_of_queue(m)) != NULL;)
+    bool first = m->n_begun++ == 0;
+    for (constraint *c; (c = take_next(m, first)) != NULL;)
         if (c->closing)
             free_closed(m, c);
         else
@@ -92,7 +116,7 @@ static uint32_t threads_wanted(const masks *m) {
     if (m->options.n_threads > 0) return u32_min(m->options.n_threads, MASKS_THREADS_MAX);
     long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
     uint32_t n = n_cpus > 0 ? (uint32_t)n_cpus / MASKS_CPUS_EACH : 1;
-    return u32_min(u32_max(n, 1), MASKS_THREADS_MAX);
+    return u32_min(u32_max(n, MASKS_THREADS_MIN), MASKS_THREADS_MAX);
 }
 
 static void start_threads(masks *m) {
@@ -100,7 +124,9 @@ static void start_threads(masks *m) {
     for (uint32_t i = 0; i < threads_wanted(m); i++) {
         if (pthread_create(&m->threads[i], NULL, work, m) != 0) return;
         pthread_setname_np(m->threads[i], "inferd-masks");
+        pthread_mutex_lock(&m->mutex);
         m->n_threads++;
+        pthread_mutex_unlock(&m->mutex);
     }
 }
 
@@ -120,8 +146,7 @@ static void ask(void *ctx, constraint *c) {
     }
     atomic_fetch_add_explicit(&m->n_open, 1, memory_order_relaxed);
     pthread_mutex_lock(&m->mutex);
-    list_push_back(&m->queue, &c->queued);
-    pthread_cond_signal(&m->to_workers);
+    enqueue(m, c, kind_of(c));
     pthread_mutex_unlock(&m->mutex);
 }
 
@@ -136,8 +161,7 @@ static void close_one(void *ctx, constraint *c) {
     pthread_mutex_lock(&m->mutex);
     c->closing = true;
     m->n_closing++;
-    if (!c->running && !list_linked(&c->queued)) list_push_back(&m->queue, &c->queued);
-    pthread_cond_signal(&m->to_workers);
+    if (!c->running && !list_linked(&c->queued)) enqueue(m, c, kind_of(c));
     pthread_mutex_unlock(&m->mutex);
 }
 
@@ -173,11 +197,12 @@ void masks_halt(masks *m) {
     pthread_mutex_unlock(&m->mutex);
     for (uint32_t i = 0; i < m->n_threads; i++) pthread_join(m->threads[i], NULL);
     m->halted = true;
-    LIST_EACH_SAFE(node, next, &m->queue) {
-        constraint *c = LIST_ENTRY(node, constraint, queued);
-        list_remove(&c->queued);
-        if (c->closing) constraint_destroy(c); // the others will be closed
-    }
+    for (int i = 0; i < QUEUES; i++)
+        LIST_EACH_SAFE(node, next, &m->queues[i]) {
+            constraint *c = LIST_ENTRY(node, constraint, queued);
+            list_remove(&c->queued);
+            if (c->closing) constraint_destroy(c); // the others will be closed
+        }
     m->n_closing = 0;
 }
 

@@ -3,10 +3,11 @@
  *     engine   commit ---ask---> plan, launch ======= step ======= finish: is the answer there?
  *     worker             accept the token, make its masks ... done
  *
- * Questions are answered in the order in which they came, by a few threads that start with the
- * first question; if none can be started, the engine's thread answers.  The workers
- * free what ended sequences had.  A question of a sequence
- * that has ended is not answered.
+ * A few threads answer, which start with the first question; if none can be started, the engine's
+ * thread answers.  Questions are answered in the order in which they came, but quick ones do not
+ * wait for slow ones: first questions of sequences, and those whose last answer took long, have a
+ * queue of their own, and one thread never takes from it.  The workers free what ended sequences
+ * had.  A question of a sequence that has ended is not answered.
  *
  * Thread: engine; the workers share only what the lock guards, and constraints. */
 #ifndef INFERD_MASKS_H
@@ -15,8 +16,9 @@
 #include "constraint.h"
 
 enum {
+    MASKS_THREADS_MIN = 2, // one of them for slow answers
     MASKS_THREADS_MAX = 4,
-    MASKS_CPUS_EACH = 4 // CPUs of the machine for each thread; one in any case
+    MASKS_CPUS_EACH = 4 // CPUs of the machine for each thread
 };
 
 typedef struct masks masks;
