@@ -161,7 +161,10 @@ static void close_one(void *ctx, constraint *c) {
     pthread_mutex_lock(&m->mutex);
     c->closing = true;
     m->n_closing++;
-    if (!c->running && !list_linked(&c->queued)) enqueue(m, c, kind_of(c));
+    if (!c->running) {
+        list_remove(&c->queued); // its question, if it waits for a quick answer
+        enqueue(m, c, kind_of(c));
+    }
     pthread_mutex_unlock(&m->mutex);
 }
 
