@@ -15,7 +15,7 @@ import openai
 import pydantic
 import pytest
 
-from conftest import BUILD, model_config
+from conftest import BUILD, SLOW, model_config
 
 SAY = [{"role": "user", "content": "Say something."}]
 PERSON = {"type": "object", "additionalProperties": False, "required": ["name", "age", "tags"], "properties": {
@@ -503,3 +503,31 @@ def test_the_real_model_answers_in_the_form(real):
     text, finish = answer(real, "/v1/chat/completions", temperature=0, guided_choice=["Paris", "Rome", "Berlin"],
                           messages=[{"role": "user", "content": "What is the capital of France?"}])[0]
     assert finish == "stop" and text in ("Paris", "Rome", "Berlin")
+
+
+def test_a_slow_grammar_stops_no_other_stream(real):
+    """Its masks are refused after a second or two each; meanwhile quick masks are made by another thread."""
+    rules = "".join(f'r{j} ::= [a-z]{{1,{j + 2}}} ("{chr(97 + j % 26)}" | "(" root ")") [^\\n]{{0,{j + 3}}}\n' for j in range(60))
+    root = "root ::= (" + " | ".join(f"r{j}" for j in range(60)) + ")*\n"
+    stop = []
+
+    def slow(i):
+        n = 0
+        while not stop:
+            n += 1
+            code, _, message = refused(real, "/v1/completions", guided_grammar=root + rules + f'last ::= "{i} {n}"\n')
+            assert code == "unsupported_schema" and "machine_bytes_max" in message
+        return n
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(slow, i) for i in range(4)]
+        time.sleep(1)
+        begin = time.monotonic()
+        try:
+            text, _ = answer(real, "/v1/completions", prompt="a", guided_regex="[a-z ]{300}", max_tokens=60)[0]
+        finally:
+            stop.append(True)
+        took_s = time.monotonic() - begin
+        assert all(r.result() > 0 for r in running)
+    assert re.fullmatch("[a-z ]+", text)
+    assert took_s < 30 * SLOW
