@@ -188,7 +188,11 @@ bool grammar_accept_bytes(grammar_machine *m, grammar_pos p, bytes text, inferd_
         ok = s != STATE_DEAD && m->failure.status == INFERD_OK;
         if (ok) m->positions[p] = s;
     }
-    if (!ok) tell(m, err, "the grammar does not allow this text here");
+    bool lost = m->positions[p] == STATE_DEAD;
+    if (!ok)
+        tell(m, err,
+             lost ? "the grammar has lost this position"
+                  : "the grammar does not allow this text here");
     unlock(m);
     return ok;
 }

@@ -11,6 +11,7 @@
  *
  * Promises, for every position: a token is in the mask exactly if the position accepts its bytes;
  * the tokens of the end are in it exactly if the text may end there; other control tokens never.
+ * Where the text may not end, some byte may follow, and so on to an end: no way is a dead one.
  * What cannot be enforced is refused when the grammar is compiled: nothing is ignored in silence.
  *
  * Nothing here recurses on its input.  Thread: any; a machine has a lock of its own. */
