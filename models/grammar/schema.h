@@ -400,16 +400,16 @@ void schema_bounds(schema_ctx *c, const schema_view *v, number_bound *min, numbe
 
 /* ---- values (schema_value.c) ---- */
 
-schema_truth schema_valid(schema_ctx *c, const json_t *value, const schema_atom *a);
+schema_truth schema_valid(schema_ctx *c, const json_t *x, const schema_atom *a);
 /* Whether a property violates additionalProperties, patternProperties or propertyNames. */
 schema_truth schema_violates(schema_ctx *c, const schema_view *v, schema_word w, const char *name,
-                             const json_t *value);
-schema_truth schema_valid_all(schema_ctx *c, const json_t *value, const atom_list *atoms);
+                             const json_t *x);
+schema_truth schema_valid_all(schema_ctx *c, const json_t *x, const atom_list *atoms);
 /* The same for a value of enum or const of one of them. */
-schema_truth schema_valid_member(schema_ctx *c, const json_t *value, const atom_list *atoms,
+schema_truth schema_valid_member(schema_ctx *c, const json_t *x, const atom_list *atoms,
                                  const schema_view *of);
 bool schema_equal(const json_t *a, const json_t *b); // as JSON Schema says: 1 equals 1.0
-uint32_t schema_type_of(const json_t *value);
+uint32_t schema_type_of(const json_t *x);
 size_t schema_code_points(const char *text);
 
 /* ---- the strict profile (schema_strict.c) ---- */
