@@ -516,7 +516,7 @@ def test_a_slow_grammar_stops_no_other_stream(real):
         while not stop:
             n += 1
             code, _, message = refused(real, "/v1/completions", guided_grammar=root + rules + f'last ::= "{i} {n}"\n')
-            assert code == "unsupported_schema" and "machine_bytes_max" in message
+            assert code == "unsupported_schema" and "steps_max" in message
         return n
 
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
