@@ -6,7 +6,7 @@
  *       --no-warm    one pass over the instances
  *       --cpu-time   of the thread, for a busy machine: coarser by the call, some 0.3 us
  *       --repeat N   cold passes, each with a new machine; the fastest counts at each token
- *       --only TEXT  cases whose name has it
+ *       --only TEXT  cases with this text in their name
  *
  * A file of cases (stdin where none is named) has a line per schema: masks_case.h.  A line of
  * results goes out for each as it is done:

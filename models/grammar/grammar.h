@@ -38,7 +38,7 @@ typedef struct graph_node {
 typedef struct key_node {
     uint32_t children, n_children; // in key_nodes, ascending by byte
     uint32_t begin, end;           // of the names below it, in by_name
-    uint32_t property;             // whose name ends here, or UINT32_MAX
+    uint32_t property;             // with the name that ends here, or UINT32_MAX
     uint32_t depth;                // bytes from the root
     unsigned char byte;            // that leads here
 } key_node;

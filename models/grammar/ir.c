@@ -317,7 +317,7 @@ dfa_limits ir_dfa_limits(const ir *g) {
 
 /* ---- terminals that every grammar has ---- */
 
-/* Automata whose states are numbered by hand: start with none, then add ways byte by byte. */
+/* Automata with states numbered by hand: start with none, then add ways byte by byte. */
 static bool new_term(dfa *d, uint32_t n_states) {
     *d = (dfa){.n_classes = 256, .n_states = n_states};
     for (uint32_t b = 0; b < 256; b++) d->classes[b] = (uint8_t)b;

@@ -1,5 +1,5 @@
-/* machine.h - a grammar on a vocabulary: a pushdown automaton whose states are made as they are
- * met.
+/* machine.h - a grammar on a vocabulary: a pushdown automaton that makes its states as it meets
+ * them.
  *
  * A way to read the text so far is a *config*: a state of an automaton, on top of a stack of frames
  * that say what comes behind it.  A machine's state is the set of all configs, mostly one to three.
@@ -12,7 +12,7 @@
  *              OBJECT: count = properties written, aux = phase and value; pos = next property, or
  *              in any order pos and high = the set of those written
  *
- * A state is closed: with each config whose terminal may be complete it has what may come next.
+ * A state is closed: where the terminal of a config may be complete, the state has what may follow.
  * Bytes that its configs do not tell apart form a group (byte_map); `succ` keeps the state behind
  * each group once it was asked for.
  *
@@ -20,7 +20,7 @@
  * dropped (machine_keep_small).  A stack deeper than stack_max is a way that does not exist,
  * and what needs more frames than are left is not begun (grammar.nests).
  *
- * A closure is small, but a grammar can be made whose closures are as large as its graph, with a
+ * A closure is small, but a hostile grammar can have closures as large as its graph, with a
  * new one for each node of the vocabulary's trie: an operation ends after steps_max of their steps.
  *
  * Thread: any, under the machine's lock. */

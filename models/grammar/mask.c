@@ -97,8 +97,9 @@ static inline walk_row row_of(const grammar_machine *m, uint32_t s) {
     return (walk_row){m->maps[q->map]->of, q->succ, s};
 }
 
-/* The nodes [begin, end) of the trie, a subtree whose parent is read in state s.  One branch for
- * each node, which mostly goes the same way: nodes without a token set a bit behind the mask. */
+/* The nodes [begin, end) of the trie, a subtree below a node that is read in state s.  One branch
+ * for each node, which mostly goes the same way: nodes without a token set a bit behind the mask.
+ */
 static bool walk(grammar_machine *m, const vocab_node *nodes, uint32_t begin, uint32_t end,
                  uint32_t s, uint64_t *bits) {
     walk_row rows[VOCAB_PIECE_BYTES_MAX + 1]; // by depth

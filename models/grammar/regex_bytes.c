@@ -1,6 +1,6 @@
 /* regex_bytes.c - from symbols to the bytes in which code points are written.
  *
- * The code points of all symbols, as sequences of byte ranges, make one tree whose leaves are
+ * The code points of all symbols, as sequences of byte ranges, make one tree; its leaves are
  * symbols; equal parts of it are shared.  Each state of the table is then the root of a copy of the
  * tree, in which a leaf is the state that follows its symbol.  Of all copies, equal parts are
  * shared again: a state that goes to one other with any character needs few states for the bytes
