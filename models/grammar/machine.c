@@ -1,4 +1,5 @@
-/* machine.c - tables of frames, groups of bytes and states, see machine.h; memory: machine_flush.c. */
+/* machine.c - tables of frames, groups of bytes and states, see machine.h; memory: machine_flush.c.
+ */
 #include "machine.h"
 
 #include <string.h>
