@@ -2,7 +2,9 @@
  *
  *     bench_masks PIECES [CASES]        time of every mask of every instance, and the status
  *     bench_masks --bytes [CASES]       the status alone, by bytes, without a vocabulary
- *     bench_masks --complete [LINES]    {"schema": text, "text": start} gives {"text": the whole}
+ *     bench_masks --complete [LINES]    {"schema": text, "text": start} gives {"text": the whole};
+ *                                       "any_order": true as with --any-order
+ *       --any-order  of properties; else the schema's
  *       --no-warm    one pass over the instances
  *       --cpu-time   of the thread, for a busy machine: coarser by the call, some 0.3 us
  *       --repeat N   cold passes, each with a new machine; the fastest counts at each token
@@ -39,6 +41,7 @@ typedef struct samples {
 typedef struct bench {
     grammar_vocab *vocab;
     uint32_t n_vocab; // 0: by bytes
+    bool any_order;
     bool warm;
     int n_cold;       // passes
     const char *only; // NULL: all
@@ -153,18 +156,18 @@ static verdict judge(bench *b, grammar_machine *m, const mask_case *c, inferd_er
     return v;
 }
 
-static inferd_status compile(bytes schema, grammar_vocab *vocab, grammar_machine **out,
+static inferd_status compile(const bench *b, bytes schema, bool any_order, grammar_machine **out,
                              uint64_t *parse_ns, uint64_t *compile_ns, inferd_err *err) {
+    const grammar_schema_kind kind = {.any_order = any_order};
     json_error_t problem;
     grammar *g = NULL;
     uint64_t start = now_ns();
     json_t *root =
         json_loadb(schema.p, schema.n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &problem);
     *parse_ns = now_ns() - start;
-    inferd_status s = root != NULL
-                          ? grammar_of_schema(root, &(grammar_schema_kind){0}, NULL, &g, err)
-                          : inferd_fail(err, INFERD_EINVAL, "not JSON: %s", problem.text);
-    if (s == INFERD_OK) s = grammar_machine_create(g, vocab, out, err);
+    inferd_status s = root != NULL ? grammar_of_schema(root, &kind, NULL, &g, err)
+                                   : inferd_fail(err, INFERD_EINVAL, "not JSON: %s", problem.text);
+    if (s == INFERD_OK) s = grammar_machine_create(g, b->vocab, out, err);
     *compile_ns = now_ns() - start;
     grammar_release(g);
     json_decref(root);
@@ -193,7 +196,8 @@ static void pass(bench *b, const mask_case *c, bool last, outcome *o) {
     grammar_machine *m = NULL;
     uint64_t parse_ns, compile_ns;
     o->err = (inferd_err){0};
-    o->compiled = compile(c->schema, b->vocab, &m, &parse_ns, &compile_ns, &o->err) == INFERD_OK;
+    o->compiled =
+        compile(b, c->schema, b->any_order, &m, &parse_ns, &compile_ns, &o->err) == INFERD_OK;
     o->v = (verdict){"refused", -1, 0};
     if (parse_ns < o->parse_ns) o->parse_ns = parse_ns;
     if (compile_ns < o->compile_ns) o->compile_ns = compile_ns;
@@ -242,7 +246,8 @@ static void complete(bench *b, bytes line) {
     buf whole = {0};
     buf_add(&whole, start.p, start.n);
     grammar_pos p = 0;
-    inferd_status s = compile(source, b->vocab, &m, &ns, &ns, &err);
+    bool any_order = json_is_true(json_object_get(row, "any_order"));
+    inferd_status s = compile(b, source, any_order, &m, &ns, &ns, &err);
     if (s == INFERD_OK && (p = grammar_start(m)) == 0)
         s = inferd_fail(&err, INFERD_ENOMEM, "no memory for a position");
     if (s == INFERD_OK && !grammar_accept_bytes(m, p, start, &err)) s = err.status;
@@ -284,6 +289,8 @@ int main(int argc, char **argv) {
             by_bytes = true;
         else if (strcmp(argv[i], "--complete") == 0)
             by_bytes = completing = true;
+        else if (strcmp(argv[i], "--any-order") == 0)
+            b.any_order = true;
         else if (strcmp(argv[i], "--no-warm") == 0)
             b.warm = false;
         else if (strcmp(argv[i], "--cpu-time") == 0)

@@ -709,7 +709,7 @@ static void each_constraint_has_its_source_and_place(void) {
         const char *more;
         grammar_kind kind;
         const char *param;
-        bool strict, compact, as_text;
+        bool strict, compact, any_order, as_text;
     } rows[] = {
         {FORMAT("\"text\""), GRAMMAR_NONE, NULL},
         {"\"grammar\":\"\"", GRAMMAR_NONE, NULL},
@@ -727,6 +727,8 @@ static void each_constraint_has_its_source_and_place(void) {
         {OUTPUTS("\"json\":{}"), GRAMMAR_SCHEMA, "structured_outputs.json"},
         {OUTPUTS("\"json\":\"{}\",\"disable_any_whitespace\":true"), GRAMMAR_SCHEMA,
          "structured_outputs.json", .compact = true, .as_text = true},
+        {OUTPUTS("\"json\":{},\"any_order\":true"), GRAMMAR_SCHEMA, "structured_outputs.json",
+         .any_order = true},
         {OUTPUTS("\"regex\":\"a+\",\"json\":null"), GRAMMAR_REGEX, "structured_outputs.regex",
          .as_text = true},
         {OUTPUTS("\"choice\":[\"a\",\"b\"]"), GRAMMAR_CHOICE, "structured_outputs.choice"},
@@ -758,6 +760,7 @@ static void each_constraint_has_its_source_and_place(void) {
                        rows[i].param == NULL ? "-" : rows[i].param);
             EXPECT_EQ(s->strict, rows[i].strict);
             EXPECT_EQ(s->compact, rows[i].compact);
+            EXPECT_EQ(s->any_order, rows[i].any_order);
             EXPECT_EQ(s->text.n > 0, rows[i].as_text);
             EXPECT_EQ(p.unknown.n, 0);
             api_params_deinit(&p);

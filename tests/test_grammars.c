@@ -49,13 +49,16 @@ static void the_same_source_is_compiled_once(void) {
     s.compact = true;
     EXPECT(get(g, m, s) != first);
     s.compact = false;
+    s.any_order = true;
+    EXPECT(get(g, m, s) != first);
+    s.any_order = false;
     s.reasoning = (reasoning){NULL, "</think>"};
     EXPECT(get(g, m, s) != first);
     s.reasoning = (reasoning){"<think>", "</think>"};
     EXPECT(get(g, m, s) != first);
     s.reasoning = (reasoning){NULL, NULL};
     EXPECT(get(g, other, s) != first);
-    EXPECT_EQ(stats_of(g).n_entries, 6);
+    EXPECT_EQ(stats_of(g).n_entries, 7);
     EXPECT_EQ(stats_of(g).n_vocabs, 2);
     EXPECT(get(g, m, regex("a")) !=
            get(g, m, (grammar_source){.kind = GRAMMAR_GBNF, .text = {"root ::= \"a\"", 12}}));

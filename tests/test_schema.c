@@ -369,6 +369,34 @@ static void white_space_is_bounded_or_absent(void) {
     grammar_machine_release(m);
 }
 
+/* Merged schemas never have an order (docs/structured-output.md); others have one if it is not
+ * waived. */
+static void properties_come_in_order_if_it_is_not_waived(void) {
+#define FOUR                                                                                       \
+    "{\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"null\"}},"                    \
+    "\"required\":[\"b\",\"c\"],\"additionalProperties\":{\"type\":\"boolean\"}"
+    static const row one = {FOUR ",\"type\":\"object\",\"maxProperties\":4}",
+                            "{\"a\":1,\"b\":null,\"c\":true,\"d\":true}\n{\"b\":null,\"c\":true}",
+                            "{\"b\":null,\"a\":1,\"c\":true}\n{\"c\":true,\"b\":null}\n"
+                            "{\"b\":null,\"d\":true,\"c\":true}"};
+    static const char also[] = "{\"b\":null,\"a\":1,\"c\":true}\n{\"c\":true,\"b\":null}\n"
+                               "{\"d\":true,\"c\":true,\"a\":7,\"b\":null}",
+                      never[] = "{\"c\":true}\n{\"b\":null,\"b\":null}\n{\"c\":true,\"b\":1}\n"
+                                "{\"d\":true,\"c\":true,\"a\":7,\"e\":true}\n{\"b\":null,\"a\":1}";
+#undef FOUR
+    static const grammar_schema_kind any = {.any_order = true};
+    grammar_machine *m = machine_of(one.schema, NULL);
+    expect_texts(m, &one, one.yes, true);
+    expect_texts(m, &one, one.no, false);
+    expect_texts(m, &one, never, false);
+    grammar_machine_release(m);
+    m = machine_of(one.schema, &any);
+    expect_texts(m, &one, one.yes, true);
+    expect_texts(m, &one, also, true);
+    expect_texts(m, &one, never, false);
+    grammar_machine_release(m);
+}
+
 /* ---- refusals ---- */
 
 typedef struct refusal {
@@ -531,6 +559,7 @@ static const test_case tests[] = {
     TEST(references_are_followed),
     TEST(siblings_of_a_reference_count_in_old_drafts),
     TEST(white_space_is_bounded_or_absent),
+    TEST(properties_come_in_order_if_it_is_not_waived),
     TEST(what_cannot_be_enforced_is_refused),
     TEST(what_is_no_schema_is_invalid),
     TEST(the_strict_profile_has_more_rules),

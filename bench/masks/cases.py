@@ -66,42 +66,6 @@ def read(path, commit="HEAD"):
     return found, about
 
 
-def orders_of(schema):
-    """The names of each `properties` in a schema, in order."""
-    found, todo = [], [schema]
-    while todo:
-        at = todo.pop(0)
-        if isinstance(at, dict):
-            names = at.get("properties")
-            if isinstance(names, dict):
-                found.append(list(names))
-            todo += at.values()
-        elif isinstance(at, list):
-            todo += at
-    return found
-
-
-def in_order(value, orders):
-    """The members of each object in the order of the `properties` that shares most names with it."""
-    if isinstance(value, list):
-        return [in_order(v, orders) for v in value]
-    if not isinstance(value, dict):
-        return value
-    order = max(orders, key=lambda o: len(value.keys() & set(o)), default=[])
-    place = {name: i for i, name in enumerate(order)}
-    names = sorted(value, key=lambda name: place.get(name, len(place)))
-    return {name: in_order(value[name], orders) for name in names}
-
-
-def reordered(case):
-    """The case with its instances in the order of the schema, which engines demand; MaskBench has reordered only
-    those of schemas that llguidance took.  None: nothing changes."""
-    orders = orders_of(json.loads(case["schema"]))
-    tests = [{"valid": t["valid"], "text": json.dumps(in_order(json.loads(t["text"]), orders), ensure_ascii=False)}
-             for t in case["tests"]]
-    return {**case, "tests": tests} if any(a["text"] != b["text"] for a, b in zip(tests, case["tests"])) else None
-
-
 def of_bytelevel():
     """The bytes that the characters of a byte-level vocabulary stand for."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

@@ -160,7 +160,7 @@ typedef struct object_plan {
     goal_id *other_values; // [n_others] by tag
     size_t n_others;
     uint32_t min, max;
-    bool any_order; // of several schemas
+    bool any_order; // of several schemas, or asked for
 } object_plan;
 
 enum { SCHEMA_CONTAINS_MAX = 2 }; // demands of one array

@@ -331,7 +331,7 @@ void schema_plan_object(schema_ctx *c, goal *g) {
         p->min = u32_max(p->min, schema_count(c, v, WORD_MIN_PROPERTIES, 0));
         p->max = u32_min(p->max, schema_count(c, v, WORD_MAX_PROPERTIES, IR_NO_MAX));
     }
-    p->any_order = n_schemas > 1;
+    p->any_order = n_schemas > 1 || c->kind->any_order;
     if (p->min > p->max) return;
     schema_names(c, &g->atoms, p);
     p->values = schema_take_array(c, p->n, sizeof *p->values);

@@ -275,6 +275,7 @@ const char *const api_outputs_members[] = {"structured_outputs.json",
                                            "structured_outputs.json_object",
                                            "structured_outputs.structural_tag",
                                            "structured_outputs.disable_any_whitespace",
+                                           "structured_outputs.any_order",
                                            "structured_outputs.disable_fallback",
                                            "structured_outputs.disable_additional_properties",
                                            "structured_outputs.whitespace_pattern",
@@ -299,12 +300,14 @@ static bool read_sources(const api_reader *r, json_t *v, bool any_object) {
 }
 
 bool api_constraint_read_outputs(const api_reader *r, json_t *v) {
-    bool any_object = false, compact = false, fallback; // there is one engine: no fallback
+    bool any_object = false, compact = false, any_order = false;
+    bool fallback; // there is one engine: none
     if (!json_is_object(v))
         return api_fail(r->err, API_BAD_VALUE, "structured_outputs",
                         "\"structured_outputs\" must be an object");
     if (!read_option(r, v, "json_object", &any_object) ||
         !read_option(r, v, "disable_any_whitespace", &compact) ||
+        !read_option(r, v, "any_order", &any_order) ||
         !read_option(r, v, "disable_fallback", &fallback) || !refuse_options(r, v) ||
         !read_sources(r, v, any_object))
         return false;
@@ -313,11 +316,12 @@ bool api_constraint_read_outputs(const api_reader *r, json_t *v) {
                         "\"structured_outputs\" must have one of json, regex, choice, grammar, "
                         "json_object, structural_tag");
     r->p->constraint.compact = compact;
+    r->p->constraint.any_order = any_order;
     return true;
 }
 
 /* clang-format off */
-#define OPTIONS     "'disable_any_whitespace':" MAYBE("boolean") ",'disable_fallback':" MAYBE("boolean") ",'disable_additional_properties':{'enum':[false,null]}," NO("whitespace_pattern")
+#define OPTIONS     "'disable_any_whitespace':" MAYBE("boolean") ",'any_order':" MAYBE("boolean") ",'disable_fallback':" MAYBE("boolean") ",'disable_additional_properties':{'enum':[false,null]}," NO("whitespace_pattern")
 #define NO_OBJECT   "'json_object':{'enum':[false,null]}"
 #define ONE(name, of) "{'type':'object','required':['" name "'],'properties':{'" name "':" of "," OPTIONS ","
 #define TEXT        "{'type':'string','minLength':1}"

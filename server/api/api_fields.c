@@ -417,7 +417,7 @@ static const api_field fields[] = {
     BOOL("skip_special_tokens", GEN, skip_specials, "default true: control tokens give no text"),
     /* structured output: at most one of them */
     OBJECT("response_format", GEN, api_constraint_read_format, api_format_members, api_format_schema, "{\"type\": \"text\"}, json_object, json_schema, structural_tag", "the form of the answer; json_schema: `json_schema.schema`, with `strict` of OpenAI's profile; `schema` may also stand beside `type`"),
-    OBJECT("structured_outputs", GEN, api_constraint_read_outputs, api_outputs_members, api_outputs_schema, "object with one of json, regex, choice, grammar, json_object, structural_tag", "vLLM's; `disable_any_whitespace`: no white space between JSON tokens"),
+    OBJECT("structured_outputs", GEN, api_constraint_read_outputs, api_outputs_members, api_outputs_schema, "object with one of json, regex, choice, grammar, json_object, structural_tag", "vLLM's; `disable_any_whitespace`: no white space between JSON tokens; `any_order`: of properties"),
     CUSTOM("guided_json", GEN, api_constraint_read_guided_json, JSON_OR_TEXT, "JSON Schema, or its text", "the answer is a value of the schema"),
     CUSTOM("guided_regex", GEN, api_constraint_read_guided_regex, NOT_EMPTY, "string", "the whole answer matches the pattern"),
     CUSTOM("guided_choice", GEN, api_constraint_read_guided_choice, MANY("'minItems':1,", "{'type':'string'}"), "array of strings", "the answer is one of them"),

@@ -108,7 +108,7 @@ static void add_json(buf *key, const json_t *json) {
 }
 
 static bool make_key(const grammar_source *s, buf *key) {
-    buf_add_format(key, "%d%d%d", (int)s->kind, s->strict, s->compact);
+    buf_add_format(key, "%d%d%d%d", (int)s->kind, s->strict, s->compact, s->any_order);
     add_mark(key, s->reasoning.begin);
     add_mark(key, s->reasoning.end);
     if (s->json != NULL)
@@ -150,7 +150,8 @@ static inferd_status compile_object(const grammar_source *s, const grammar_optio
 
 static inferd_status compile(const grammar_source *s, grammar **out, inferd_err *err) {
     grammar_options o = {.reasoning_begin = s->reasoning.begin, .reasoning_end = s->reasoning.end};
-    grammar_schema_kind kind = {.strict = s->strict, .compact = s->compact};
+    grammar_schema_kind kind = {
+        .strict = s->strict, .compact = s->compact, .any_order = s->any_order};
     switch (s->kind) {
     case GRAMMAR_NONE:
         break;

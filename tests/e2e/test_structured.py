@@ -142,6 +142,18 @@ def test_no_white_space_when_asked(tiny):
     assert any(re.search(r'[:,\[{]\s', t) for t, _ in spaced)
 
 
+def test_properties_in_any_order_when_asked(tiny):
+    schema = {"type": "object", "properties": {k: {"type": "null"} for k in "abc"}, "required": list("abc"),
+              "additionalProperties": False}
+    orders = {}
+    for waived in (False, True):
+        texts = answer(tiny, "/v1/completions", prompt="a", n=16, temperature=1.5,
+                       structured_outputs={"json": schema, "any_order": waived})
+        assert all(finish == "stop" and json.loads(text) == {k: None for k in "abc"} for text, finish in texts)
+        orders[waived] = {"".join(json.loads(text)) for text, _ in texts}
+    assert orders[False] == {"abc"} and len(orders[True]) > 2
+
+
 # ---- finish reasons ----
 
 def test_a_cut_answer_says_so(tiny):

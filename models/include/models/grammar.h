@@ -63,6 +63,9 @@ typedef struct grammar_schema_kind {
      * others, and more; what violates it is refused. */
     bool strict;
     bool compact; // no white space between JSON tokens; else up to limits.white_bytes_max
+    /* The properties of an object of up to 64 come in any order; else in the schema's, where it has
+     * one (docs/structured-output.md). */
+    bool any_order;
 } grammar_schema_kind;
 
 /* Errors: INFERD_EINVAL (not a schema, or none can match), INFERD_EUNSUPPORTED (a keyword that
