@@ -323,6 +323,12 @@ static void references_are_followed(void) {
          "a~1b\"},"
          "{\"$ref\":\"#/definitions/c%25d\"}]}",
          "null\n1", "2"},
+        // Beside a $ref of draft 7 an $id is no base.
+        {"{\"$schema\":\"http://json-schema.org/draft-07/schema#\",\"$id\":\"http://h/a/\","
+         "\"definitions\":{\"x\":{\"$id\":\"http://h/c\",\"type\":\"string\"},"
+         "\"y\":{\"$id\":\"c\",\"type\":\"null\"}},"
+         "\"allOf\":[{\"$id\":\"http://h/\",\"$ref\":\"c\"}]}",
+         "null", "\"a\""},
         {"{\"$defs\":{\"x\":{\"$anchor\":\"here\",\"type\":\"null\"}},\"$ref\":\"#here\"}", "null",
          "1"},
         {"{\"$id\":\"http://h/"

@@ -19,34 +19,40 @@
 #define MINUTE "[0-5][0-9]"
 #define TIME   HOUR ":" MINUTE ":" MINUTE "([.][0-9]{1,9})?(Z|[+-]" HOUR ":" MINUTE ")"
 
-/* ISO 8601 as RFC 3339 has it, where units may be left out between others, as validators allow. */
+/* ISO 8601 as appendix A of RFC 3339 has it: no unit is left out between two others. */
 #define COUNT    "[0-9]{1,9}"
-#define CLOCK    "T(" COUNT "H(" COUNT "M)?(" COUNT "S)?|" COUNT "M(" COUNT "S)?|" COUNT "S)"
-#define DAYS     "(" COUNT "D)"
-#define MONTHS   "(" COUNT "M)"
-#define CALENDAR "(" COUNT "Y" MONTHS "?" DAYS "?|" MONTHS DAYS "?|" DAYS ")"
+#define MINUTES  COUNT "M(" COUNT "S)?"
+#define CLOCK    "T(" COUNT "H(" MINUTES ")?|" MINUTES "|" COUNT "S)"
+#define MONTHS   COUNT "M(" COUNT "D)?"
+#define CALENDAR "(" COUNT "Y(" MONTHS ")?|" MONTHS "|" COUNT "D)"
 #define DURATION "P(" CALENDAR "(" CLOCK ")?|" CLOCK "|" COUNT "W)"
 
 /* ---- names of hosts: RFC 1123; at most 253 characters ---- */
 
-#define LETTER_DIGIT "[A-Za-z0-9]"
-#define LABEL(more)  LETTER_DIGIT "([A-Za-z0-9-]{0," more "}" LETTER_DIGIT ")?"
+/* A label of at most 5 + `more` characters, of letters and digits and, within, hyphens.  Two of
+ * these at the third place would make it an A-label (xn--...), of which most are not valid: RFC
+ * 5890. */
+#define LABEL_OF(others, more)                                                                     \
+    "[A-Za-z0-9" others "]([A-Za-z0-9" others "-]{0,2}[A-Za-z0-9" others "]|[A-Za-z0-9" others     \
+    "-]([A-Za-z0-9" others "][A-Za-z0-9" others "-]|-[A-Za-z0-9" others "])[A-Za-z0-9" others      \
+    "-]{0," more "}[A-Za-z0-9" others "])?"
+#define LABEL(more) LABEL_OF("", more)
 /* The sum of the lengths of labels of 63 would take as many states as both bounds multiplied: four
  * labels may be long, eight half as long, sixteen a quarter. */
 #define HOSTNAME                                                                                   \
-    "((" LABEL("61") "[.]){0,3}" LABEL("59") "|(" LABEL("28") "[.]){0,7}" LABEL("28") "|(" LABEL(  \
-        "12") "[.]){0,15}" LABEL("12") ")"
+    "((" LABEL("58") "[.]){0,3}" LABEL("56") "|(" LABEL("25") "[.]){0,7}" LABEL("25") "|(" LABEL(  \
+        "9") "[.]){0,15}" LABEL("9") ")"
 
 /* ---- mail: RFC 5321, without quoted names and literal addresses ---- */
 
 #define ATOM   "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
-#define DOMAIN LABEL("61") "([.]" LABEL("61") ")*"
+#define DOMAIN LABEL("58") "([.]" LABEL("58") ")*"
 #define EMAIL  ATOM "([.]" ATOM ")*@" DOMAIN
 #define BEYOND                                                                                     \
     "\\u00a1-\\u167f\\u1681-\\u1fff\\u2010-\\u2027\\u2030-\\u205e\\u2070-\\u2fff"                  \
     "\\u3001-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\ufefe\\uff00-\\uffef\\u{10000}-\\u{1fffd}"
 #define IDN_ATOM  "[A-Za-z0-9!#$%&'*+/=?^_`{|}~" BEYOND "-]+"
-#define IDN_LABEL "[A-Za-z0-9" BEYOND "]([A-Za-z0-9" BEYOND "-]{0,61}[A-Za-z0-9" BEYOND "])?"
+#define IDN_LABEL LABEL_OF(BEYOND, "58")
 #define IDN_EMAIL IDN_ATOM "([.]" IDN_ATOM ")*@" IDN_LABEL "([.]" IDN_LABEL ")*"
 
 /* ---- addresses: RFC 3986 has the grammar of both ---- */

@@ -66,7 +66,10 @@ static schema_site *site_of(schema_ctx *c, const json_t *at, bool add) {
 
 /* ---- identifiers ---- */
 
+/* NULL: none.  Up to draft 7 what is beside a $ref counts as not there; the root's still names the
+ * document. */
 static const char *identifier(const schema_ctx *c, const json_t *schema) {
+    if (c->draft <= 7 && schema != c->root && json_object_get(schema, "$ref") != NULL) return NULL;
     return json_string_value(json_object_get(schema, c->draft <= 4 ? "id" : "$id"));
 }
 
