@@ -348,7 +348,7 @@ static void positions_that_fill_a_small_machine_do_not_flush_it_each_time(void) 
 
 /* After a code of two letters, any of the letters whose bits it has may come. */
 static void many_sets_of_automata_are_kept_apart(void) {
-    enum { LETTERS = 11, N = 1 << LETTERS };
+    enum { LETTERS = 10, N = 1 << LETTERS };
     ir *g = ir_create(NULL);
     ir_node letters[LETTERS], *ways = malloc(N * sizeof *ways);
     for (int i = 0; i < LETTERS; i++)

@@ -57,7 +57,7 @@ typedef struct object {
     uint32_t others;       // terminal of other names; UINT32_MAX: none
     ir_node *other_values; // [n_other_values]
     uint32_t n_other_values;
-    uint32_t others_nest; // the most frames of an other value
+    uint32_t others_nest; // the most name_nests where plain text may follow
     uint32_t min, max;
     bool any_order;       // a frame's set says which were written
     uint64_t must;        // of any_order: the required ones

@@ -160,12 +160,11 @@ static uint32_t nests_of(const grammar *g, const graph_node *n) {
 }
 
 /* Of each state inside a name of others: the frames of the value that needs the fewest, of those
- * that a name can still have. */
+ * that a name can still have.  And the most of these where plain text may follow, which then leads
+ * from one such state to another. */
 static void find_name_nests(const grammar *g, object *o) {
     const dfa *d = &g->terms[o->others];
     uint32_t *nests = g->name_nests + g->first_state[o->others];
-    for (uint32_t i = 0; i < o->n_other_values; i++)
-        o->others_nest = u32_max(o->others_nest, g->nests[o->other_values[i]]);
     for (uint32_t s = 0; s < d->n_states; s++) {
         uint32_t tag = d->tags[s];
         nests[s] = tag == 0 || tag > o->n_other_values ? GRAMMAR_NO_TEXT
@@ -181,6 +180,9 @@ static void find_name_nests(const grammar *g, object *o) {
                 changed = true;
             }
     }
+    for (uint32_t s = 0; s < d->n_states; s++)
+        if ((g->follow[g->first_state[o->others] + s] & GRAMMAR_PLAIN) != 0)
+            o->others_nest = u32_max(o->others_nest, nests[s]);
 }
 
 /* ---- passes ---- */

@@ -227,26 +227,29 @@ uint32_t machine_intern(grammar_machine *m, const config *configs, uint32_t n, b
 
 /* ---- sets of configs ---- */
 
-static int compare_configs(const void *a, const void *b) {
-    const config *x = a, *y = b;
-    if (x->frame != y->frame) return x->frame < y->frame ? -1 : 1;
-    if (x->d != y->d) return x->d < y->d ? -1 : 1;
-    return (x->t > y->t) - (x->t < y->t);
+static inline bool comes_after(const config *x, const config *y) {
+    if (x->frame != y->frame) return x->frame > y->frame;
+    return x->d != y->d ? x->d > y->d : x->t > y->t;
 }
 
+static inline bool same_config(const config *x, const config *y) {
+    return x->frame == y->frame && x->d == y->d && x->t == y->t;
+}
+
+/* Shell's sort with Ciura's gaps: sets have few members, or some thousands, often nearly in order;
+ * qsort, with its calls, took a quarter of the time of the slowest masks. */
 void machine_sort(config *c, uint32_t *n) {
-    if (*n > 16) {
-        qsort(c, *n, sizeof *c, compare_configs);
-    } else {
-        for (uint32_t i = 1; i < *n; i++) {
+    static const uint32_t gaps[] = {1750, 701, 301, 132, 57, 23, 10, 4, 1};
+    for (uint32_t g = 0; g < INFERD_COUNT(gaps); g++)
+        for (uint32_t i = gaps[g]; i < *n; i++) {
             config one = c[i];
             uint32_t k = i;
-            for (; k > 0 && compare_configs(&c[k - 1], &one) > 0; k--) c[k] = c[k - 1];
+            for (; k >= gaps[g] && comes_after(&c[k - gaps[g]], &one); k -= gaps[g])
+                c[k] = c[k - gaps[g]];
             c[k] = one;
         }
-    }
     uint32_t n_kept = 0;
     for (uint32_t i = 0; i < *n; i++)
-        if (n_kept == 0 || compare_configs(&c[n_kept - 1], &c[i]) != 0) c[n_kept++] = c[i];
+        if (n_kept == 0 || !same_config(&c[n_kept - 1], &c[i])) c[n_kept++] = c[i];
     *n = n_kept;
 }

@@ -119,7 +119,7 @@ static bool walk(grammar_machine *m, const vocab_node *nodes, uint32_t begin, ui
             continue;
         }
         bits[k.token / 64] |= UINT64_C(1) << (k.token % 64);
-        rows[k.depth] = row_of(m, to);
+        rows[k.depth] = to == row->state ? *row : row_of(m, to); // often it leads back
         i++;
     }
     return true;

@@ -38,8 +38,8 @@ typedef struct grammar_limits {
     uint32_t dfa_states_max;      // of one terminal                      default 16,384
     uint32_t repeat_max;          // a count                              default 1,000,000
     uint32_t stack_max;           // frames: nesting of what is written   default 512
-    uint32_t configs_max;         // ways to read the text, at once       default 4,096
-    uint32_t steps_max;           // of closures, for one mask or text    default 2,000,000
+    uint32_t configs_max;         // ways to read the text, at once       default 1,024
+    uint32_t steps_max;           // of closures, for one mask or text    default 500,000
     uint32_t white_bytes_max;     // of white space between JSON tokens   default 20
     size_t machine_bytes_max;     // states of a machine                  default 8 MiB
     size_t mask_bytes_max;        // cached masks of a machine            default 32 MiB
