@@ -38,7 +38,18 @@ static uint64_t number_of(const char *name, uint64_t otherwise) {
 
 /* ---- grammars ---- */
 
-typedef enum source_kind { SCHEMA, COMPACT, REGEX, CHOICES, GBNF, ANY, REASONED } source_kind;
+typedef enum source_kind {
+    SCHEMA,
+    COMPACT,
+    ANY_ORDER,
+    SHALLOW, // with SHALLOW_MAX frames
+    REGEX,
+    CHOICES,
+    GBNF,
+    ANY,
+    REASONED
+} source_kind;
+enum { SHALLOW_MAX = 4 };
 
 typedef struct source {
     source_kind kind;
@@ -87,6 +98,18 @@ static const source sources[] = {
      "\"$ref\":\"#/$defs/t\"}"},
     {COMPACT, "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"type\":"
               "\"number\"}},\"b\":{\"type\":\"string\"}},\"required\":[\"a\",\"b\"]}"},
+    {ANY_ORDER,
+     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"ab\":{\"type\":"
+     "\"null\"},\"b\":{\"type\":\"string\"}},\"required\":[\"b\",\"x\"],"
+     "\"additionalProperties\":{\"type\":\"boolean\"},\"maxProperties\":4}"},
+    {SCHEMA, "{\"type\":\"object\",\"patternProperties\":{\"[a-z]\":{\"type\":\"integer\"}},"
+             "\"additionalProperties\":false}"},
+    {SHALLOW,
+     "{\"type\":\"object\",\"patternProperties\":{\"^[a-m]\":{\"$ref\":\"#\"},\"^[^a-m]\":{"
+     "\"type\":\"null\"}},\"additionalProperties\":false}"},
+    {SHALLOW,
+     "{\"type\":\"object\",\"patternProperties\":{\"a\":{\"type\":\"array\",\"items\":{\"$ref\":"
+     "\"#\"},\"minItems\":1}}}"},
     {REASONED, "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":["
                "\"a\"],\"additionalProperties\":false}"},
     {REGEX, "[a-c]*abb"},
@@ -100,14 +123,13 @@ static const source sources[] = {
     {GBNF, "root ::= \"a\" root \"b\" | \"ab\"\n"},
 };
 
-static inferd_status of_schema(const char *text, size_t n, bool compact, const grammar_options *o,
-                               grammar **out, inferd_err *err) {
+static inferd_status of_schema(const char *text, size_t n, source_kind how,
+                               const grammar_options *o, grammar **out, inferd_err *err) {
+    const grammar_schema_kind kind = {.compact = how == COMPACT, .any_order = how == ANY_ORDER};
     json_error_t problem;
     json_t *schema = json_loadb(text, n, JSON_DECODE_ANY, &problem);
-    inferd_status s =
-        schema == NULL
-            ? inferd_fail(err, INFERD_EINVAL, "not JSON: %s", problem.text)
-            : grammar_of_schema(schema, &(grammar_schema_kind){.compact = compact}, o, out, err);
+    inferd_status s = schema == NULL ? inferd_fail(err, INFERD_EINVAL, "not JSON: %s", problem.text)
+                                     : grammar_of_schema(schema, &kind, o, out, err);
     json_decref(schema);
     return s;
 }
@@ -125,12 +147,18 @@ static inferd_status of_choices(const char *text, grammar **out, inferd_err *err
 static inferd_status compile(const source *s, grammar **out, inferd_err *err) {
     bytes text = {s->text, strlen(s->text)};
     grammar_options reasoned = {.reasoning_begin = "<think>", .reasoning_end = "</think>"};
+    grammar_limits limits = grammar_limits_default;
+    limits.stack_max = SHALLOW_MAX;
+    grammar_options shallow = {.limits = &limits};
     switch (s->kind) {
     case SCHEMA:
     case COMPACT:
-        return of_schema(text.p, text.n, s->kind == COMPACT, NULL, out, err);
+    case ANY_ORDER:
+        return of_schema(text.p, text.n, s->kind, NULL, out, err);
+    case SHALLOW:
+        return of_schema(text.p, text.n, s->kind, &shallow, out, err);
     case REASONED:
-        return of_schema(text.p, text.n, false, &reasoned, out, err);
+        return of_schema(text.p, text.n, s->kind, &reasoned, out, err);
     case REGEX:
         return grammar_of_regex(text, NULL, out, err);
     case CHOICES:
@@ -477,7 +505,7 @@ static uint64_t walk_case(const vocab *v, const mask_case *c) {
     grammar_machine *m = NULL;
     inferd_err err = {0};
     uint64_t n_states = 0;
-    if (of_schema(c->schema.p, c->schema.n, false, NULL, &g, &err) == INFERD_OK)
+    if (of_schema(c->schema.p, c->schema.n, SCHEMA, NULL, &g, &err) == INFERD_OK)
         EXPECT_EQ(grammar_machine_create(g, v->v, &m, &err), INFERD_OK);
     grammar_release(g);
     if (m == NULL) return 0; // refused
