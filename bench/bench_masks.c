@@ -13,7 +13,7 @@
  * A file of cases (stdin where none is named) has a line per schema: masks_case.h.  A line of
  * results goes out for each as it is done:
  *
- *     {"id", "status": passed | refused | false_accept | false_reject, "error", "test", "at",
+ *     {"status": passed | refused | false_accept | false_reject, "id", "test", "at", "error",
  *      "parse_ns", "compile_ns", "cold": [ns ...], "warm": [ns ...], "accept": [ns ...],
  *      "states", "bytes"}
  *
@@ -216,7 +216,8 @@ static void run_case(bench *b, const mask_case *c) {
     outcome o = {.parse_ns = UINT64_MAX, .compile_ns = UINT64_MAX};
     b->cold.n = b->hot.n = b->accept.n = b->hot.at = 0;
     for (int i = 0; i < b->n_cold; i++) pass(b, c, i + 1 == b->n_cold, &o);
-    printf("{\"id\": \"%s\", \"status\": \"%s\"", c->id, o.v.status);
+    printf("{\"status\": \"%s\"", o.v.status);
+    print_text("id", c->id);
     if (o.v.test >= 0)
         printf(", \"test\": %lld, \"at\": %lld", (long long)o.v.test, (long long)o.v.at);
     if (o.err.status != INFERD_OK) print_text("error", o.err.text);
