@@ -31,12 +31,12 @@ static void times_and_durations(void) {
 
 static void mail_and_hosts(void) {
     EXPECT_FORMAT("email", "+a@b", "+first.last+tag@sub.example.com", "-.a@b.c", "-a..b@c.d", "-a@",
-                  "-@b", "-a b@c.d", "-a@-b.c", "-a@b-.c", "+o'neil@x.y", "-a@b..c");
+                  "-@b", "-a@xn--b", "-a b@c.d", "-a@-b.c", "-a@b-.c", "+o'neil@x.y", "-a@b..c");
     EXPECT_FORMAT("idn-email",
                   "+\xc3\xbc"
                   "ser@b\xc3\xbc"
                   "cher.example",
-                  "+a@b.c", "-a@", "-a b@c");
+                  "+a@b.c", "-a@", "-a@\xc3\xa9x--b", "-a b@c");
     EXPECT_FORMAT("hostname", "+example.com", "+a", "+a-b.c-d", "-a_b", "-", "--a", "-a-", "-a..b",
                   "-.a", "+1.2.3.4", "-xn--X", "-a.ab--c", "+a--b.c", "+abc-d", "+a-1", "-ab--",
                   "+ab-c", "+abc--d");
@@ -44,11 +44,17 @@ static void mail_and_hosts(void) {
     memset(name, 'a', sizeof name);
     name[0] = '+';
     for (int i = 64; i < 256; i += 64) name[i] = '.';
-    name[252] = 0; // 63 . 63 . 63 . 59
+    name[254] = 0; // 63 . 63 . 63 . 61
     EXPECT_FORMAT("hostname", name);
-    name[64] = 'a';
     name[0] = '-';
-    EXPECT_FORMAT("hostname", name); // a label of 127
+    name[254] = 'a';
+    name[255] = 0;
+    EXPECT_FORMAT("hostname", name); // 254 characters
+    memcpy(name + 64, "a.a", sizeof "a.a");
+    EXPECT_FORMAT("hostname", name); // a label of 64
+    name[0] = '+';
+    memcpy(name + 64, ".a", sizeof ".a");
+    EXPECT_FORMAT("hostname", name); // of 63
 }
 
 static void addresses(void) {

@@ -348,8 +348,10 @@ static void positions_that_fill_a_small_machine_do_not_flush_it_each_time(void) 
 
 /* After a code of two letters, any of the letters whose bits it has may come. */
 static void many_sets_of_automata_are_kept_apart(void) {
-    enum { LETTERS = 10, N = 1 << LETTERS };
-    ir *g = ir_create(NULL);
+    enum { LETTERS = 11, N = 1 << LETTERS };
+    grammar_limits limits = grammar_limits_default;
+    limits.configs_max = 2 * N;
+    ir *g = ir_create(&limits);
     ir_node letters[LETTERS], *ways = malloc(N * sizeof *ways);
     for (int i = 0; i < LETTERS; i++)
         letters[i] = ir_literal(g, text((char[]){(char)('a' + i), '!', 0}));

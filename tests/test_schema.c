@@ -375,6 +375,17 @@ static void white_space_is_bounded_or_absent(void) {
     grammar_machine_release(m);
 }
 
+/* A name is begun only if its value can be written, here by no text. */
+static void no_name_is_begun_in_vain(void) {
+    grammar_machine *m =
+        machine_of("{\"type\":\"object\",\"additionalProperties\":{\"type\":\"object\","
+                   "\"required\":[\"a\",\"b\"],\"maxProperties\":1}}",
+                   NULL);
+    EXPECT_EQ(rig_read(m, "{\"x"), 1);
+    EXPECT_EQ(rig_read(m, "{}"), -1);
+    grammar_machine_release(m);
+}
+
 /* Merged schemas never have an order (docs/structured-output.md); others have one if it is not
  * waived. */
 static void properties_come_in_order_if_it_is_not_waived(void) {
@@ -566,6 +577,7 @@ static const test_case tests[] = {
     TEST(siblings_of_a_reference_count_in_old_drafts),
     TEST(white_space_is_bounded_or_absent),
     TEST(properties_come_in_order_if_it_is_not_waived),
+    TEST(no_name_is_begun_in_vain),
     TEST(what_cannot_be_enforced_is_refused),
     TEST(what_is_no_schema_is_invalid),
     TEST(the_strict_profile_has_more_rules),

@@ -211,7 +211,7 @@ def run_text(run):
     out = [f"## {run['vocabulary']}, {run['n_vocab']:,} tokens", "",
            table(["schemas", *engines], [[s.replace("_", " "), *(show(f[s]) for f in engines.values())]
                                          for s in ("schemas", *STATUSES)]), "",
-           "Engines demand that properties come in the order of the schema.  MaskBench has the instances in that order, "
+           "Engines demand, inferd by default, that properties come in the order of the schema.  MaskBench has the instances in that order, "
            "except those of schemas that llguidance refuses; `inferd, any order` takes them in any.", ""]
     if engines[ORDERED]["cold"] is not None:
         out += ["All that each compiles:", "", times_table(engines, (*TIMES, "first", "compile", "refusal")), ""]

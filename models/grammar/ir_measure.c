@@ -129,9 +129,11 @@ static uint32_t nests_of_object(const grammar *g, const object *o) {
     return add_sat(u32_max(most, others), 1);
 }
 
-/* As the machine pushes them: the last child of a sequence needs no frame of it. */
+/* As the machine pushes them: the last child of a sequence needs no frame of it.  What has no text,
+ * as an object with more required properties than it may have, cannot be written with any. */
 static uint32_t nests_of(const grammar *g, const graph_node *n) {
     uint32_t best = GRAMMAR_NO_TEXT, most = 0;
+    if (g->shortest[n - g->nodes] == GRAMMAR_NO_TEXT) return GRAMMAR_NO_TEXT;
     switch (n->kind) {
     case NODE_NEVER:
         return GRAMMAR_NO_TEXT;
