@@ -73,6 +73,22 @@ def metrics_of(page):
     return out
 
 
+def read_again(read, error):
+    """The iteration that answers is not in the numbers yet: those of one that was kept from the CPU are read again.  What
+    was lost before stays lost."""
+    for _ in range(5):
+        got = read()
+        if error(got) <= ERROR_PPM_MAX:
+            break
+    return got
+
+
+def wall_error_ppm(m):
+    parts = sum(v for k, v in m.items() if k.startswith("inferd_device_account_seconds_total"))
+    wall = sum(v for k, v in m.items() if k.startswith("inferd_device_wall_seconds_total"))
+    return abs(parts / wall - 1) * 1e6
+
+
 def test_each_microsecond_is_somebodys(serve):
     d = serve(tenants=[tenant("red"), tenant("blue")])
     n_output = {("red", "one"): 0, ("blue", "two"): 0}
@@ -89,12 +105,12 @@ def test_each_microsecond_is_somebodys(serve):
     for t in threads:
         t.join()
     time.sleep(1.5)  # idle time is counted as it passes
-    audit = httpx.get(d.url + "/debug/audit", headers=headers("red"), timeout=60 * SLOW).json()
-    account = audit["devices"][0]["account"]
+    audit = lambda: httpx.get(d.url + "/debug/audit", headers=headers("red"), timeout=60 * SLOW).json()
+    account = read_again(lambda: audit()["devices"][0]["account"], lambda a: a["error_ppm"])
     assert account["error_ppm"] <= ERROR_PPM_MAX, account
     assert account["principals_us"] > 0 and account["idle_us"] >= 1_000_000
     assert account["host_us"] < account["wall_us"] * 0.05, account
-    s = state(d)
+    s = read_again(lambda: state(d), lambda s: s["account"]["devices"][0]["error_ppm"])
     rows = {(p["tenant"], p["model"]): p for p in s["account"]["principals"]}
     assert set(rows) == set(n_output)
     for who, n in n_output.items():
@@ -103,14 +119,12 @@ def test_each_microsecond_is_somebodys(serve):
     device = s["account"]["devices"][0]
     assert device["error_ppm"] <= ERROR_PPM_MAX
     assert sum(p["device_s"] for p in rows.values()) == pytest.approx(device["principals_s"], abs=1e-4)
-    m = metrics(d)
+    m = read_again(lambda: metrics(d), wall_error_ppm)
     for (name, model), n in n_output.items():
         label = f'tenant="{name}",model="{model}"'
         assert m[f'inferd_device_seconds_total{{{label}}}'] == pytest.approx(rows[name, model]["device_s"], abs=1e-5)
         assert m[f'inferd_tokens_total{{{label},kind="output"}}'] == n
-    parts = sum(v for k, v in m.items() if k.startswith("inferd_device_account_seconds_total"))
-    wall = sum(v for k, v in m.items() if k.startswith("inferd_device_wall_seconds_total"))
-    assert parts == pytest.approx(wall, rel=ERROR_PPM_MAX / 1e6)
+    assert wall_error_ppm(m) <= ERROR_PPM_MAX
 
 
 def test_a_series_comes_once_while_a_model_is_replaced(launch, tiny_model, tmp_path):
