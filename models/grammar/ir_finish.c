@@ -27,7 +27,7 @@ const grammar_limits grammar_limits_default = {
     .white_bytes_max = 20,
     .machine_bytes_max = 8 << 20,
     .mask_bytes_max = 32 << 20,
-    .compile_ms_max = 100 * INFERD_SLOWER,
+    .compile_ms_max = 80 * INFERD_SLOWER,
 };
 
 enum { PLAIN_PASSES_MAX = 16 };

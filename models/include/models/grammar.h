@@ -43,7 +43,7 @@ typedef struct grammar_limits {
     uint32_t white_bytes_max;     // of white space between JSON tokens   default 20
     size_t machine_bytes_max;     // states of a machine                  default 8 MiB
     size_t mask_bytes_max;        // cached masks of a machine            default 32 MiB
-    uint32_t compile_ms_max;      // of a CPU, until compiling gives up   default 100
+    uint32_t compile_ms_max;      // of a CPU, until compiling gives up   default 80
 } grammar_limits;
 extern const grammar_limits grammar_limits_default;
 
