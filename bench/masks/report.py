@@ -211,8 +211,8 @@ def run_text(run):
     out = [f"## {run['vocabulary']}, {run['n_vocab']:,} tokens", "",
            table(["schemas", *engines], [[s.replace("_", " "), *(show(f[s]) for f in engines.values())]
                                          for s in ("schemas", *STATUSES)]), "",
-           "Engines demand, inferd by default, that properties come in the order of the schema.  MaskBench has the instances in that order, "
-           "except those of schemas that llguidance refuses; `inferd, any order` takes them in any.", ""]
+           "Engines demand, inferd by default, that properties come in the order of the schema.  MaskBench has the instances "
+           "in that order, except those of schemas that llguidance refuses; `inferd, any order` takes them in any.", ""]
     if engines[ORDERED]["cold"] is not None:
         out += ["All that each compiles:", "", times_table(engines, (*TIMES, "first", "compile", "refusal")), ""]
     for kind, rows in run["slowest"].items():
@@ -234,7 +234,8 @@ def run_text(run):
     rest = sum(list(refused.values())[REFUSALS_SHOWN:])
     out += [f"and {rest} others.", ""] if rest else []
     if run["differences"]:
-        out += ["Where inferd, properties in any order, and the label differ, and what jsonschema with its FormatChecker says:", "",
+        out += ["Where inferd, properties in any order, and the label differ, and what jsonschema with its FormatChecker "
+                "says:", "",
                 table(["schema", "status", "test", "at", "jsonschema", "error"],
                       [[d["id"], d["status"].replace("_", " "), d.get("test", ""), d.get("at", ""),
                         d.get("jsonschema", ""), d.get("error", "")[:100].replace("|", "\\|").replace("\n", " ")]

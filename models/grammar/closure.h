@@ -18,10 +18,10 @@ static inline bool closure_has_room(const grammar_machine *m, uint32_t depth, ui
     return nests <= m->g->limits.stack_max && depth <= m->g->limits.stack_max - nests;
 }
 
-/* The node has a text, and it does not nest too deeply: so no way that is begun ends for want of
- * frames. */
+/* The node has a text, without which its `nests` is GRAMMAR_NO_TEXT, and does not nest too deeply:
+ * so no way that is begun ends for want of frames. */
 static inline bool closure_fits(const grammar_machine *m, uint32_t depth, ir_node node) {
-    return m->g->shortest[node] != GRAMMAR_NO_TEXT && closure_has_room(m, depth, m->g->nests[node]);
+    return closure_has_room(m, depth, m->g->nests[node]);
 }
 
 /* One more, where only the way to min and max matters. */

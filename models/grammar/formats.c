@@ -30,8 +30,8 @@
 /* ---- names of hosts: RFC 1123; at most 253 characters ---- */
 
 /* A label of at most 5 + `more` characters, of letters and digits and, within, hyphens.  Two of
- * these at the third place would make it an A-label (xn--...), of which most are not valid: RFC
- * 5890. */
+ * these at its third and fourth place would make it an A-label (xn--...), of which most are not
+ * valid: RFC 5890. */
 #define LABEL_OF(others, more)                                                                     \
     "[A-Za-z0-9" others "]([A-Za-z0-9" others "-]{0,2}[A-Za-z0-9" others "]|[A-Za-z0-9" others     \
     "-]([A-Za-z0-9" others "][A-Za-z0-9" others "-]|-[A-Za-z0-9" others "])[A-Za-z0-9" others      \
