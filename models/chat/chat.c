@@ -309,16 +309,16 @@ static json_t *make_vars(const chat_input *input, json_t *messages) {
     return NULL;
 }
 
-static inferd_status render_shaped(const chat_template *t, json_t *tokens, const chat_input *input,
-                                   shape *sh, const struct tm *now, chat_text *out,
-                                   inferd_err *err) {
+static inferd_status render_shaped(const chat_template *t, const chat_limits *limits,
+                                   json_t *tokens, const chat_input *input, shape *sh,
+                                   const struct tm *now, chat_text *out, inferd_err *err) {
     inferd_status s = INFERD_OK;
     json_t *original = NULL, *vars = NULL, *messages = shape_messages(input->messages, sh);
     if (messages != NULL && input->continue_final_message) s = tag_last(messages, &original, err);
     if (s == INFERD_OK && messages != NULL) vars = make_vars(input, messages);
     if (s == INFERD_OK && vars == NULL)
         s = inferd_fail(err, INFERD_ENOMEM, "no memory for a prompt");
-    if (s == INFERD_OK) s = template_render(t, &t->limits, tokens, vars, now, out, err);
+    if (s == INFERD_OK) s = template_render(t, limits, tokens, vars, now, out, err);
     if (s == INFERD_OK && input->continue_final_message) s = cut_at_tag(out, original, err);
     if (s != INFERD_OK) chat_text_deinit(out);
     json_decref(original);
@@ -327,8 +327,9 @@ static inferd_status render_shaped(const chat_template *t, json_t *tokens, const
     return s;
 }
 
-inferd_status chat_render(const chat_template *t, const tokenizer *tok, const chat_input *input,
-                          const struct tm *now, chat_text *out, inferd_err *err) {
+static inferd_status render(const chat_template *t, const chat_limits *limits, const tokenizer *tok,
+                            const chat_input *input, const struct tm *now, chat_text *out,
+                            inferd_err *err) {
     shape sh = {.join_parts = !t->reads_parts, .open_arguments = !t->wants_argument_text};
     *out = (chat_text){0};
     if (input->continue_final_message && input->add_generation_prompt)
@@ -337,11 +338,11 @@ inferd_status chat_render(const chat_template *t, const tokenizer *tok, const ch
                            "exclude each other");
     json_t *tokens = special_tokens(tok);
     if (tokens == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a prompt");
-    inferd_status s = render_shaped(t, tokens, input, &sh, now, out, err);
+    inferd_status s = render_shaped(t, limits, tokens, input, &sh, now, out, err);
     if (s == INFERD_EINVAL && sh.opened) { // perhaps it needs the strings after all
         inferd_err second = {0};
         sh.open_arguments = false;
-        inferd_status again = render_shaped(t, tokens, input, &sh, now, out, &second);
+        inferd_status again = render_shaped(t, limits, tokens, input, &sh, now, out, &second);
         if (again != INFERD_EINVAL) { // otherwise keep the first error
             s = again;
             if (err != NULL) *err = second;
@@ -349,4 +350,15 @@ inferd_status chat_render(const chat_template *t, const tokenizer *tok, const ch
     }
     json_decref(tokens);
     return s;
+}
+
+inferd_status chat_render(const chat_template *t, const tokenizer *tok, const chat_input *input,
+                          const struct tm *now, chat_text *out, inferd_err *err) {
+    return render(t, &t->limits, tok, input, now, out, err);
+}
+
+inferd_status chat_try(const chat_template *t, const tokenizer *tok, const chat_input *input,
+                       chat_text *out, inferd_err *err) {
+    struct tm now = {.tm_mday = 1, .tm_year = 126};
+    return render(t, &probe_limits, tok, input, &now, out, err);
 }

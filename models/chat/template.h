@@ -20,5 +20,9 @@ inferd_status template_render(const chat_template *t, const chat_limits *limits,
 /* Find out how the template reads conversations, by rendering some (chat.c).  Only a lack of memory
  * is a failure. */
 inferd_status chat_probe(chat_template *t, inferd_err *err);
+/* chat_render of a small conversation that is not a request's, to see how the template writes it:
+ * at a date of its own, within tight limits. */
+inferd_status chat_try(const chat_template *t, const tokenizer *tok, const chat_input *input,
+                       chat_text *out, inferd_err *err);
 
 #endif

@@ -1,0 +1,94 @@
+/* format.c - see format.h. */
+#include "calls/format.h"
+
+#include <string.h>
+
+bool call_format_set(call_format *f, bytes *mark, bytes text) {
+    if (text.n > sizeof f->store - f->n_store) return false;
+    char *p = f->store + f->n_store;
+    if (text.n > 0) memcpy(p, text.p, text.n);
+    f->n_store += text.n;
+    *mark = (bytes){p, text.n};
+    return true;
+}
+
+void call_format_close(call_format *f) {
+    free(f);
+}
+const char *call_format_name(const call_format *f) {
+    return f->style == CALL_NONE ? "none" : f->name;
+}
+call_style call_format_style(const call_format *f) {
+    return f->style;
+}
+bool call_format_is_single(const call_format *f) {
+    return f->single;
+}
+bool call_format_reasons(const call_format *f) {
+    return f->reasoning_close.n > 0;
+}
+const char *call_format_why(const call_format *f) {
+    return f->why;
+}
+
+/* ---- texts ---- */
+
+bytes bytes_trim(bytes s) {
+    while (s.n > 0 && call_is_white(s.p[0])) s = bytes_from(s, 1);
+    while (s.n > 0 && call_is_white(s.p[s.n - 1])) s.n--;
+    return s;
+}
+
+size_t bytes_find(bytes s, bytes what, size_t from) {
+    const char *p = NULL;
+    if (from <= s.n && s.n > 0) p = memmem(s.p + from, s.n - from, what.p, what.n);
+    return p == NULL ? SIZE_MAX : (size_t)(p - s.p);
+}
+
+/* ---- matching ---- */
+
+static bool is_placeholder(char c) {
+    return c == CALL_ID || c == CALL_INDEX || c == CALL_NAME;
+}
+
+static bool fits_placeholder(char placeholder, char c) {
+    bool digit = c >= '0' && c <= '9';
+    bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    if (placeholder == CALL_INDEX) return digit;
+    return digit || letter || c == '_' || c == '-' || (placeholder == CALL_NAME && c == '.');
+}
+
+match call_match(bytes mark, bytes text) {
+    match m = {MATCH_PART, 0, {NULL, 0}, {NULL, 0}};
+    size_t i = 0;
+    for (size_t k = 0; k < mark.n; k++) {
+        char want = mark.p[k];
+        if (call_is_white(want)) continue;
+        while (i < text.n && call_is_white(text.p[i])) i++;
+        size_t from = i;
+        if (i == text.n) return m;
+        if (is_placeholder(want)) {
+            while (i < text.n && fits_placeholder(want, text.p[i])) i++;
+            if (i == text.n) return m; // it may go on
+            bytes found = {text.p + from, i - from};
+            if (want == CALL_ID) m.id = found;
+            if (want == CALL_NAME) m.name = found;
+            if (i > from) continue;
+        } else if (text.p[i] == want) {
+            i++;
+            continue;
+        }
+        m.result = MATCH_NO;
+        return m;
+    }
+    m.n = i;
+    m.result = MATCH_YES;
+    return m;
+}
+
+bytes call_anchor(bytes mark) {
+    mark = bytes_trim(mark);
+    size_t n = 0;
+    while (n < mark.n && !call_is_white(mark.p[n]) && !is_placeholder(mark.p[n])) n++;
+    return (bytes){mark.p, n};
+}

@@ -1,0 +1,94 @@
+/* format.h - what a call_format is made of; see models/calls.h.
+ *
+ * Marks are text that the template writes around names and arguments.  White space in them and
+ * around them is layout: a reader skips it, a writer (tags.c) writes it.  Three bytes stand for
+ * what differs from call to call: CALL_ID the id of the call, CALL_INDEX its number, CALL_NAME its
+ * name once more. */
+#ifndef INFERD_CALLS_FORMAT_H
+#define INFERD_CALLS_FORMAT_H
+
+#include "models/calls.h"
+
+enum {
+    CALL_STORE_BYTES = 8192, // of all marks of a format
+    CALL_NAME_BYTES_MAX = 256,
+    CALL_ID_BYTES_MAX = 64
+};
+
+#define CALL_ID '\x01'
+#define CALL_INDEX '\x02'
+#define CALL_NAME '\x03'
+
+/* Types of argument values, where marks depend on them. */
+typedef enum call_type {
+    CALL_TYPE_STRING,
+    CALL_TYPE_NUMBER,
+    CALL_TYPE_BOOL,
+    CALL_TYPE_NULL,
+    CALL_TYPE_ARRAY,
+    CALL_TYPE_OBJECT,
+    CALL_TYPES
+} call_type;
+
+struct call_format {
+    const char *name; // static
+    call_style style;
+    bool single;        // one call per message
+    bool at_start;      // calls are the whole message: their mark is no mark elsewhere
+    bool index_from_one; // CALL_INDEX counts from 1
+    bytes reasoning_open, reasoning_close;
+    bytes content_open, content_close;
+    bytes section_open, call_open, name_close, call_close, separator, section_close;
+    /* A second way to write what comes before the name, and behind it; usually none. */
+    bytes other_open, other_name_close;
+    bytes name_key, arguments_key; // CALL_OBJECT
+    bytes quote;                   // CALL_BRACES: around strings
+    /* CALL_TAGS: a value stands between key_close and value_close of its type. */
+    bytes key_open, key_close[CALL_TYPES], value_close[CALL_TYPES];
+    bytes wrap_open, wrap_close; // around a string that has letters of marks in it; or empty
+    bytes prompt_end;            // marks that the prompt ends with: the text goes on behind them
+    char why[160];
+    char store[CALL_STORE_BYTES]; // the bytes of all of these
+    size_t n_store;
+};
+
+/* Stores a copy of `text` as a mark.  False: no room. */
+bool call_format_set(call_format *f, bytes *mark, bytes text);
+
+/* ---- texts ---- */
+
+static inline bytes bytes_of(const char *s) {
+    return (bytes){s, __builtin_strlen(s)};
+}
+static inline bytes bytes_from(bytes s, size_t at) {
+    return (bytes){s.p + at, s.n - at};
+}
+static inline bool bytes_start(bytes s, bytes with) {
+    return s.n >= with.n && (with.n == 0 || __builtin_memcmp(s.p, with.p, with.n) == 0);
+}
+static inline bool bytes_equal(bytes a, bytes b) {
+    return a.n == b.n && bytes_start(a, b);
+}
+static inline bool call_is_white(char c) {
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+bytes bytes_trim(bytes s); // white space at both ends
+size_t bytes_find(bytes s, bytes what, size_t from); // SIZE_MAX: it is not there
+
+/* ---- matching ---- */
+
+typedef enum match_result { MATCH_NO, MATCH_PART, MATCH_YES } match_result;
+
+typedef struct match {
+    match_result result;
+    size_t n;       // bytes of the text that were matched; white space behind them is not among them
+    bytes id, name; // of a CALL_ID and a CALL_NAME in the mark
+} match;
+
+/* The mark at the start of the text, where white space counts in neither.  MATCH_PART: the text ends
+ * before the mark does. */
+match call_match(bytes mark, bytes text);
+/* The part of a mark that a reader looks for: up to its first white space or placeholder. */
+bytes call_anchor(bytes mark);
+
+#endif

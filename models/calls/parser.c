@@ -1,0 +1,434 @@
+/* parser.c - reasoning, content and calls: see parser.h.  Arguments between tags are in
+ * parser_tags.c, calls that are JSON objects in parser_object.c. */
+#include "calls/parser.h"
+
+#include <string.h>
+
+/* ---- events ---- */
+
+static void send(call_parser *p, const call_event *ev) {
+    p->on(p->ctx, ev);
+}
+
+/* Text without the names of control tokens, which are between bytes 0xff. */
+static void send_text(call_parser *p, call_event_kind kind, bytes text) {
+    size_t from = 0;
+    for (size_t i = 0; i <= text.n; i++) {
+        bool mark = i < text.n && text.p[i] == '\xff';
+        if (i < text.n && !mark) continue;
+        bytes part = {text.p + from, i - from};
+        if (part.n > 0 && !p->in_token) send(p, &(call_event){.kind = kind, .text = part});
+        if (mark) p->in_token = !p->in_token;
+        from = i + 1;
+    }
+}
+
+void parser_emit(call_parser *p, call_event_kind kind, bytes text) {
+    while (p->trim && text.n > 0 && call_is_white(text.p[0])) text = bytes_from(text, 1);
+    if (text.n == 0) return;
+    p->trim = false;
+    if (kind == CALL_EVENT_CONTENT && bytes_trim(text).n > 0) p->said = true;
+    send_text(p, kind, text);
+}
+
+void parser_begin_call(call_parser *p) {
+    p->begun = true;
+    send(p, &(call_event){.kind = CALL_EVENT_BEGIN,
+                          .name = {p->name.p, p->name.n},
+                          .id = {p->id.p, p->id.n}});
+}
+
+void parser_flush(call_parser *p) {
+    bytes text = {p->out.p, p->out.n};
+    if (text.n > 0) send(p, &(call_event){.kind = CALL_EVENT_ARGUMENTS, .text = text});
+    p->failed = p->failed || p->out.failed;
+    buf_clear(&p->out);
+}
+
+void parser_end_call(call_parser *p) {
+    parser_flush(p);
+    if (p->begun) send(p, &(call_event){.kind = CALL_EVENT_END});
+    if (p->has_value) value_deinit(&p->value);
+    p->has_value = p->begun = p->other = false;
+    p->called = true;
+    p->n_keys = 0;
+    buf_clear(&p->name);
+    buf_clear(&p->id);
+}
+
+/* ---- held text ---- */
+
+size_t parser_skip(const call_parser *p, size_t at) {
+    while (at < p->held.n && call_is_white(p->held.p[at])) at++;
+    return at;
+}
+
+bytes parser_rest(const call_parser *p, size_t at) {
+    return (bytes){p->held.p + at, p->held.n - at};
+}
+
+void parser_take(call_parser *p, size_t n) {
+    if (n > 0) memmove(p->held.p, p->held.p + n, p->held.n - n);
+    p->held.n -= n;
+    p->at = 0;
+}
+
+/* What was read is no call: its first byte is text. */
+static void give_up(call_parser *p) {
+    if (p->has_value) value_deinit(&p->value);
+    p->has_value = p->other = p->begun = false;
+    buf_clear(&p->name);
+    buf_clear(&p->id);
+    buf_clear(&p->out);
+    buf_clear(&p->kept);
+    p->state = PARSER_TEXT;
+    p->at = 0;
+    if (p->held.n == 0) return;
+    parser_emit(p, CALL_EVENT_CONTENT, (bytes){p->held.p, 1});
+    parser_take(p, 1);
+}
+
+/* ---- text ---- */
+
+static void add_mark(parser_mark *marks, size_t *n, mark_kind kind, bytes whole) {
+    bytes anchor = call_anchor(whole);
+    if (anchor.n > 0) marks[(*n)++] = (parser_mark){kind, bytes_trim(whole), anchor};
+}
+
+/* What may interrupt the text now. */
+static size_t list_marks(const call_parser *p, parser_mark marks[PARSER_MARKS]) {
+    const call_format *f = p->f;
+    size_t n = 0;
+    if (p->in_reasoning) {
+        add_mark(marks, &n, MARK_ANSWER, f->reasoning_close);
+        return n;
+    }
+    bool structured = bytes_trim(f->content_open).n > 0;
+    if (!p->no_calls && f->style != CALL_NONE) {
+        add_mark(marks, &n, MARK_CALLS, (bytes){p->open.p, p->open.n});
+        add_mark(marks, &n, MARK_OTHER_CALLS, f->other_open);
+    }
+    if (structured || (!p->said && !p->called))
+        add_mark(marks, &n, MARK_REASONING, f->reasoning_open);
+    if (structured) add_mark(marks, &n, MARK_LAYOUT, f->reasoning_close); // between two messages
+    add_mark(marks, &n, MARK_LAYOUT, f->content_open);
+    add_mark(marks, &n, MARK_LAYOUT, f->content_close);
+    return n;
+}
+
+typedef struct found_mark {
+    const parser_mark *mark; // the longest one at `at`; NULL: none
+    size_t at;               // where it begins, or where it could begin
+    size_t n;                // its bytes
+    bytes id;                // in it
+} found_mark;
+
+/* The first mark.  Text before `at` has none. */
+static found_mark find_mark(const call_parser *p, const parser_mark *marks, size_t n_marks) {
+    found_mark found = {NULL, 0, 0, {NULL, 0}};
+    for (; found.at < p->held.n; found.at++) {
+        bytes rest = parser_rest(p, found.at);
+        bool part = false;
+        for (size_t k = 0; k < n_marks; k++) {
+            bytes anchor = marks[k].anchor;
+            size_t n = size_min(anchor.n, rest.n);
+            if (memcmp(rest.p, anchor.p, n) != 0) continue;
+            match m = call_match(marks[k].whole, rest);
+            if (n < anchor.n || m.result == MATCH_PART) part = true;
+            if (n < anchor.n || m.result != MATCH_YES) continue;
+            if (found.mark != NULL && found.mark->anchor.n >= anchor.n) continue;
+            found.mark = &marks[k];
+            found.n = m.n;
+            found.id = m.id;
+        }
+        if (part && !p->final) {
+            found.mark = NULL;
+            return found;
+        }
+        if (found.mark != NULL) return found;
+    }
+    return found;
+}
+
+static call_event_kind kind_of_text(const call_parser *p) {
+    return p->in_reasoning ? CALL_EVENT_REASONING : CALL_EVENT_CONTENT;
+}
+
+/* Sends held[0, n) but for white space at its end, which belongs to a mark that may follow. */
+static void send_before(call_parser *p, size_t n) {
+    size_t end = n;
+    while (end > 0 && call_is_white(p->held.p[end - 1])) end--;
+    parser_emit(p, kind_of_text(p), (bytes){p->held.p, end});
+    parser_take(p, end);
+}
+
+/* A call may follow at `at`; the mark before it had this id. */
+static void begin_reading(call_parser *p, size_t at, bytes id) {
+    bool object = p->f->style == CALL_OBJECT || p->f->style == CALL_KEYED;
+    buf_add(&p->id, id.p, size_min(id.n, CALL_ID_BYTES_MAX));
+    p->at = at;
+    p->object = OBJECT_OPEN;
+    p->state = object ? PARSER_OBJECT : PARSER_NAME;
+}
+
+/* A message that is a call from its first byte, without a mark. */
+static bool starts_with_call(const call_parser *p) {
+    const call_format *f = p->f;
+    size_t i = parser_skip(p, 0);
+    if (!f->at_start || p->no_calls || p->said || p->in_reasoning || i == p->held.n) return false;
+    return p->held.p[i] == (f->style == CALL_PYTHON ? '[' : '{');
+}
+
+static step_result step_text(call_parser *p) {
+    parser_mark marks[PARSER_MARKS];
+    size_t n_marks = list_marks(p, marks);
+    if (starts_with_call(p)) {
+        begin_reading(p, parser_skip(p, 0) + (p->f->style == CALL_PYTHON), (bytes){NULL, 0});
+        return STEP_ON;
+    }
+    found_mark found = find_mark(p, marks, n_marks);
+    size_t n_before = p->held.n;
+    send_before(p, found.at);
+    size_t at = found.at - (n_before - p->held.n); // white space before the mark
+    if (found.mark == NULL) {
+        if (!p->final) return STEP_WAITS;
+        bool layout = p->called || p->in_reasoning;
+        if (!layout) parser_emit(p, kind_of_text(p), parser_rest(p, 0));
+        parser_take(p, p->held.n);
+        return STEP_WAITS;
+    }
+    switch (found.mark->kind) {
+    case MARK_CALLS:
+    case MARK_OTHER_CALLS:
+        p->other = found.mark->kind == MARK_OTHER_CALLS;
+        begin_reading(p, at + found.n, found.id);
+        return STEP_ON;
+    case MARK_REASONING:
+        p->in_reasoning = true;
+        break;
+    case MARK_ANSWER:
+        p->in_reasoning = false;
+        break;
+    default:
+        break;
+    }
+    p->trim = true;
+    parser_take(p, at + found.n);
+    return STEP_ON;
+}
+
+/* ---- the name ---- */
+
+static bool ends_name(const call_parser *p, char c) {
+    bytes close = bytes_trim(p->other ? p->f->other_name_close : p->f->name_close);
+    return call_is_white(c) || strchr("<([{\"'>|=,\xff", c) != NULL ||
+           (close.n > 0 && c == close.p[0]);
+}
+
+/* Does the text at `at` begin as the arguments of a call do? */
+static match match_arguments(const call_parser *p, size_t at) {
+    const call_format *f = p->f;
+    match no = {MATCH_NO, 0, {NULL, 0}, {NULL, 0}}, yes = {MATCH_YES, 0, {NULL, 0}, {NULL, 0}};
+    size_t i = parser_skip(p, at);
+    if (f->style == CALL_TAGS) {
+        match key = call_match(f->key_open, parser_rest(p, i));
+        match end = call_match(f->call_close, parser_rest(p, i));
+        if (key.result == MATCH_YES || end.result == MATCH_YES) return yes;
+        no.result = key.result == MATCH_PART || end.result == MATCH_PART ? MATCH_PART : MATCH_NO;
+        return no;
+    }
+    char open = f->style == CALL_PYTHON ? '(' : '{';
+    if (i == p->held.n) no.result = MATCH_PART;
+    return i < p->held.n && p->held.p[i] == open ? yes : no;
+}
+
+static step_result waits(const call_parser *p, match_result result) {
+    return result == MATCH_PART && !p->final ? STEP_WAITS : STEP_NO_CALL;
+}
+
+static step_result step_name(call_parser *p) {
+    const call_format *f = p->f;
+    bytes close = bytes_trim(p->other ? f->other_name_close : f->name_close);
+    size_t from = parser_skip(p, p->at), end = from;
+    while (end < p->held.n && !ends_name(p, p->held.p[end])) end++;
+    if (end - from > CALL_NAME_BYTES_MAX) return STEP_NO_CALL;
+    if (end == p->held.n) return waits(p, MATCH_PART);
+    if (end == from) return STEP_NO_CALL;
+    match m = call_match(close, parser_rest(p, end));
+    if (m.result != MATCH_YES) return waits(p, m.result);
+    size_t at = end + m.n;
+    match next = match_arguments(p, at);
+    if (next.result != MATCH_YES) return waits(p, next.result);
+    buf_add(&p->name, p->held.p + from, end - from);
+    buf_add(&p->id, m.id.p, size_min(m.id.n, CALL_ID_BYTES_MAX));
+    p->failed = p->failed || p->name.failed || p->id.failed;
+    parser_begin_call(p);
+    at = f->style == CALL_TAGS ? at : parser_skip(p, at);
+    p->has_value = f->style != CALL_TAGS;
+    p->state = f->style == CALL_TAGS   ? PARSER_TAG
+               : f->style == CALL_JSON ? PARSER_JSON
+                                       : PARSER_LOOSE;
+    if (f->style == CALL_JSON) value_init(&p->value, VALUE_JSON, (bytes){NULL, 0});
+    if (f->style == CALL_BRACES) value_init(&p->value, VALUE_LOOSE, f->quote);
+    if (f->style == CALL_PYTHON) {
+        value_init_arguments(&p->value, (bytes){NULL, 0}, &p->out);
+        at++;
+    }
+    parser_take(p, at);
+    return STEP_ON;
+}
+
+/* ---- arguments that are one value ---- */
+
+static step_result step_value(call_parser *p) {
+    for (size_t i = 0; i < p->held.n; i++) {
+        value_step step = value_push(&p->value, p->held.p[i], &p->out);
+        if (step == VALUE_MORE) continue;
+        parser_flush(p);
+        parser_take(p, step == VALUE_ENDS ? i + 1 : i);
+        p->state = PARSER_CLOSE;
+        return STEP_ON;
+    }
+    parser_flush(p);
+    parser_take(p, p->held.n);
+    return STEP_WAITS;
+}
+
+static step_result step_close(call_parser *p) {
+    match m = call_match(p->f->call_close, parser_rest(p, 0));
+    if (m.result == MATCH_PART && !p->final) return STEP_WAITS;
+    if (m.result == MATCH_YES) parser_take(p, m.n);
+    parser_end_call(p);
+    p->state = PARSER_AFTER;
+    return STEP_ON;
+}
+
+/* ---- behind a call ---- */
+
+/* The start of a further call of the section; `at` is moved behind it. */
+static match_result match_next(const call_parser *p, size_t *at, bytes *id) {
+    const call_format *f = p->f;
+    bytes separator = bytes_trim(f->separator), open = bytes_trim(f->call_open);
+    size_t i = parser_skip(p, 0);
+    if (separator.n > 0) {
+        match m = call_match(separator, parser_rest(p, i));
+        if (m.result != MATCH_YES) return m.result;
+        i = parser_skip(p, i + m.n);
+    }
+    match m = call_match(open, parser_rest(p, i));
+    *at = i + m.n;
+    *id = m.id;
+    if (open.n > 0 || m.result != MATCH_YES) return m.result;
+    i = parser_skip(p, i);
+    if (i == p->held.n) return MATCH_PART;
+    if (f->style == CALL_PYTHON) return separator.n > 0 ? MATCH_YES : MATCH_NO;
+    return p->held.p[i] == '{' ? MATCH_YES : MATCH_NO;
+}
+
+static step_result step_after(call_parser *p) {
+    const call_format *f = p->f;
+    bytes close = bytes_trim(f->section_close);
+    bytes id = {NULL, 0};
+    size_t at = 0;
+    match end = close.n > 0 ? call_match(close, parser_rest(p, 0)) : (match){.result = MATCH_NO};
+    match_result next = f->single && close.n == 0 ? MATCH_NO : match_next(p, &at, &id);
+    if (p->final && next == MATCH_PART) next = MATCH_NO;
+    if (p->final && end.result == MATCH_PART) end.result = MATCH_NO;
+    p->state = PARSER_TEXT;
+    if (end.result == MATCH_YES) {
+        parser_take(p, end.n);
+    } else if (next == MATCH_YES) {
+        begin_reading(p, at, id);
+    } else if (next == MATCH_PART || end.result == MATCH_PART) {
+        p->state = PARSER_AFTER;
+        return STEP_WAITS;
+    }
+    return STEP_ON;
+}
+
+/* ---- driving ---- */
+
+static step_result step(call_parser *p) {
+    switch (p->state) {
+    case PARSER_TEXT:
+        return step_text(p);
+    case PARSER_NAME:
+        return step_name(p);
+    case PARSER_OBJECT:
+        return parser_object(p);
+    case PARSER_JSON:
+    case PARSER_LOOSE:
+        return step_value(p);
+    case PARSER_TAG:
+        return parser_tag(p);
+    case PARSER_KEY:
+        return parser_key(p);
+    case PARSER_VALUE:
+        return parser_value(p);
+    case PARSER_CLOSE:
+        return step_close(p);
+    case PARSER_AFTER:
+        return step_after(p);
+    }
+    return STEP_WAITS;
+}
+
+static void run(call_parser *p) {
+    step_result result = STEP_ON;
+    while (result != STEP_WAITS && !p->failed) {
+        result = step(p);
+        if (result == STEP_NO_CALL) give_up(p);
+        if (p->held.n == 0 && p->state == PARSER_TEXT) break;
+    }
+}
+
+bool call_parser_push(call_parser *p, bytes text, call_sink on, void *ctx) {
+    p->on = on;
+    p->ctx = ctx;
+    if (!p->pushed) buf_add(&p->held, p->f->prompt_end.p, p->f->prompt_end.n);
+    p->pushed = true;
+    buf_add(&p->held, text.p, text.n);
+    p->failed = p->failed || p->held.failed;
+    run(p);
+    return !p->failed;
+}
+
+bool call_parser_finish(call_parser *p, call_sink on, void *ctx) {
+    p->on = on;
+    p->ctx = ctx;
+    p->final = true;
+    run(p);
+    if (p->begun) parser_end_call(p);
+    return !p->failed;
+}
+
+bool call_parser_in_reasoning(const call_parser *p) {
+    return p->in_reasoning;
+}
+
+call_parser *call_parser_create(const call_format *f, const call_parser_options *o) {
+    call_parser *p = calloc(1, sizeof *p);
+    if (p == NULL) return NULL;
+    p->f = f;
+    p->tools = o->tools;
+    p->no_calls = o->no_calls;
+    p->in_reasoning = p->trim = o->in_reasoning;
+    buf_add(&p->open, f->section_open.p, f->section_open.n);
+    buf_add(&p->open, f->call_open.p, f->call_open.n);
+    if (!p->open.failed) return p;
+    call_parser_destroy(p);
+    return NULL;
+}
+
+void call_parser_destroy(call_parser *p) {
+    if (p == NULL) return;
+    if (p->has_value) value_deinit(&p->value);
+    buf_deinit(&p->held);
+    buf_deinit(&p->open);
+    buf_deinit(&p->name);
+    buf_deinit(&p->id);
+    buf_deinit(&p->key);
+    buf_deinit(&p->out);
+    buf_deinit(&p->kept);
+    free(p);
+}

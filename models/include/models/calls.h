@@ -1,0 +1,101 @@
+/* calls.h - reasoning, content and tool calls in the text of a model.
+ *
+ * Each family of models writes them in its own way: <tool_call>{"name": ...}</tool_call>,
+ * [TOOL_CALLS]name[ARGS]{...}, [f(a=1)], and many more.  The chat template of the model knows the
+ * way, because it writes the calls of earlier turns.  So a call_format is learned from the
+ * template: some conversations are rendered that differ in one point, and the texts between the
+ * known words are the marks of the format (learn.c).  A format is used only if it reads back what
+ * the template writes.  Templates that mention calls but do not write them have known formats
+ * (known.c).
+ *
+ *     chat_template --call_format_learn--> call_format --+--> call_parser: text to events
+ *                                                        +--> call_tags: what the text may be
+ *
+ * A text of a message is
+ *
+ *     [reasoning_open reasoning reasoning_close]  ( [content_open] content [content_close] | calls )*
+ *     calls:  section_open  call (separator call)*  section_close
+ *     call:   call_open name name_close arguments call_close
+ *
+ * and the notation of the arguments is one of call_style.
+ *
+ * Thread: a call_format is immutable; a parser belongs to its owner. */
+#ifndef INFERD_CALLS_H
+#define INFERD_CALLS_H
+
+#include <jansson.h>
+
+#include "inferd/base.h"
+#include "inferd/buf.h"
+#include "inferd/status.h"
+#include "models/chat.h"
+
+typedef enum call_style {
+    CALL_NONE,   // no tool calls; the format has marks of reasoning only, or none
+    CALL_OBJECT, // {"name": "f", "arguments": {...}}
+    CALL_KEYED,  // {"f": {...}}
+    CALL_JSON,   // the name between marks, then the arguments as JSON
+    CALL_TAGS,   // the name, then a key and a value between marks for each argument
+    CALL_PYTHON, // f(a=1, b='x')
+    CALL_BRACES, // f{a:1,b:<mark>x<mark>}
+    CALL_STYLES
+} call_style;
+
+typedef struct call_format call_format;
+
+/* The format of a template.  A template without tool calls has style CALL_NONE, and so has one that
+ * writes calls in a way that cannot be read back: call_format_why tells.  `tok` (may be NULL): marks
+ * that are control tokens of the vocabulary are matched as tokens only, never as text.
+ * Errors: INFERD_ENOMEM. */
+inferd_status call_format_learn(const chat_template *t, bytes source, const tokenizer *tok,
+                                call_format **out, inferd_err *err);
+/* A format by its name ("hermes", "mistral", ...; call_format_names has all).  INFERD_EINVAL: there
+ * is none of this name. */
+inferd_status call_format_open(const char *name, const tokenizer *tok, call_format **out,
+                               inferd_err *err);
+void call_format_close(call_format *f); // accepts NULL
+const char *const *call_format_names(size_t *n);
+
+const char *call_format_name(const call_format *f); // "none" without tool calls
+call_style call_format_style(const call_format *f);
+bool call_format_is_single(const call_format *f); // a message has one call at most
+bool call_format_reasons(const call_format *f);
+/* Why a template's calls cannot be read; "" otherwise. */
+const char *call_format_why(const call_format *f);
+
+/* ---- reading ---- */
+
+typedef enum call_event_kind {
+    CALL_EVENT_REASONING, // text: more of the reasoning
+    CALL_EVENT_CONTENT,   // text: more of the content
+    CALL_EVENT_BEGIN,     // a call: name; id, or empty where the model writes none
+    CALL_EVENT_ARGUMENTS, // text: more of its arguments, as JSON
+    CALL_EVENT_END        // of the call
+} call_event_kind;
+
+typedef struct call_event {
+    call_event_kind kind;
+    bytes text, name, id; // borrowed for the call
+} call_event;
+
+typedef void (*call_sink)(void *ctx, const call_event *ev);
+
+typedef struct call_parser call_parser;
+
+typedef struct call_parser_options {
+    const json_t *tools; // of the request, borrowed; tells values that are text from others
+    bool in_reasoning;   // the prompt opened the reasoning
+    bool no_calls;       // marks of calls are text
+} call_parser_options;
+
+/* Holds the format; NULL: no memory.  Promises: however the text is cut into pieces, the events add
+ * up to the same message; all text arrives, but for marks and white space around calls. */
+call_parser *call_parser_create(const call_format *f, const call_parser_options *o);
+void call_parser_destroy(call_parser *p); // accepts NULL
+/* The next piece, whole code points.  False: no memory. */
+bool call_parser_push(call_parser *p, bytes text, call_sink on, void *ctx);
+/* The text is at its end: half a mark is text, an open call ends. */
+bool call_parser_finish(call_parser *p, call_sink on, void *ctx);
+bool call_parser_in_reasoning(const call_parser *p);
+
+#endif
