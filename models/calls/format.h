@@ -15,9 +15,9 @@ enum {
     CALL_ID_BYTES_MAX = 64
 };
 
-#define CALL_ID '\x01'
+#define CALL_ID    '\x01'
 #define CALL_INDEX '\x02'
-#define CALL_NAME '\x03'
+#define CALL_NAME  '\x03'
 
 /* Types of argument values, where marks depend on them. */
 typedef enum call_type {
@@ -33,8 +33,8 @@ typedef enum call_type {
 struct call_format {
     const char *name; // static
     call_style style;
-    bool single;        // one call per message
-    bool at_start;      // calls are the whole message: their mark is no mark elsewhere
+    bool single;         // one call per message
+    bool at_start;       // calls are the whole message: their mark is no mark elsewhere
     bool index_from_one; // CALL_INDEX counts from 1
     bytes reasoning_open, reasoning_close;
     bytes content_open, content_close;
@@ -72,7 +72,7 @@ static inline bool bytes_equal(bytes a, bytes b) {
 static inline bool call_is_white(char c) {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
-bytes bytes_trim(bytes s); // white space at both ends
+bytes bytes_trim(bytes s);                           // white space at both ends
 size_t bytes_find(bytes s, bytes what, size_t from); // SIZE_MAX: it is not there
 
 /* ---- matching ---- */
@@ -81,12 +81,12 @@ typedef enum match_result { MATCH_NO, MATCH_PART, MATCH_YES } match_result;
 
 typedef struct match {
     match_result result;
-    size_t n;       // bytes of the text that were matched; white space behind them is not among them
+    size_t n; // bytes of the text that were matched; white space behind them is not among them
     bytes id, name; // of a CALL_ID and a CALL_NAME in the mark
 } match;
 
-/* The mark at the start of the text, where white space counts in neither.  MATCH_PART: the text ends
- * before the mark does. */
+/* The mark at the start of the text, where white space counts in neither.  MATCH_PART: the text
+ * ends before the mark does. */
 match call_match(bytes mark, bytes text);
 /* The part of a mark that a reader looks for: up to its first white space or placeholder. */
 bytes call_anchor(bytes mark);

@@ -23,8 +23,8 @@
 #include "calls/value.h"
 
 #define ARGUMENT(key, value) "{\"" key "\":\"" value "\"}"
-#define ARGUMENT_1 ARGUMENT(PROBE_KEY_1, PROBE_VALUE_1)
-#define ARGUMENT_2 ARGUMENT(PROBE_KEY_2, PROBE_VALUE_2)
+#define ARGUMENT_1           ARGUMENT(PROBE_KEY_1, PROBE_VALUE_1)
+#define ARGUMENT_2           ARGUMENT(PROBE_KEY_2, PROBE_VALUE_2)
 
 /* Texts of the template, and the calls in them. */
 typedef struct learner {
@@ -188,7 +188,8 @@ static size_t render_argument(learner *l, const char *value, buf *out) {
     buf arguments = {0};
     buf_add_format(&arguments, "{\"" PROBE_KEY_1 "\":%s}", value);
     const char *text = buf_cstr(&arguments);
-    bool ok = text != NULL && probe_message(&l->p, probe_calls(PROBE_NAME_1, text, NULL, NULL), out);
+    bool ok =
+        text != NULL && probe_message(&l->p, probe_calls(PROBE_NAME_1, text, NULL, NULL), out);
     buf_deinit(&arguments);
     size_t at = ok ? bytes_find(text_of(out), bytes_of(PROBE_KEY_1), 0) : SIZE_MAX;
     return at == SIZE_MAX ? SIZE_MAX : at + strlen(PROBE_KEY_1);
@@ -209,8 +210,7 @@ static bool set_type(learner *l, call_type type, bytes behind) {
     }
     bool ok = true;
     bytes rest = value == SIZE_MAX ? (bytes){NULL, 0} : bytes_from(text_of(&text), value + n);
-    bool same_end = rest.n >= behind.n &&
-                    bytes_equal(bytes_from(rest, rest.n - behind.n), behind);
+    bool same_end = rest.n >= behind.n && bytes_equal(bytes_from(rest, rest.n - behind.n), behind);
     if (value == SIZE_MAX || !same_end) { // as a text
         f->key_close[type] = f->key_close[CALL_TYPE_STRING];
         f->value_close[type] = f->value_close[CALL_TYPE_STRING];
@@ -247,8 +247,8 @@ static bool set_wrap(learner *l) {
 
 /* Marks around keys and values: `first` is the only call in `one`. */
 static bool set_tags(learner *l, const call_core *first, size_t *end) {
-    static const char both[] = "{\"" PROBE_KEY_1 "\":\"" PROBE_VALUE_1 "\",\"" PROBE_KEY_2
-                               "\":\"" PROBE_VALUE_2 "\"}";
+    static const char both[] =
+        "{\"" PROBE_KEY_1 "\":\"" PROBE_VALUE_1 "\",\"" PROBE_KEY_2 "\":\"" PROBE_VALUE_2 "\"}";
     call_format *f = l->f;
     bytes one = text_of(&l->one);
     buf two = {0};
@@ -274,7 +274,8 @@ static bool set_tags(learner *l, const call_core *first, size_t *end) {
             bytes calls = text_of(&l->two);
             second = slice(calls, l->second.name_end, l->second.args_at - n);
         }
-        ok = set_numbered(l, &f->name_close, close, second) && set(f, &f->key_open, bytes_from(before, before.n - n)) &&
+        ok = set_numbered(l, &f->name_close, close, second) &&
+             set(f, &f->key_open, bytes_from(before, before.n - n)) &&
              set(f, &f->key_close[CALL_TYPE_STRING], slice(one, key_end, value_at)) &&
              set(f, &f->value_close[CALL_TYPE_STRING], slice(between, 0, between.n - n));
         *end = first->args_end + between.n - n;
@@ -395,7 +396,8 @@ inferd_status call_format_learn(const chat_template *t, bytes source, const toke
     bool ok = l.f != NULL;
     *out = NULL;
     if (ok) l.f->name = "template";
-    if (ok && prober_init(&l.p, t, tok)) ok = learn_reasoning(&l.p, source, l.f) && learn_calls(&l);
+    if (ok && prober_init(&l.p, t, tok, NULL))
+        ok = learn_reasoning(&l.p, source, l.f) && learn_calls(&l);
     ok = ok && !l.p.no_memory;
     prober_deinit(&l.p);
     buf_deinit(&l.one);

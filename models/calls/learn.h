@@ -18,17 +18,18 @@ bool learn_reasoning(prober *p, bytes source, call_format *f);
 /* One call in a text of the template. */
 typedef struct call_core {
     call_style style;
-    size_t at, end; // without the marks around: of the object, or from the name to the last argument
+    size_t at,
+        end; // without the marks around: of the object, or from the name to the last argument
     size_t name_at, name_end;
-    size_t args_at, args_end; // CALL_OBJECT, CALL_KEYED, CALL_JSON: of the JSON
+    size_t args_at, args_end;             // CALL_OBJECT, CALL_KEYED, CALL_JSON: of the JSON
     bytes name_key, arguments_key, quote; // in the text, or static
 } call_core;
 
 /* The call of this name with this argument behind `from`.  False: the text has none. */
 bool learn_core(bytes text, size_t from, bytes name, bytes key, bytes value, call_core *out);
 
-/* Does the format give back calls that the template writes?  `header`: bytes of a message before its
- * calls; `end`: what ends the turn.  False: not, or no memory. */
+/* Does the format give back calls that the template writes?  `header`: bytes of a message before
+ * its calls; `end`: what ends the turn.  False: not, or no memory. */
 bool learn_reads_back(prober *p, const call_format *f, size_t header, bytes end);
 
 #endif

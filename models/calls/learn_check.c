@@ -10,14 +10,16 @@ static const char *const arguments[] = {
     "{\"" PROBE_KEY_1 "\":\"\",\"" PROBE_KEY_2 "\":\" 12 \"}",
     "{}",
 };
-static const char nested[] = "{\"inferd_number\":-1.5,\"inferd_flag\":true,\"inferd_list\":[1,[\"a\\n\"],{}],"
-                             "\"inferd_object\":{\"k\":{\"l\":[null,false,\"m'\"]}}}";
+static const char nested[] =
+    "{\"inferd_number\":-1.5,\"inferd_flag\":true,\"inferd_list\":[1,[\"a\\n\"],{}],"
+    "\"inferd_object\":{\"k\":{\"l\":[null,false,\"m'\"]}}}";
 
 static const char tool_text[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"" PROBE_NAME_1 "\",\"parameters\":{"
     "\"type\":\"object\",\"properties\":{\"" PROBE_KEY_1 "\":{\"type\":\"string\"},\"" PROBE_KEY_2
     "\":{\"type\":\"string\"},\"inferd_number\":{\"type\":\"number\"},\"inferd_flag\":{\"type\":"
-    "\"boolean\"},\"inferd_list\":{\"type\":\"array\"},\"inferd_object\":{\"type\":\"object\"}}}}}]";
+    "\"boolean\"},\"inferd_list\":{\"type\":\"array\"},\"inferd_object\":{\"type\":\"object\"}}}}}"
+    "]";
 
 typedef struct seen {
     buf arguments, name;

@@ -81,8 +81,7 @@ static bool is_call(bytes text, json_t *object, size_t at, size_t end, bytes nam
     return true;
 }
 
-static bool find_json(bytes text, size_t from, bytes name, bytes key, bytes value,
-                      call_core *out) {
+static bool find_json(bytes text, size_t from, bytes name, bytes key, bytes value, call_core *out) {
     size_t end = 0, at = out->args_at;
     json_t *arguments = object_at(text, at, &end);
     if (arguments == NULL || !has_argument(arguments, key, value)) {

@@ -150,8 +150,7 @@ static bool has_both(const buf *text) {
     bytes s = {text->p, text->n};
     size_t reason = bytes_find(s, bytes_of(PROBE_REASON), 0);
     size_t content = bytes_find(s, bytes_of(PROBE_CONTENT), 0);
-    return reason != SIZE_MAX && content != SIZE_MAX &&
-           reason + strlen(PROBE_REASON) <= content;
+    return reason != SIZE_MAX && content != SIZE_MAX && reason + strlen(PROBE_REASON) <= content;
 }
 
 bool learn_reasoning(prober *p, bytes source, call_format *f) {
@@ -164,8 +163,8 @@ bool learn_reasoning(prober *p, bytes source, call_format *f) {
         size_t at = bytes_find(all, bytes_of(PROBE_CONTENT), 0);
         bytes lead = {all.p, at == SIZE_MAX ? 0 : at}, turn = {header.p, header.n};
         for (size_t i = 0; i < INFERD_COUNT(fields) && f->reasoning_close.n == 0 && ok; i++) {
-            bool written = probe_message(p, probe_said(PROBE_CONTENT, fields[i], PROBE_REASON),
-                                         &text);
+            bool written =
+                probe_message(p, probe_said(PROBE_CONTENT, fields[i], PROBE_REASON), &text);
             if (written && has_both(&text) && at != SIZE_MAX)
                 ok = compare(f, (bytes){text.p, text.n}, turn, lead);
         }

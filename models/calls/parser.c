@@ -108,8 +108,7 @@ static size_t list_marks(const call_parser *p, parser_mark marks[PARSER_MARKS]) 
         add_mark(marks, &n, MARK_CALLS, (bytes){p->open.p, p->open.n});
         add_mark(marks, &n, MARK_OTHER_CALLS, f->other_open);
     }
-    if (structured || (!p->said && !p->called))
-        add_mark(marks, &n, MARK_REASONING, f->reasoning_open);
+    add_mark(marks, &n, MARK_REASONING, f->reasoning_open);
     if (structured) add_mark(marks, &n, MARK_LAYOUT, f->reasoning_close); // between two messages
     add_mark(marks, &n, MARK_LAYOUT, f->content_open);
     add_mark(marks, &n, MARK_LAYOUT, f->content_close);
@@ -120,17 +119,21 @@ typedef struct found_mark {
     const parser_mark *mark; // the longest one at `at`; NULL: none
     size_t at;               // where it begins, or where it could begin
     size_t n;                // its bytes
-    bytes id;                // in it
+    size_t id_at, n_id;      // in it
 } found_mark;
 
-/* The first mark.  Text before `at` has none. */
+/* The first mark.  Text before `at` has none.  Behind content reasoning cannot begin, unless marks
+ * open content, too. */
 static found_mark find_mark(const call_parser *p, const parser_mark *marks, size_t n_marks) {
-    found_mark found = {NULL, 0, 0, {NULL, 0}};
+    found_mark found = {NULL, 0, 0, 0, 0};
+    bool structured = bytes_trim(p->f->content_open).n > 0, blank = !p->said && !p->called;
     for (; found.at < p->held.n; found.at++) {
         bytes rest = parser_rest(p, found.at);
         bool part = false;
+        blank = blank && (found.at == 0 || call_is_white(p->held.p[found.at - 1]));
         for (size_t k = 0; k < n_marks; k++) {
             bytes anchor = marks[k].anchor;
+            if (marks[k].kind == MARK_REASONING && !structured && !blank) continue;
             size_t n = size_min(anchor.n, rest.n);
             if (memcmp(rest.p, anchor.p, n) != 0) continue;
             match m = call_match(marks[k].whole, rest);
@@ -139,7 +142,8 @@ static found_mark find_mark(const call_parser *p, const parser_mark *marks, size
             if (found.mark != NULL && found.mark->anchor.n >= anchor.n) continue;
             found.mark = &marks[k];
             found.n = m.n;
-            found.id = m.id;
+            found.id_at = m.id.n > 0 ? (size_t)(m.id.p - rest.p) : 0;
+            found.n_id = m.id.n;
         }
         if (part && !p->final) {
             found.mark = NULL;
@@ -201,7 +205,7 @@ static step_result step_text(call_parser *p) {
     case MARK_CALLS:
     case MARK_OTHER_CALLS:
         p->other = found.mark->kind == MARK_OTHER_CALLS;
-        begin_reading(p, at + found.n, found.id);
+        begin_reading(p, at + found.n, (bytes){p->held.p + at + found.id_at, found.n_id});
         return STEP_ON;
     case MARK_REASONING:
         p->in_reasoning = true;

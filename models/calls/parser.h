@@ -28,7 +28,13 @@ typedef enum parser_state {
     PARSER_AFTER  // behind a call
 } parser_state;
 
-typedef enum object_state { OBJECT_OPEN, OBJECT_KEY, OBJECT_COLON, OBJECT_VALUE, OBJECT_NEXT } object_state;
+typedef enum object_state {
+    OBJECT_OPEN,
+    OBJECT_KEY,
+    OBJECT_COLON,
+    OBJECT_VALUE,
+    OBJECT_NEXT
+} object_state;
 
 enum { PARSER_MARKS = 8, PARSER_KEY_BYTES_MAX = 1024 };
 
@@ -64,8 +70,8 @@ struct call_parser {
     void *ctx;
 
     /* the call */
-    bool other;     // written in the second way
-    bool begun;     // its event was sent
+    bool other; // written in the second way
+    bool begun; // its event was sent
     value_reader value;
     bool has_value; // `value` is in use
     buf name, id, key, out;

@@ -188,6 +188,7 @@ static step_result broken(call_parser *p) {
 step_result parser_object(call_parser *p) {
     if (p->object == OBJECT_KEY || p->object == OBJECT_VALUE) {
         step_result result = step_member(p);
+        if (result == STEP_WAITS && p->final && !p->begun) return STEP_NO_CALL;
         return result == STEP_NO_CALL ? broken(p) : result;
     }
     size_t i = parser_skip(p, p->at);

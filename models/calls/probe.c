@@ -81,8 +81,9 @@ bool probe_message(prober *p, json_t *message, buf *out) {
     return ok;
 }
 
-bool prober_init(prober *p, const chat_template *t, const tokenizer *tok) {
-    *p = (prober){.t = t, .tok = tok, .tools = parse(tool_text)};
+bool prober_init(prober *p, const chat_template *t, const tokenizer *tok, json_t *tools) {
+    *p = (prober){
+        .t = t, .tok = tok, .tools = tools != NULL ? json_incref(tools) : parse(tool_text)};
     if (p->tools == NULL) {
         p->no_memory = true;
         return false;

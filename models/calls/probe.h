@@ -10,15 +10,15 @@
 #include "calls/format.h"
 
 #define PROBE_CONTENT "inferd_said"
-#define PROBE_REASON "inferd_thought"
-#define PROBE_NAME_1 "inferd_alpha"
-#define PROBE_NAME_2 "inferd_beta"
-#define PROBE_KEY_1 "inferd_key"
-#define PROBE_KEY_2 "inferd_kez"
+#define PROBE_REASON  "inferd_thought"
+#define PROBE_NAME_1  "inferd_alpha"
+#define PROBE_NAME_2  "inferd_beta"
+#define PROBE_KEY_1   "inferd_key"
+#define PROBE_KEY_2   "inferd_kez"
 #define PROBE_VALUE_1 "inferd_val"
 #define PROBE_VALUE_2 "inferd_vam"
-#define PROBE_ID_1 "abcdefgh1" // nine letters and digits, because templates of Mistral require them
-#define PROBE_ID_2 "abcdefgh2"
+#define PROBE_ID_1    "abcdefgh1" // nine letters and digits, because templates of Mistral require them
+#define PROBE_ID_2    "abcdefgh2"
 
 typedef struct prober {
     const chat_template *t;
@@ -28,13 +28,15 @@ typedef struct prober {
     bool no_memory;
 } prober;
 
-/* False: no memory, or the template refuses even a single message of a user. */
-bool prober_init(prober *p, const chat_template *t, const tokenizer *tok);
+/* tools NULL: those that the calls are of.  False: no memory, or the template refuses even a single
+ * message of a user. */
+bool prober_init(prober *p, const chat_template *t, const tokenizer *tok, json_t *tools);
 void prober_deinit(prober *p);
 
 /* The header that the template writes for the next turn of the assistant. */
 bool probe_prompt(prober *p, buf *out);
-/* A message of the assistant; takes the reference.  False: the template refuses it, or no memory. */
+/* A message of the assistant; takes the reference.  False: the template refuses it, or no memory.
+ */
 bool probe_message(prober *p, json_t *message, buf *out);
 
 json_t *probe_said(const char *content, const char *field, const char *thought); // field NULL: none

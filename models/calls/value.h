@@ -7,8 +7,8 @@
  *                 f-call arguments (a=1, b=[]), keys without quotes, and strings between marks of
  *                 the format's own (<|"|>text<|"|>)
  *
- * Some templates write quotes inside of loose text as they are, 'it's': a quote ends a loose text if
- * what follows may stand behind one.
+ * Some templates write quotes inside of loose text as they are, 'it's': a quote ends a loose text
+ * if what follows may stand behind one.
  *
  * Text is never held back longer than one escape or mark, so the output can be streamed.  What was
  * written is valid JSON up to there; value_close completes it when the text was cut.

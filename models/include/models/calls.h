@@ -13,9 +13,9 @@
  *
  * A text of a message is
  *
- *     [reasoning_open reasoning reasoning_close]  ( [content_open] content [content_close] | calls )*
- *     calls:  section_open  call (separator call)*  section_close
- *     call:   call_open name name_close arguments call_close
+ *     [reasoning_open reasoning reasoning_close]  ( [content_open] content [content_close] | calls
+ * )* calls:  section_open  call (separator call)*  section_close call:   call_open name name_close
+ * arguments call_close
  *
  * and the notation of the arguments is one of call_style.
  *
@@ -44,8 +44,8 @@ typedef enum call_style {
 typedef struct call_format call_format;
 
 /* The format of a template.  A template without tool calls has style CALL_NONE, and so has one that
- * writes calls in a way that cannot be read back: call_format_why tells.  `tok` (may be NULL): marks
- * that are control tokens of the vocabulary are matched as tokens only, never as text.
+ * writes calls in a way that cannot be read back: call_format_why tells.  `tok` (may be NULL):
+ * marks that are control tokens of the vocabulary are matched as tokens only, never as text.
  * Errors: INFERD_ENOMEM. */
 inferd_status call_format_learn(const chat_template *t, bytes source, const tokenizer *tok,
                                 call_format **out, inferd_err *err);
