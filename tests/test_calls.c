@@ -86,7 +86,7 @@ static call_format *learn(const char *source) {
     call_format *f = NULL;
     inferd_err err = {0};
     EXPECT_EQ(chat_template_open(bytes_of(source), NULL, &t, &err), INFERD_OK);
-    EXPECT_EQ(call_format_learn(t, bytes_of(source), NULL, &f, &err), INFERD_OK);
+    EXPECT_EQ(call_format_open(t, bytes_of(source), NULL, NULL, &f, &err), INFERD_OK);
     chat_template_close(t);
     return f;
 }
@@ -250,10 +250,10 @@ static void arguments_between_tags(void) {
 static void python_calls(void) {
     call_format *f = learn(python);
     EXPECT_EQ(call_format_style(f), CALL_PYTHON);
-    READS(f, "<|calls|>[f(a='it\\'s', b=[1, None, {'k': 'v'}], c=True), g()]<|/calls|>", "", "",
+    READS(f, "<|calls|>[f(a='it's', b=[1, None, {'k': 'v'}], c=True), g()]<|/calls|>", "", "",
           "f{\"a\":\"it's\",\"b\":[1,null,{\"k\":\"v\"}],\"c\":true};g{};");
-    READS(f, "<|calls|>[f(a=\"x\\u00fc\\n\", b=-1.5e3,)]<|/calls|> and", "", " and",
-          "f{\"a\":\"x\\u00fc\\n\",\"b\":-1.5e3};");
+    READS(f, "<|calls|>[f(a=\"x\\n\", b=-1.5e3,)]<|/calls|> and", "", " and",
+          "f{\"a\":\"x\\\\n\",\"b\":-1.5e3};"); // the template has no escapes
     call_format_close(f);
 }
 
@@ -423,12 +423,14 @@ static bool try_calls(const char *name, const chat_template *t, const call_forma
         bytes close = bytes_trim(f->reasoning_close);
         const json_t *first = json_object_get(json_array_get(calls, 0), "function");
         bytes called = bytes_of(json_string_value(json_object_get(first, "name")));
-        bytes before = {text.p, bytes_find((bytes){text.p, text.n}, called, at)};
+        size_t name_at = bytes_find((bytes){text.p, text.n}, called, at);
+        written = name_at != SIZE_MAX; // or its calls are mentioned only
+        bytes before = {text.p, written ? name_at : 0};
         size_t closed = close.n > 0 ? bytes_find(before, close, 0) : SIZE_MAX;
         if (closed != SIZE_MAX && closed + close.n > at) at = closed + close.n;
         message m =
             read_text(f, &(call_parser_options){.tools = tools}, (bytes){text.p + at, text.n - at});
-        if (!calls_equal(&m, calls)) {
+        if (written && !calls_equal(&m, calls)) {
             char *wanted = json_dumps(calls, JSON_COMPACT);
             printf("%s: %s\n  expected %s\n  read     %s\n  content  %s\n", name, buf_cstr(&text),
                    wanted, buf_cstr(&m.calls), buf_cstr(&m.content));

@@ -18,6 +18,7 @@ enum {
 #define CALL_ID    '\x01'
 #define CALL_INDEX '\x02'
 #define CALL_NAME  '\x03'
+#define CALL_TOKEN '\xff' // on both sides of the name of a control token; never in UTF-8
 
 /* Types of argument values, where marks depend on them. */
 typedef enum call_type {
@@ -33,6 +34,7 @@ typedef enum call_type {
 struct call_format {
     const char *name; // static
     call_style style;
+    bool raw_text;       // CALL_PYTHON: strings have no escapes
     bool single;         // one call per message
     bool at_start;       // calls are the whole message: their mark is no mark elsewhere
     bool index_from_one; // CALL_INDEX counts from 1
@@ -47,10 +49,22 @@ struct call_format {
     bytes key_open, key_close[CALL_TYPES], value_close[CALL_TYPES];
     bytes wrap_open, wrap_close; // around a string that has letters of marks in it; or empty
     bytes prompt_end;            // marks that the prompt ends with: the text goes on behind them
+    /* CALL_OBJECT as the template writes it: before the name, between, behind the arguments. */
+    bytes object_head, object_middle, object_tail;
     char why[160];
     char store[CALL_STORE_BYTES]; // the bytes of all of these
     size_t n_store;
 };
+
+/* Sets style and marks of a known format.  False: none has this name, or no room. */
+bool call_format_set_known(call_format *f, const char *name);
+/* The known format that a template mentions but does not write; NULL: none. */
+const char *call_format_mentioned(bytes source);
+/* The name of a known format with these marks; NULL: none. */
+const char *call_format_like(const call_format *f);
+/* Control tokens in marks are marked as such (CALL_TOKEN on both sides), and what stands behind a
+ * token that ends the turn is cut off.  False: no room. */
+bool call_format_bind(call_format *f, const tokenizer *tok);
 
 /* Stores a copy of `text` as a mark.  False: no room. */
 bool call_format_set(call_format *f, bytes *mark, bytes text);

@@ -1,4 +1,4 @@
-/* learn.c - the format of tool calls, from what a template writes: call_format_learn.
+/* learn.c - the format of tool calls, from what a template writes: learn_calls_of.
  *
  * One call is rendered, then two.  Between them lie the marks:
  *
@@ -28,7 +28,7 @@
 
 /* Texts of the template, and the calls in them. */
 typedef struct learner {
-    prober p;
+    prober *p;
     call_format *f;
     buf one, two;
     call_core first, second; // of `two`; first alone of `one` if it is single
@@ -100,8 +100,8 @@ static size_t begin_of_calls(learner *l, bytes lead) {
     buf turn = {0}, said = {0};
     size_t at = 0;
     bytes close = bytes_trim(l->f->reasoning_close);
-    if (probe_prompt(&l->p, &turn)) at = learn_prefix(lead, text_of(&turn));
-    if (probe_message(&l->p, probe_said(PROBE_CONTENT, NULL, NULL), &said))
+    if (probe_prompt(l->p, &turn)) at = learn_prefix(lead, text_of(&turn));
+    if (probe_message(l->p, probe_said(PROBE_CONTENT, NULL, NULL), &said))
         at = size_max(at, learn_prefix(lead, text_of(&said)));
     for (size_t i = 0; close.n > 0 && i < lead.n;) {
         size_t found = bytes_find(lead, close, i);
@@ -119,7 +119,7 @@ static size_t begin_of_calls(learner *l, bytes lead) {
 
 /* What ends a turn, behind content. */
 static bool end_of_turn(learner *l, buf *out) {
-    bool ok = probe_message(&l->p, probe_said(PROBE_CONTENT, NULL, NULL), out);
+    bool ok = probe_message(l->p, probe_said(PROBE_CONTENT, NULL, NULL), out);
     size_t at = ok ? bytes_find(text_of(out), bytes_of(PROBE_CONTENT), 0) : SIZE_MAX;
     if (at == SIZE_MAX) {
         buf_clear(out);
@@ -189,7 +189,7 @@ static size_t render_argument(learner *l, const char *value, buf *out) {
     buf_add_format(&arguments, "{\"" PROBE_KEY_1 "\":%s}", value);
     const char *text = buf_cstr(&arguments);
     bool ok =
-        text != NULL && probe_message(&l->p, probe_calls(PROBE_NAME_1, text, NULL, NULL), out);
+        text != NULL && probe_message(l->p, probe_calls(PROBE_NAME_1, text, NULL, NULL), out);
     buf_deinit(&arguments);
     size_t at = ok ? bytes_find(text_of(out), bytes_of(PROBE_KEY_1), 0) : SIZE_MAX;
     return at == SIZE_MAX ? SIZE_MAX : at + strlen(PROBE_KEY_1);
@@ -253,7 +253,7 @@ static bool set_tags(learner *l, const call_core *first, size_t *end) {
     bytes one = text_of(&l->one);
     buf two = {0};
     call_core core;
-    if (!probe_message(&l->p, probe_calls(PROBE_NAME_1, both, NULL, NULL), &two) ||
+    if (!probe_message(l->p, probe_calls(PROBE_NAME_1, both, NULL, NULL), &two) ||
         !learn_core(text_of(&two), 0, bytes_of(PROBE_NAME_1), bytes_of(PROBE_KEY_1),
                     bytes_of(PROBE_VALUE_1), &core)) {
         buf_deinit(&two);
@@ -296,20 +296,41 @@ static bool find_calls(learner *l) {
     call_format *f = l->f;
     bytes key_1 = bytes_of(PROBE_KEY_1), value_1 = bytes_of(PROBE_VALUE_1);
     call_core alone;
-    if (!probe_message(&l->p, probe_calls(PROBE_NAME_1, ARGUMENT_1, NULL, NULL), &l->one) ||
+    if (!probe_message(l->p, probe_calls(PROBE_NAME_1, ARGUMENT_1, NULL, NULL), &l->one) ||
         !learn_core(text_of(&l->one), 0, bytes_of(PROBE_NAME_1), key_1, value_1, &alone))
-        return !l->p.no_memory;
+        return !l->p->no_memory;
     f->style = alone.style;
     l->first = alone;
     f->single = true;
-    if (probe_message(&l->p, probe_calls(PROBE_NAME_1, ARGUMENT_1, PROBE_NAME_2, ARGUMENT_2),
+    if (probe_message(l->p, probe_calls(PROBE_NAME_1, ARGUMENT_1, PROBE_NAME_2, ARGUMENT_2),
                       &l->two) &&
         learn_core(text_of(&l->two), 0, bytes_of(PROBE_NAME_1), key_1, value_1, &l->first) &&
         learn_core(text_of(&l->two), l->first.end, bytes_of(PROBE_NAME_2), bytes_of(PROBE_KEY_2),
                    bytes_of(PROBE_VALUE_2), &l->second))
         f->single = l->first.style != l->second.style;
     if (f->single) l->first = alone;
-    return !l->p.no_memory;
+    return !l->p->no_memory;
+}
+
+/* Python's strings have escapes; some templates write none. */
+static void set_raw(learner *l) {
+    buf text = {0};
+    bool written = render_argument(l, "\"inferd\\\\x\"", &text) != SIZE_MAX;
+    l->f->raw_text = written && bytes_find(text_of(&text), bytes_of("inferd\\x"), 0) != SIZE_MAX;
+    buf_deinit(&text);
+}
+
+/* The text of an object around its name and arguments. */
+static bool set_object(learner *l, bytes text) {
+    call_format *f = l->f;
+    const call_core *a = &l->first, *b = f->single ? a : &l->second;
+    if (a->name_end > a->args_at) return true; // arguments before the name: written in another order
+    return set_numbered(l, &f->object_head, slice(text, a->at, a->name_at),
+                        slice(text, b->at, b->name_at)) &&
+           set_numbered(l, &f->object_middle, slice(text, a->name_end, a->args_at),
+                        slice(text, b->name_end, b->args_at)) &&
+           set_numbered(l, &f->object_tail, slice(text, a->args_end, a->end),
+                        slice(text, b->args_end, b->end));
 }
 
 static bool set_styles(learner *l, bytes text) {
@@ -317,11 +338,14 @@ static bool set_styles(learner *l, bytes text) {
     const call_core *c = &l->first;
     bool ok = true;
     if (f->style == CALL_OBJECT || f->style == CALL_KEYED) {
-        ok = set(f, &f->name_key, c->name_key) && set(f, &f->arguments_key, c->arguments_key);
+        ok = set(f, &f->name_key, c->name_key) && set(f, &f->arguments_key, c->arguments_key) &&
+             set_object(l, text);
     } else if (f->style == CALL_JSON) {
         bytes a = slice(text, c->name_end, c->args_at), b = a;
         if (!f->single) b = slice(text, l->second.name_end, l->second.args_at);
         ok = set_numbered(l, &f->name_close, a, b);
+    } else if (f->style == CALL_PYTHON) {
+        set_raw(l);
     } else if (f->style == CALL_BRACES) {
         ok = set(f, &f->quote, c->quote);
     }
@@ -333,7 +357,7 @@ static bool opens_in_prompt(learner *l) {
     call_format *f = l->f;
     buf turn = {0}, open = {0};
     bytes mark = bytes_trim(f->separator);
-    bool ok = probe_prompt(&l->p, &turn) && turn.n >= mark.n &&
+    bool ok = probe_prompt(l->p, &turn) && turn.n >= mark.n &&
               bytes_equal(bytes_from(text_of(&turn), turn.n - mark.n), mark);
     if (ok) {
         buf_add(&open, mark.p, mark.n);
@@ -360,10 +384,10 @@ static bool set_first_mark(learner *l) {
 static bool check_format(learner *l, size_t header) {
     buf end = {0};
     bool ends = end_of_turn(l, &end);
-    bool ok = learn_reads_back(&l->p, l->f, header, ends ? text_of(&end) : (bytes){NULL, 0});
+    bool ok = learn_reads_back(l->p, l->f, header, ends ? text_of(&end) : (bytes){NULL, 0});
     buf_deinit(&end);
     if (!ok) fail(l->f, "tool calls as its template writes them cannot be read back");
-    return !l->p.no_memory;
+    return !l->p->no_memory;
 }
 
 static bool learn_calls(learner *l) {
@@ -390,23 +414,10 @@ static bool learn_calls(learner *l) {
     return set_first_mark(l) && (f->style == CALL_NONE || check_format(l, from));
 }
 
-inferd_status call_format_learn(const chat_template *t, bytes source, const tokenizer *tok,
-                                call_format **out, inferd_err *err) {
-    learner l = {.f = calloc(1, sizeof *l.f)};
-    bool ok = l.f != NULL;
-    *out = NULL;
-    if (ok) l.f->name = "template";
-    if (ok && prober_init(&l.p, t, tok, NULL))
-        ok = learn_reasoning(&l.p, source, l.f) && learn_calls(&l);
-    ok = ok && !l.p.no_memory;
-    prober_deinit(&l.p);
+bool learn_calls_of(prober *p, call_format *f) {
+    learner l = {.p = p, .f = f};
+    bool ok = learn_calls(&l);
     buf_deinit(&l.one);
     buf_deinit(&l.two);
-    if (!ok && l.f != NULL && l.f->why[0] != 0) ok = true; // a mark was too long
-    if (!ok) {
-        call_format_close(l.f);
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for the format of tool calls");
-    }
-    *out = l.f;
-    return INFERD_OK;
+    return (ok || f->why[0] != 0) && !p->no_memory; // a mark may be too long
 }

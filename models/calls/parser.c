@@ -276,6 +276,7 @@ static step_result step_name(call_parser *p) {
     if (f->style == CALL_BRACES) value_init(&p->value, VALUE_LOOSE, f->quote);
     if (f->style == CALL_PYTHON) {
         value_init_arguments(&p->value, (bytes){NULL, 0}, &p->out);
+        p->value.raw = f->raw_text;
         at++;
     }
     parser_take(p, at);

@@ -228,7 +228,7 @@ static value_step in_string(value_reader *r, char c, buf *out) {
         return VALUE_MORE;
     }
     if (c == r->quote) return end_string(r, out);
-    if (c == '\\') {
+    if (c == '\\' && !(r->raw && r->depth == 1)) {
         r->escape[0] = c;
         r->n_escape = 1;
     } else if (loose) {

@@ -47,6 +47,7 @@ typedef struct value_reader {
     value_notation notation;
     bytes mark; // opens and closes strings, beside quotes; borrowed; n 0: none
     value_state state;
+    bool raw;         // strings that are arguments of a call have no escapes
     bool is_key;      // of the string or word
     bool in_mark;     // the string ends with the mark
     bool at_quote;    // a quote was read that may end the string

@@ -6,9 +6,9 @@
  * template: some conversations are rendered that differ in one point, and the texts between the
  * known words are the marks of the format (learn.c).  A format is used only if it reads back what
  * the template writes.  Templates that mention calls but do not write them have known formats
- * (known.c).
+ * (known.c), which are also used by their name.
  *
- *     chat_template --call_format_learn--> call_format --+--> call_parser: text to events
+ *     chat_template --call_format_open--> call_format --+--> call_parser: text to events
  *                                                        +--> call_tags: what the text may be
  *
  * A text of a message is
@@ -43,18 +43,16 @@ typedef enum call_style {
 
 typedef struct call_format call_format;
 
-/* The format of a template.  A template without tool calls has style CALL_NONE, and so has one that
- * writes calls in a way that cannot be read back: call_format_why tells.  `tok` (may be NULL):
- * marks that are control tokens of the vocabulary are matched as tokens only, never as text.
- * Errors: INFERD_ENOMEM. */
-inferd_status call_format_learn(const chat_template *t, bytes source, const tokenizer *tok,
-                                call_format **out, inferd_err *err);
-/* A format by its name ("hermes", "mistral", ...; call_format_names has all).  INFERD_EINVAL: there
- * is none of this name. */
-inferd_status call_format_open(const char *name, const tokenizer *tok, call_format **out,
-                               inferd_err *err);
+/* The format of a template, or the one of this name ("hermes", "mistral", ...; NULL: the
+ * template's), with the marks of reasoning and content of the template.  A template without tool
+ * calls has style CALL_NONE, and so has one that writes calls in a way that cannot be read back:
+ * call_format_why tells.  `tok` (may be NULL): marks that are control tokens of the vocabulary are
+ * matched as tokens only, never as text.
+ * Errors: INFERD_ENOMEM; INFERD_EINVAL: no format has this name. */
+inferd_status call_format_open(const chat_template *t, bytes source, const tokenizer *tok,
+                               const char *name, call_format **out, inferd_err *err);
 void call_format_close(call_format *f); // accepts NULL
-const char *const *call_format_names(size_t *n);
+const char *call_format_named(size_t i); // the name of the i-th known format; NULL: there are fewer
 
 const char *call_format_name(const call_format *f); // "none" without tool calls
 call_style call_format_style(const call_format *f);

@@ -1,0 +1,102 @@
+/* open.c - a format for a model: its template, its vocabulary, or a name. */
+#include <string.h>
+
+#include "calls/learn.h"
+
+enum { TOKEN_NAME_BYTES_MAX = 80 };
+
+/* ---- control tokens ---- */
+
+/* The longest control token whose name begins here; 0: none. */
+static size_t token_at(const tokenizer *tok, bytes text, bool *ends) {
+    size_t found = 0;
+    if (text.p[0] != '<' && text.p[0] != '[') return 0;
+    for (size_t n = 2; n <= text.n && n <= TOKEN_NAME_BYTES_MAX; n++) {
+        if (text.p[n - 1] != '>' && text.p[n - 1] != ']') continue;
+        tok_id id = tok_find(tok, (bytes){text.p, n});
+        if (id < 0 || !(tok_is_control(tok, id) || tok_is_end(tok, id))) continue;
+        found = n;
+        *ends = tok_is_end(tok, id);
+    }
+    return found;
+}
+
+static bool bind_mark(call_format *f, const tokenizer *tok, bytes *mark) {
+    buf out = {0};
+    bool ends = false;
+    for (size_t i = 0; i < mark->n && !ends;) {
+        size_t n = token_at(tok, bytes_from(*mark, i), &ends);
+        if (n > 0 && !ends) {
+            buf_add_char(&out, CALL_TOKEN);
+            buf_add(&out, mark->p + i, n);
+            buf_add_char(&out, CALL_TOKEN);
+        } else if (n == 0) {
+            buf_add_char(&out, mark->p[i]);
+            n = 1;
+        }
+        i += n;
+    }
+    bool same = out.n == mark->n;
+    bool ok = !out.failed && (same || call_format_set(f, mark, (bytes){out.p, out.n}));
+    buf_deinit(&out);
+    return ok;
+}
+
+bool call_format_bind(call_format *f, const tokenizer *tok) {
+    bytes *marks[] = {&f->reasoning_open, &f->reasoning_close,  &f->content_open, &f->content_close,
+                      &f->section_open,   &f->call_open,        &f->name_close,   &f->call_close,
+                      &f->separator,      &f->section_close,    &f->other_open,   &f->other_name_close,
+                      &f->quote,          &f->key_open,         &f->wrap_open,    &f->wrap_close,
+                      &f->prompt_end};
+    for (size_t i = 0; i < INFERD_COUNT(marks); i++)
+        if (!bind_mark(f, tok, marks[i])) return false;
+    for (int t = 0; t < CALL_TYPES; t++)
+        if (!bind_mark(f, tok, &f->key_close[t]) || !bind_mark(f, tok, &f->value_close[t]))
+            return false;
+    return true;
+}
+
+/* ---- opening ---- */
+
+/* gpt-oss writes the name of a call in the header of the turn, or behind the channel. */
+static bool set_harmony(call_format *f) {
+    bool harmony = bytes_start(bytes_trim(f->content_open), bytes_of("<|channel|>final")) &&
+                   f->style == CALL_JSON;
+    return !harmony ||
+           (call_format_set(f, &f->other_open, bytes_of("<|channel|>commentary to=functions.")) &&
+            call_format_set(f, &f->other_name_close, bytes_of("<|constrain|>json<|message|>")));
+}
+
+/* The calls that the template writes, else those that it mentions. */
+static bool find_calls(prober *p, bytes source, call_format *f) {
+    if (!learn_calls_of(p, f)) return false;
+    if (f->why[0] != 0) return true; // written, but in no way that can be read
+    const char *name = f->style == CALL_NONE ? call_format_mentioned(source) : call_format_like(f);
+    if (f->style == CALL_NONE) return name == NULL || call_format_set_known(f, name);
+    if (name != NULL) f->name = name;
+    return true;
+}
+
+inferd_status call_format_open(const chat_template *t, bytes source, const tokenizer *tok,
+                               const char *name, call_format **out, inferd_err *err) {
+    call_format *f = calloc(1, sizeof *f);
+    prober p = {0};
+    *out = NULL;
+    bool ok = f != NULL;
+    if (ok) f->name = "template";
+    if (ok && prober_init(&p, t, tok, NULL))
+        ok = learn_reasoning(&p, source, f) && (name != NULL || find_calls(&p, source, f));
+    ok = ok && !p.no_memory;
+    prober_deinit(&p);
+    if (ok && name != NULL && strcmp(name, "none") != 0 && !call_format_set_known(f, name)) {
+        call_format_close(f);
+        return inferd_fail(err, INFERD_EINVAL, "no format of tool calls has the name \"%.64s\"", name);
+    }
+    ok = ok && set_harmony(f) && (tok == NULL || call_format_bind(f, tok));
+    if (ok) {
+        *out = f;
+        return INFERD_OK;
+    }
+    call_format_close(f);
+    return inferd_fail(err, INFERD_ENOMEM, "no memory for the format of tool calls");
+}
