@@ -5,6 +5,7 @@
 #include "calls/format.h"
 #include "calls/learn.h"
 #include "chat/json_text.h"
+#include "models/grammar.h"
 #include "test.h"
 
 /* ---- reading ---- */
@@ -403,6 +404,55 @@ static bool calls_equal(const message *m, json_t *calls) {
     return rest.n == 0;
 }
 
+/* ---- what may be written ---- */
+
+static grammar_vocab *byte_vocab(void) {
+    static char all[256];
+    static bytes pieces[257];
+    static const tok_id end = 256;
+    grammar_vocab *v = NULL;
+    inferd_err err = {0};
+    for (int i = 0; i < 256; i++) {
+        all[i] = (char)i;
+        pieces[i] = (bytes){all + i, 1};
+    }
+    EXPECT_EQ(grammar_vocab_of_pieces(pieces, 257, &end, 1, &v, &err), INFERD_OK);
+    return v;
+}
+
+/* The machine of the texts that a message may be; NULL: it does not compile, which is a failure. */
+static grammar_machine *machine_of(const call_format *f, const call_tags_options *o) {
+    json_t *tags = call_tags(f, o);
+    grammar *g = NULL;
+    grammar_machine *m = NULL;
+    inferd_err err = {0};
+    grammar_schema_kind kind = {0};
+    grammar_vocab *v = byte_vocab();
+    if (tags == NULL || grammar_of_tags(tags, &kind, NULL, &g, &err) != INFERD_OK ||
+        grammar_machine_create(g, v, &m, &err) != INFERD_OK) {
+        char *text = tags == NULL ? NULL : json_dumps(tags, JSON_INDENT(1));
+        printf("%s\n%s\n", err.text, text);
+        free(text);
+        test_failures++;
+    }
+    json_decref(tags);
+    grammar_release(g);
+    grammar_vocab_release(v);
+    return m;
+}
+
+/* Is the text one that the grammar allows?  If not, says where it stops. */
+static bool allows(grammar_machine *m, const char *what, bytes text) {
+    grammar_pos p = grammar_start(m);
+    size_t i = 0;
+    while (i < text.n && grammar_accept_bytes(m, p, (bytes){text.p + i, 1}, NULL)) i++;
+    bool ok = i == text.n && grammar_may_end(m, p);
+    if (!ok)
+        printf("%s: %.*s >>HERE<< %.*s\n", what, (int)i, text.p, (int)(text.n - i), text.p + i);
+    grammar_drop(m, p);
+    return ok;
+}
+
 /* The calls as the template writes them are read back.  False: it cannot write these. */
 static bool try_calls(const char *name, const chat_template *t, const call_format *f, json_t *tools,
                       json_t *calls) {
@@ -412,6 +462,12 @@ static bool try_calls(const char *name, const chat_template *t, const call_forma
     json_t *said = probe_said("", NULL, NULL);
     json_object_set(said, "tool_calls", calls);
     written = written && probe_prompt(&p, &turn);
+    if (written && probe_message(&p, probe_said(PROBE_CONTENT, NULL, NULL), &end)) {
+        size_t n = bytes_find((bytes){end.p, end.n}, bytes_of(PROBE_CONTENT), 0);
+        n = n == SIZE_MAX ? end.n : n + strlen(PROBE_CONTENT);
+        memmove(end.p, end.p + n, end.n - n);
+        end.n -= n;
+    }
     if (written)
         written = probe_message(&p, said, &text);
     else
@@ -430,6 +486,25 @@ static bool try_calls(const char *name, const chat_template *t, const call_forma
         if (closed != SIZE_MAX && closed + close.n > at) at = closed + close.n;
         message m =
             read_text(f, &(call_parser_options){.tools = tools}, (bytes){text.p + at, text.n - at});
+        bytes answer = {text.p + at, text.n - at};
+        bytes turn_end = {end.p, end.n};
+        for (int choice = CALL_AUTO; written && choice <= CALL_REQUIRED; choice++) {
+            call_tags_options o = {.tools = tools, .choice = (call_choice)choice, .parallel = true};
+            grammar_machine *machine = machine_of(f, &o);
+            if (machine == NULL) continue;
+            bool nested =
+                memchr(answer.p, '{', answer.n) != NULL || memchr(answer.p, '[', answer.n) != NULL;
+            /* Lists are written as JSON here, and a call without arguments without an empty line.
+             */
+            bool python =
+                f->style == CALL_PYTHON && bytes_find(answer, bytes_of("None"), 0) != SIZE_MAX;
+            bool other = (f->python_words && nested) || f->style == CALL_BRACES || python ||
+                         bytes_find(answer, bytes_of("\">\n\n</"), 0) != SIZE_MAX;
+            bytes part = {answer.p, answer.n - learn_suffix(answer, turn_end)};
+            while (part.n > 0 && call_is_white(part.p[part.n - 1])) part.n--;
+            if (!other && !allows(machine, name, part)) test_failures++;
+            grammar_machine_release(machine);
+        }
         if (written && !calls_equal(&m, calls)) {
             char *wanted = json_dumps(calls, JSON_COMPACT);
             printf("%s: %s\n  expected %s\n  read     %s\n  content  %s\n", name, buf_cstr(&text),

@@ -34,6 +34,7 @@ typedef enum call_type {
 struct call_format {
     const char *name; // static
     call_style style;
+    bool python_words;   // CALL_TAGS: constants are True, False, None
     bool raw_text;       // CALL_PYTHON: strings have no escapes
     bool single;         // one call per message
     bool at_start;       // calls are the whole message: their mark is no mark elsewhere

@@ -211,9 +211,9 @@ const char *call_format_like(const call_format *f) {
         if (k->style == f->style && k->at_start == f->at_start &&
             is_like(f->section_open, k->section_open) && is_like(f->call_open, k->call_open) &&
             is_like(f->key_open, k->key_open) && is_like(f->name_key, k->name_key) &&
-            (f->style != CALL_JSON || bytes_equal(f->name_close, k->name_close == NULL
-                                                                     ? (bytes){NULL, 0}
-                                                                     : bytes_of(k->name_close))))
+            (f->style != CALL_JSON ||
+             bytes_equal(f->name_close,
+                         k->name_close == NULL ? (bytes){NULL, 0} : bytes_of(k->name_close))))
             return k->name;
     }
     return NULL;

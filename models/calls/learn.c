@@ -154,11 +154,15 @@ static bool set_around(learner *l, bytes before, bytes middle, bytes behind) {
         ok = set(f, &f->call_open, pre) && set(f, &f->call_close, slice(behind, 0, behind.n - n));
     } else if (ok) {
         size_t n_open = learn_suffix(pre, mid);
+        while (n_open > 0 && call_is_white(pre.p[pre.n - n_open])) n_open--; // layout before it
         bytes rest = slice(mid, 0, mid.n - n_open);
         size_t n_close = learn_prefix(rest, behind);
+        while (n_close > 0 && call_is_white(rest.p[n_close - 1])) n_close--;
         bytes left = bytes_from(behind, n_close);
         left.n -= learn_suffix(left, text_of(&end));
-        ok = set(f, &f->section_open, slice(pre, 0, pre.n - n_open)) &&
+        bytes section = slice(pre, 0, pre.n - n_open);
+        if (bytes_trim(section).n == 0) section.n = 0;
+        ok = set(f, &f->section_open, section) &&
              set(f, &f->call_open, bytes_from(pre, pre.n - n_open)) &&
              set(f, &f->call_close, slice(rest, 0, n_close)) &&
              set(f, &f->separator, bytes_from(rest, n_close)) && set(f, &f->section_close, left);
@@ -188,8 +192,7 @@ static size_t render_argument(learner *l, const char *value, buf *out) {
     buf arguments = {0};
     buf_add_format(&arguments, "{\"" PROBE_KEY_1 "\":%s}", value);
     const char *text = buf_cstr(&arguments);
-    bool ok =
-        text != NULL && probe_message(l->p, probe_calls(PROBE_NAME_1, text, NULL, NULL), out);
+    bool ok = text != NULL && probe_message(l->p, probe_calls(PROBE_NAME_1, text, NULL, NULL), out);
     buf_deinit(&arguments);
     size_t at = ok ? bytes_find(text_of(out), bytes_of(PROBE_KEY_1), 0) : SIZE_MAX;
     return at == SIZE_MAX ? SIZE_MAX : at + strlen(PROBE_KEY_1);
@@ -206,6 +209,7 @@ static bool set_type(learner *l, call_type type, bytes behind) {
             from = bytes_find(text_of(&text), written, from);
             if (from != SIZE_MAX) value = from++;
         }
+        if (value != SIZE_MAX && type == CALL_TYPE_BOOL) f->python_words = i == 1;
         n = written.n;
     }
     bool ok = true;
@@ -324,7 +328,8 @@ static void set_raw(learner *l) {
 static bool set_object(learner *l, bytes text) {
     call_format *f = l->f;
     const call_core *a = &l->first, *b = f->single ? a : &l->second;
-    if (a->name_end > a->args_at) return true; // arguments before the name: written in another order
+    if (a->name_end > a->args_at)
+        return true; // arguments before the name: written in another order
     return set_numbered(l, &f->object_head, slice(text, a->at, a->name_at),
                         slice(text, b->at, b->name_at)) &&
            set_numbered(l, &f->object_middle, slice(text, a->name_end, a->args_at),

@@ -43,11 +43,12 @@ static bool bind_mark(call_format *f, const tokenizer *tok, bytes *mark) {
 }
 
 bool call_format_bind(call_format *f, const tokenizer *tok) {
-    bytes *marks[] = {&f->reasoning_open, &f->reasoning_close,  &f->content_open, &f->content_close,
-                      &f->section_open,   &f->call_open,        &f->name_close,   &f->call_close,
-                      &f->separator,      &f->section_close,    &f->other_open,   &f->other_name_close,
-                      &f->quote,          &f->key_open,         &f->wrap_open,    &f->wrap_close,
-                      &f->prompt_end};
+    bytes *marks[] = {&f->reasoning_open, &f->reasoning_close, &f->content_open,
+                      &f->content_close,  &f->section_open,    &f->call_open,
+                      &f->name_close,     &f->call_close,      &f->separator,
+                      &f->section_close,  &f->other_open,      &f->other_name_close,
+                      &f->quote,          &f->key_open,        &f->wrap_open,
+                      &f->wrap_close,     &f->prompt_end};
     for (size_t i = 0; i < INFERD_COUNT(marks); i++)
         if (!bind_mark(f, tok, marks[i])) return false;
     for (int t = 0; t < CALL_TYPES; t++)
@@ -90,7 +91,8 @@ inferd_status call_format_open(const chat_template *t, bytes source, const token
     prober_deinit(&p);
     if (ok && name != NULL && strcmp(name, "none") != 0 && !call_format_set_known(f, name)) {
         call_format_close(f);
-        return inferd_fail(err, INFERD_EINVAL, "no format of tool calls has the name \"%.64s\"", name);
+        return inferd_fail(err, INFERD_EINVAL, "no format of tool calls has the name \"%.64s\"",
+                           name);
     }
     ok = ok && set_harmony(f) && (tok == NULL || call_format_bind(f, tok));
     if (ok) {

@@ -51,7 +51,7 @@ typedef struct call_format call_format;
  * Errors: INFERD_ENOMEM; INFERD_EINVAL: no format has this name. */
 inferd_status call_format_open(const chat_template *t, bytes source, const tokenizer *tok,
                                const char *name, call_format **out, inferd_err *err);
-void call_format_close(call_format *f); // accepts NULL
+void call_format_close(call_format *f);  // accepts NULL
 const char *call_format_named(size_t i); // the name of the i-th known format; NULL: there are fewer
 
 const char *call_format_name(const call_format *f); // "none" without tool calls
@@ -95,5 +95,23 @@ bool call_parser_push(call_parser *p, bytes text, call_sink on, void *ctx);
 /* The text is at its end: half a mark is text, an open call ends. */
 bool call_parser_finish(call_parser *p, call_sink on, void *ctx);
 bool call_parser_in_reasoning(const call_parser *p);
+
+/* ---- writing ---- */
+
+typedef enum call_choice {
+    CALL_AUTO,    // calls, text, or both
+    CALL_REQUIRED // one call or more, and no text
+} call_choice;
+
+typedef struct call_tags_options {
+    const json_t *tools; // those that may be called, in OpenAI's form; borrowed
+    call_choice choice;
+    bool parallel; // more than one call
+} call_tags_options;
+
+/* What the text of a message may be behind its reasoning, as a structural tag
+ * (models/grammar/tags.c, with control tokens): each call is one of the tools, its arguments follow
+ * the tool's schema.  NULL: no memory. */
+json_t *call_tags(const call_format *f, const call_tags_options *o);
 
 #endif

@@ -1,0 +1,33 @@
+/* tags.h - writing structural tags: the parts that tags.c and tags_arguments.c share. */
+#ifndef INFERD_CALLS_TAGS_H
+#define INFERD_CALLS_TAGS_H
+
+#include "calls/format.h"
+
+/* A sequence of formats in the making.  Texts that follow each other become one. */
+typedef struct tag_writer {
+    json_t *elements; // owned
+    buf text;
+    bool failed;
+} tag_writer;
+
+void tag_begin(tag_writer *w);
+void tag_text(tag_writer *w, bytes text);
+void tag_mark(tag_writer *w, bytes mark, bytes name); // with placeholders
+void tag_add(tag_writer *w, json_t *format);          // takes it; NULL: no memory
+/* The sequence: {"type": "tag"} with its first and last text as begin and end.  NULL: no memory. */
+json_t *tag_end(tag_writer *w);
+/* The same as a sequence, or its only element. */
+json_t *tag_end_sequence(tag_writer *w);
+
+json_t *tag_of_text(bytes text); // {"type": "const_string"}
+json_t *tag_of_any(void);        // {"type": "any_text"}
+json_t *tag_of_pattern(const char *pattern);
+json_t *tag_of_schema(const json_t *schema); // NULL: any object
+json_t *tag_or(json_t *formats);             // takes an array
+json_t *tag_maybe(json_t *tag);              // takes a tag: once, or not at all
+
+/* The arguments of a call, between the marks of the name and of the end. */
+void tag_arguments(tag_writer *w, const call_format *f, const json_t *parameters);
+
+#endif

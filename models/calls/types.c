@@ -1,0 +1,57 @@
+/* types.c - see types.h. */
+#include "calls/types.h"
+
+#include <string.h>
+
+static const char *const type_names[] = {"string", "number", "integer", "boolean",
+                                         "null",   "array",  "object"};
+static const call_type types_of_names[] = {CALL_TYPE_STRING, CALL_TYPE_NUMBER, CALL_TYPE_NUMBER,
+                                           CALL_TYPE_BOOL,   CALL_TYPE_NULL,   CALL_TYPE_ARRAY,
+                                           CALL_TYPE_OBJECT};
+static unsigned types_of_name(const json_t *v) {
+    const char *s = json_string_value(v);
+    for (size_t i = 0; s != NULL && i < INFERD_COUNT(type_names); i++)
+        if (strcmp(s, type_names[i]) == 0) return 1u << types_of_names[i];
+    return 0;
+}
+
+static unsigned types_of_value(const json_t *v) {
+    switch (json_typeof(v)) {
+    case JSON_STRING:
+        return 1u << CALL_TYPE_STRING;
+    case JSON_INTEGER:
+    case JSON_REAL:
+        return 1u << CALL_TYPE_NUMBER;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return 1u << CALL_TYPE_BOOL;
+    case JSON_NULL:
+        return 1u << CALL_TYPE_NULL;
+    case JSON_ARRAY:
+        return 1u << CALL_TYPE_ARRAY;
+    default:
+        return 1u << CALL_TYPE_OBJECT;
+    }
+}
+
+unsigned call_types_of(const json_t *schema) {
+    static const char *const groups[] = {"anyOf", "oneOf"};
+    const json_t *type = json_object_get(schema, "type"), *list;
+    unsigned types = types_of_name(type);
+    size_t i;
+    json_t *v;
+    json_array_foreach(type, i, v) types |= types_of_name(v);
+    if (types != 0) return types;
+    list = json_object_get(schema, "enum");
+    json_array_foreach(list, i, v) types |= types_of_value(v);
+    if ((v = json_object_get(schema, "const")) != NULL) types |= types_of_value(v);
+    for (size_t g = 0; g < INFERD_COUNT(groups); g++) {
+        list = json_object_get(schema, groups[g]);
+        json_array_foreach(list, i, v) {
+            unsigned some = types_of_name(json_object_get(v, "type"));
+            if (some == 0) return 0;
+            types |= some;
+        }
+    }
+    return types;
+}

@@ -1,0 +1,13 @@
+/* types.h - the types of a value that a JSON Schema allows, as far as one look tells. */
+#ifndef INFERD_CALLS_TYPES_H
+#define INFERD_CALLS_TYPES_H
+
+#include "calls/format.h"
+
+#define CALL_TYPES_ALL ((1u << CALL_TYPES) - 1)
+
+/* Of `type`, enum, const, and these in anyOf and oneOf, as bits of call_type.  0: it does not say.
+ */
+unsigned call_types_of(const json_t *schema);
+
+#endif
