@@ -295,7 +295,8 @@ static void every_allocation_of_each_compiler_may_fail(void) {
     static const char tags[] =
         "{\"triggers\":[\"<f\",\"{\"],\"structures\":[{\"begin\":\"<f>\",\"schema\":{\"enum\":[1,"
         "\"a\"]},"
-        "\"end\":\"</f>\"},{\"begin\":\"{\",\"schema\":{\"type\":\"null\"},\"end\":\"}\"}]}";
+        "\"end\":\"" GRAMMAR_TOKEN_OPEN "</f>" GRAMMAR_TOKEN_CLOSE
+        "\"},{\"begin\":\"{\",\"schema\":{\"type\":\"null\"},\"end\":\"}\"}]}";
     static const char schema[] =
         "{\"$defs\":{\"n\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"array\",\"items\":{\"$ref\":"
         "\"#/$defs/"
@@ -313,11 +314,13 @@ static void every_allocation_of_each_compiler_may_fail(void) {
     json_t *choices = json_pack("[sss]", "yes", "no", "yesterday");
     const grammar_source sources[] = {
         {.kind = GRAMMAR_OBJECT, .compact = true},
-        {.kind = GRAMMAR_SCHEMA, .json = of_schema, .reasoning = {"<think>", "</think>"}},
+        {.kind = GRAMMAR_SCHEMA,
+         .json = of_schema,
+         .reasoning = {"<think>", "</think>", .end_is_token = true}},
         {.kind = GRAMMAR_REGEX, .text = {pattern, sizeof pattern - 1}},
         {.kind = GRAMMAR_CHOICE, .json = choices},
         {.kind = GRAMMAR_GBNF, .text = {gbnf, sizeof gbnf - 1}},
-        {.kind = GRAMMAR_TAGS, .json = of_tags}};
+        {.kind = GRAMMAR_TAGS, .json = of_tags, .tokens = true}};
     for (size_t i = 0; i < INFERD_COUNT(sources); i++) {
         long n = 0;
         compile_with(m, &sources[i], -1, false); // what is made once is made now

@@ -41,6 +41,7 @@ static tokenizer *open_tokenizer(void) {
         buf_add(&w.names[w.n], *m, (size_t)(space - *m));
         words_add(&w, space + 1, WORD_NORMAL);
     }
+    words_add(&w, "<|tool|>", WORD_CONTROL);
     tiny_kv_u32(&w.g, "tokenizer.ggml.eos_token_id", FAKE_END);
     return words_open(&w);
 }
@@ -67,13 +68,9 @@ static grammar *make_grammar(uint64_t seed) {
 }
 
 static void world_init(world *w) {
-    bytes pieces[FAKE_VOCAB] = {{0}};
     inferd_err err = {0};
     *w = (world){.tok = open_tokenizer(), .grammar = make_grammar(5)};
-    for (size_t i = 0; i < tok_n_vocab(w->tok); i++)
-        if (i != FAKE_END) pieces[i] = tok_piece(w->tok, (tok_id)i);
-    EXPECT_EQ(grammar_vocab_of_pieces(pieces, FAKE_VOCAB, (tok_id[]){FAKE_END}, 1, &w->vocab, &err),
-              INFERD_OK);
+    EXPECT_EQ(grammar_vocab_create(w->tok, FAKE_VOCAB, &w->vocab, &err), INFERD_OK);
 }
 
 static void world_deinit(world *w) {
@@ -332,6 +329,35 @@ static void forced_drafts_are_longer_than_others(void) {
     EXPECT_EQ(c.n_drafted, c.n_drafts_right);
     n = run_one(&w, constrained(1, 20, 200, m), 1, false, &c);
     EXPECT(n <= 6);
+    grammar_machine_release(m);
+    grammar_release(g);
+    world_deinit(&w);
+}
+
+/* Two tokens, a control token, three more, and no choice between them. */
+static void forced_text_may_have_control_tokens(void) {
+    world w;
+    world_init(&w);
+    grammar *g = NULL;
+    grammar_machine *m = NULL;
+    inferd_err err = {0};
+    bytes text = {"xy\xff<|tool|>\xffzx.", 15};
+    EXPECT_EQ(grammar_of_choices(&text, 1, NULL, &g, &err), INFERD_OK);
+    EXPECT_EQ(grammar_machine_create(g, w.vocab, &m, &err), INFERD_OK);
+    constraint *c = constraint_create(m, w.tok, FAKE_VOCAB);
+    c->wants_forced = true;
+    constraint_work(c);
+    EXPECT_EQ(c->err.status, INFERD_OK);
+    EXPECT_EQ(c->forced.n, 5); // nothing may follow the sixth
+    EXPECT_EQ(c->forced.tokens[2], tok_find(w.tok, (bytes){"<|tool|>", 8}));
+    EXPECT(grammar_mask_has(c->forced.masks[1], c->forced.tokens[2]));
+    constraint_destroy(c);
+    sched_counters count;
+    uint32_t n_plain = run_one(&w, constrained(1, 20, 200, m), 0, true, &count);
+    uint32_t n = run_one(&w, constrained(1, 20, 200, m), 4, true, &count);
+    EXPECT_EQ(count.n_drafts_right, count.n_drafted);
+    EXPECT_EQ(n_plain, 6);
+    EXPECT(n <= 2);
     grammar_machine_release(m);
     grammar_release(g);
     world_deinit(&w);
@@ -902,6 +928,7 @@ static const test_case cases[] = {
     TEST(preemption_changes_no_token),
     TEST(swapping_changes_no_token),
     TEST(text_that_is_forced_takes_fewer_steps),
+    TEST(forced_text_may_have_control_tokens),
     TEST(forced_drafts_are_longer_than_others),
     TEST(guesses_follow_the_grammar),
     TEST(drafts_change_no_token_beside_others),

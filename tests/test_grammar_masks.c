@@ -1,6 +1,6 @@
 /* test_grammar_masks.c - what a mask promises, by brute force: token t is in it exactly if the
  * position accepts the bytes of t; the tokens of the end exactly if the text may end; control
- * tokens never.
+ * tokens only where the source names them, because nothing else accepts their first byte.
  *
  * Random texts of grammars of our own, on a made-up vocabulary of tokens that cross terminals,
  * parts of code points and long white space.  scripts/bench-masks --property does the same on real
@@ -8,13 +8,13 @@
  *
  *     INFERD_TEST_VOCAB   a file of pieces (bench/masks_case.h) in place of the made-up vocabulary
  *     INFERD_TEST_CASES   a file of cases, whose schemas are used, too
- *     INFERD_TEST_STATES  how many positions are compared; default 10,000
+ *     INFERD_TEST_STATES  how many positions are compared; default 12,000
  *     INFERD_TEST_SEED    of the texts; printed */
 #include "masks_case.h"
 #include "test.h"
 
 enum {
-    STATES = 10000,
+    STATES = 12000,
     TOKENS_MAX = 40,
     CASE_TOKENS_MAX = 16,
     MADE_UP = 2000,
@@ -47,7 +47,11 @@ typedef enum source_kind {
     CHOICES,
     GBNF,
     ANY,
-    REASONED
+    REASONED,
+    /* With symbols of control tokens: in the marks of reasoning, in tags, in choices. */
+    REASONED_TOKENS,
+    TAGS_TOKENS,
+    CHOICES_TOKENS
 } source_kind;
 enum { SHALLOW_MAX = 4 };
 
@@ -55,6 +59,13 @@ typedef struct source {
     source_kind kind;
     const char *text; // CHOICES: divided by '|'
 } source;
+
+/* Control tokens of the vocabulary, and their names in JSON. */
+#define SYMBOL(name) "\xff" name "\xff"
+#define OPEN         GRAMMAR_TOKEN_OPEN
+#define CLOSE        GRAMMAR_TOKEN_CLOSE
+static const char *const control_tokens[] = {SYMBOL("call"), SYMBOL("args"), SYMBOL("end"),
+                                             SYMBOL("calls")};
 
 static const source sources[] = {
     {ANY, ""},
@@ -121,7 +132,25 @@ static const source sources[] = {
            "term ::= [0-9]+ | \"(\" expr \")\"\n"},
     {GBNF, "root ::= item{2,4} \"end\"\nitem ::= \"- \" [^\\n]+ \"\\n\"\n"},
     {GBNF, "root ::= \"a\" root \"b\" | \"ab\"\n"},
+    {GBNF, "root ::= [^a-z] . \"\\xFF\" \"\\u00FF\"\n"},
+    {REGEX, "[^a]\\xff.\\u00ff[\\s\\S][\\u0080-\\u{10ffff}]*"},
+    {REASONED_TOKENS, "{\"type\":[\"string\",\"null\"]}"},
+    {TAGS_TOKENS,
+     "{\"format\":{\"type\":\"triggered_tags\",\"triggers\":[\"" OPEN "call" CLOSE "a\",\"" OPEN
+     "call" CLOSE "b\",\"<x\"],\"tags\":[{\"begin\":\"" OPEN "call" CLOSE
+     "ab\",\"content\":{\"type\":\"any_text\"},\"end\":\"" OPEN "end" CLOSE "\"},{\"begin\":\"" OPEN
+     "call" CLOSE "b" OPEN "args" CLOSE "\",\"content\":{\"type\":\"json_schema\",\"json_schema\":{"
+     "\"type\":\"object\"}},\"end\":\"\"},{"
+     "\"begin\":\"<x" OPEN "args" CLOSE
+     "\",\"content\":{\"type\":\"const_string\",\"value\":\"y" OPEN "call" CLOSE
+     "\"},\"end\":\"\"}]}}"},
+    {CHOICES_TOKENS,
+     SYMBOL("call") "ab|" SYMBOL("call") "|a" SYMBOL("args") SYMBOL("call") "b|" SYMBOL("end")},
 };
+
+static bool has_symbols(source_kind kind) {
+    return kind == REASONED_TOKENS || kind == TAGS_TOKENS || kind == CHOICES_TOKENS;
+}
 
 static inferd_status of_schema(const char *text, size_t n, source_kind how,
                                const grammar_options *o, grammar **out, inferd_err *err) {
@@ -131,6 +160,14 @@ static inferd_status of_schema(const char *text, size_t n, source_kind how,
     inferd_status s = schema == NULL ? inferd_fail(err, INFERD_EINVAL, "not JSON: %s", problem.text)
                                      : grammar_of_schema(schema, &kind, o, out, err);
     json_decref(schema);
+    return s;
+}
+
+static inferd_status of_tags(const char *text, grammar **out, inferd_err *err) {
+    const grammar_schema_kind kind = {.tokens = true};
+    json_t *tags = json_loads(text, 0, NULL);
+    inferd_status s = grammar_of_tags(tags, &kind, NULL, out, err);
+    json_decref(tags);
     return s;
 }
 
@@ -147,6 +184,8 @@ static inferd_status of_choices(const char *text, grammar **out, inferd_err *err
 static inferd_status compile(const source *s, grammar **out, inferd_err *err) {
     bytes text = {s->text, strlen(s->text)};
     grammar_options reasoned = {.reasoning_begin = "<think>", .reasoning_end = "</think>"};
+    grammar_options marked = {.reasoning_begin = SYMBOL("call") "a",
+                              .reasoning_end = SYMBOL("end")};
     grammar_limits limits = grammar_limits_default;
     limits.stack_max = SHALLOW_MAX;
     grammar_options shallow = {.limits = &limits};
@@ -159,9 +198,14 @@ static inferd_status compile(const source *s, grammar **out, inferd_err *err) {
         return of_schema(text.p, text.n, s->kind, &shallow, out, err);
     case REASONED:
         return of_schema(text.p, text.n, s->kind, &reasoned, out, err);
+    case REASONED_TOKENS:
+        return of_schema(text.p, text.n, s->kind, &marked, out, err);
+    case TAGS_TOKENS:
+        return of_tags(s->text, out, err);
     case REGEX:
         return grammar_of_regex(text, NULL, out, err);
     case CHOICES:
+    case CHOICES_TOKENS:
         return of_choices(s->text, out, err);
     case GBNF:
         return grammar_of_gbnf(text, NULL, out, err);
@@ -329,6 +373,8 @@ static void make_vocab(vocab *out, inferd_err *err) {
         }
         pieces[i] = (bytes){store[i], n};
     }
+    for (size_t i = 0; i < INFERD_COUNT(control_tokens); i++)
+        pieces[700 + i] = (bytes){control_tokens[i], strlen(control_tokens[i])};
     *out = (vocab){.n = MADE_UP, .ends = {MADE_UP - 1, 300}};
     pieces[MADE_UP - 1].n = pieces[300].n = pieces[301].n = pieces[MADE_UP - 2].n = 0;
     inferd_status s = grammar_vocab_of_pieces(pieces, MADE_UP, out->ends, 2, &out->v, err);
@@ -352,8 +398,12 @@ static void show(const char *what, const char *name, bytes piece, tok_id id) {
 
 /* Compares the whole mask; the number of tokens in it. */
 static uint32_t compare(const vocab *v, grammar_machine *m, grammar_pos p, const char *name,
-                        const grammar_mask *mask) {
+                        bool symbols, const grammar_mask *mask) {
     uint32_t n_in = 0;
+    grammar_pos marked = grammar_copy(m, p);
+    if (!symbols && grammar_accept_bytes(m, marked, (bytes){"\xff", 1}, NULL))
+        show("accepts the mark of symbols", name, (bytes){"", 0}, -1);
+    grammar_drop(m, marked);
     bool end = grammar_may_end(m, p), end_shown = false;
     for (uint32_t id = 0; id < v->n; id++) {
         bytes piece = grammar_vocab_piece(v->v, (tok_id)id);
@@ -432,7 +482,7 @@ static bool advance(const vocab *v, grammar_machine *m, grammar_pos p, const cha
 /* A random text from p on, compared at each token; the number of positions.  Completing is a search
  * with a limit, which large schemas of others may meet. */
 static uint64_t walk(const vocab *v, grammar_machine *m, grammar_pos p, const char *name,
-                     uint32_t n_tokens, bool completing) {
+                     bool symbols, uint32_t n_tokens, bool completing) {
     uint64_t n_states = 0;
     for (bool more = true; more && n_tokens-- > 0;) {
         inferd_err err = {0};
@@ -441,7 +491,7 @@ static uint64_t walk(const vocab *v, grammar_machine *m, grammar_pos p, const ch
             show(err.text, name, (bytes){"", 0}, -1);
             return n_states;
         }
-        uint32_t n_in = compare(v, m, p, name, mask);
+        uint32_t n_in = compare(v, m, p, name, symbols, mask);
         n_states++;
         refuse_one(v, m, p, name, mask);
         if (completing && n_tokens % 4 == 0) complete(m, p, name);
@@ -488,7 +538,8 @@ static void a_token_is_in_the_mask_exactly_if_its_bytes_are_accepted(void) {
             continue;
         }
         grammar_pos p = grammar_start(machines[i]);
-        uint64_t n = walk(&v, machines[i], p, sources[i].text, TOKENS_MAX, true);
+        uint64_t n = walk(&v, machines[i], p, sources[i].text, has_symbols(sources[i].kind),
+                          TOKENS_MAX, true);
         n_idle = n == 0 ? n_idle + 1 : 0;
         n_states += n;
         grammar_drop(machines[i], p);
@@ -513,7 +564,7 @@ static uint64_t walk_case(const vocab *v, const mask_case *c) {
     const mask_test *t = c->n_tests == 0 ? NULL : &c->tests[below((uint32_t)c->n_tests)];
     for (size_t i = 0, n = t == NULL ? 0 : below((uint32_t)t->text.n); i < n; i++)
         if (!grammar_accept_bytes(m, p, (bytes){t->text.p + i, 1}, NULL)) break;
-    n_states = walk(v, m, p, c->id, CASE_TOKENS_MAX, false);
+    n_states = walk(v, m, p, c->id, false, CASE_TOKENS_MAX, false);
     grammar_drop(m, p);
     grammar_machine_release(m);
     return n_states;

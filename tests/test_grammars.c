@@ -56,9 +56,12 @@ static void the_same_source_is_compiled_once(void) {
     EXPECT(get(g, m, s) != first);
     s.reasoning = (reasoning){"<think>", "</think>"};
     EXPECT(get(g, m, s) != first);
+    grammar_machine *as_text = get(g, m, s);
+    s.reasoning.end_is_token = true;
+    EXPECT(get(g, m, s) != as_text);
     s.reasoning = (reasoning){NULL, NULL};
     EXPECT(get(g, other, s) != first);
-    EXPECT_EQ(stats_of(g).n_entries, 7);
+    EXPECT_EQ(stats_of(g).n_entries, 8);
     EXPECT_EQ(stats_of(g).n_vocabs, 2);
     EXPECT(get(g, m, regex("a")) !=
            get(g, m, (grammar_source){.kind = GRAMMAR_GBNF, .text = {"root ::= \"a\"", 12}}));

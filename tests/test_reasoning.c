@@ -72,19 +72,34 @@ static void a_continued_message_tells_by_its_text(void) {
             "{}", true, "-", "</think>");
 }
 
-/* No grammar allows a control token, so behind such a mark no constraint could begin. */
-static void marks_that_are_control_tokens_are_not_used(void) {
-    static const int kinds[] = {WORD_USER_DEFINED, WORD_CONTROL};
-    for (int i = 0; i < 2; i++) {
-        tiny_words w;
-        words_bpe(&w, "gpt-2", (const char *const[]){NULL});
-        words_add(&w, "<think>", kinds[i]);
-        words_add(&w, "</think>", kinds[i]);
-        tokenizer *tok = words_open(&w);
-        expect_reasoning(__LINE__, MAY, ASKED("a"), "{}", false, tok, i == 0 ? "<think>" : "-",
-                         i == 0 ? "</think>" : "-");
-        tok_close(tok);
-    }
+static reasoning with_marks(int kind, bool ends) {
+    tiny_words w;
+    words_bpe(&w, "gpt-2", (const char *const[]){NULL});
+    words_add(&w, "<think>", kind);
+    tok_id end = words_add(&w, "</think>", kind);
+    if (ends) tiny_kv_u32(&w.g, "tokenizer.ggml.eos_token_id", (uint32_t)end);
+    tokenizer *tok = words_open(&w);
+    chat_template *t = NULL;
+    inferd_err err = {0};
+    EXPECT_EQ(chat_template_open((bytes){MAY, strlen(MAY)}, NULL, &t, &err), INFERD_OK);
+    chat_input in = {.messages = json_array(), .add_generation_prompt = true};
+    chat_text text = {.text = NULL};
+    reasoning r = reasoning_of_prompt(t, tok, &in, &text);
+    json_decref(in.messages);
+    chat_template_close(t);
+    tok_close(tok);
+    return r;
+}
+
+static void marks_may_be_control_tokens(void) {
+    reasoning r = with_marks(WORD_USER_DEFINED, false);
+    EXPECT_STR(r.begin, "<think>");
+    EXPECT(!r.begin_is_token && !r.end_is_token);
+    r = with_marks(WORD_CONTROL, false);
+    EXPECT_STR(r.begin, "<think>");
+    EXPECT_STR(r.end, "</think>");
+    EXPECT(r.begin_is_token && r.end_is_token);
+    EXPECT(with_marks(WORD_CONTROL, true).end == NULL); // the generation ends with it
 }
 
 static void marks_are_found_in_a_source(void) {
@@ -95,6 +110,6 @@ static void marks_are_found_in_a_source(void) {
 
 static const test_case cases[] = {
     TEST(the_end_of_the_prompt_tells), TEST(text_of_the_request_tells_nothing),
-    TEST(a_continued_message_tells_by_its_text), TEST(marks_that_are_control_tokens_are_not_used),
+    TEST(a_continued_message_tells_by_its_text), TEST(marks_may_be_control_tokens),
     TEST(marks_are_found_in_a_source)};
 TEST_MAIN(cases)

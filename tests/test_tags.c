@@ -1,12 +1,16 @@
 /* Structural tags: free text, and parts of it that follow schemas. */
+#include "tok_tiny.h"
+
 #include "grammar/tags_text.h"
 #include "grammar_rig.h"
+
+static bool with_tokens; // of the next compilation
 
 static grammar *compile(const char *json, inferd_err *err) {
     json_error_t why;
     json_t *tags = json_loads(json, 0, &why);
     if (tags == NULL) printf("bad JSON in a test: %s\n", why.text);
-    grammar_schema_kind kind = {.compact = true};
+    grammar_schema_kind kind = {.compact = true, .tokens = with_tokens};
     grammar *g = NULL;
     *err = (inferd_err){0};
     EXPECT_EQ(grammar_of_tags(tags, &kind, NULL, &g, err), err->status);
@@ -221,6 +225,161 @@ static void automata_of_free_text_are_those_of_a_plain_search(void) {
     dfa_deinit(&without);
 }
 
+/* The last of the texts has ended at n, and free text before it has no symbol. */
+static bool ends_free_text(const char *s, size_t n, bytes text) {
+    return ends_with(s, n, text) && memchr(s, 0xff, n - text.n) == NULL;
+}
+
+/* The same with symbols: control tokens "a>" and "b", beside the same bytes as text. */
+static void symbols_are_in_free_text_only_as_part_of_a_trigger(void) {
+    static const char *const letters[] = {"a", ">",
+                                          "\xff"
+                                          "a>\xff",
+                                          "\xff"
+                                          "b\xff"};
+    static const char *const words[] = {"\xff"
+                                        "b\xff"
+                                        "a",
+                                        "\xff"
+                                        "b\xff>",
+                                        "a\xff"
+                                        "a>\xff",
+                                        "aa>",
+                                        "\xff"
+                                        "a>\xff>\xff"
+                                        "b\xff"};
+    enum { WORDS = 5 };
+    bytes texts[WORDS];
+    dfa until[WORDS], without;
+    uint32_t n_accepted[WORDS + 1] = {0};
+    for (size_t i = 0; i < WORDS; i++) texts[i] = (bytes){words[i], strlen(words[i])};
+    for (size_t i = 0; i < WORDS; i++)
+        EXPECT_EQ(tags_until(texts, WORDS, i, &until[i], NULL), INFERD_OK);
+    EXPECT_EQ(tags_without(texts, WORDS, &without, NULL), INFERD_OK);
+    for (unsigned code = 0; code < 16384; code++) {
+        char s[40];
+        size_t n = 0, first = 0, which = WORDS;
+        for (unsigned k = 0, left = code, len = code % 7; k < len; k++, left /= 4)
+            n += (size_t)sprintf(s + n, "%s", letters[left % 4]);
+        for (size_t end = 1; end <= n && first == 0; end++)
+            for (size_t i = 0; i < WORDS; i++)
+                if (ends_free_text(s, end, texts[i])) first = end, which = i;
+        bool is_free = first == 0 && memchr(s, 0xff, n) == NULL;
+        EXPECT_EQ(dfa_match(&without, (bytes){s, n}) != 0, is_free);
+        n_accepted[WORDS] += is_free;
+        for (size_t i = 0; i < WORDS; i++) {
+            EXPECT_EQ(dfa_match(&until[i], (bytes){s, n}) != 0, first == n && n > 0 && which == i);
+            n_accepted[i] += first == n && n > 0 && which == i;
+        }
+    }
+    for (size_t i = 0; i <= WORDS; i++) EXPECT(n_accepted[i] > 5);
+    for (size_t i = 0; i < WORDS; i++) dfa_deinit(&until[i]);
+    dfa_deinit(&without);
+}
+
+#define OPEN  "\xEF\xB7\x90"
+#define CLOSE "\xEF\xB7\x91"
+#define CHANNEL                                                                                    \
+    FORMAT("{\"type\":\"triggered_tags\",\"triggers\":[\"" OPEN "ch" CLOSE "a\",\"" OPEN           \
+           "ch" CLOSE "c\"],\"tags\":[" TAG(OPEN "ch" CLOSE "and", ANY, OPEN "end" CLOSE) "," TAG( \
+               OPEN "ch" CLOSE "call", SCHEMA("{\"type\":\"string\"}"), OPEN "end" CLOSE) "]}")
+
+/* Of a tokenizer: token b is the byte b, then come an end and three control tokens. */
+static grammar_vocab *bytes_and_tokens(void) {
+    tiny_words w;
+    grammar_vocab *v = NULL;
+    words_bpe(&w, "gpt-2", (const char *const[]){NULL});
+    words_add(&w, "</s>", WORD_CONTROL);
+    words_add(&w, "ch", WORD_CONTROL);
+    words_add(&w, "end", WORD_CONTROL);
+    words_add(&w, "chat", WORD_CONTROL);
+    tiny_kv_u32(&w.g, "tokenizer.ggml.eos_token_id", RIG_END_ID);
+    tokenizer *t = words_open(&w);
+    EXPECT(grammar_vocab_create(t, 264, &v, NULL) == INFERD_OK);
+    tok_close(t);
+    bytes piece = grammar_vocab_piece(v, 257);
+    EXPECT(piece.n == 4 && memcmp(piece.p,
+                                  "\xff"
+                                  "ch\xff",
+                                  4) == 0);
+    EXPECT_EQ(grammar_vocab_piece(v, 254).n, 1);
+    EXPECT_EQ(grammar_vocab_piece(v, 255).n, 0); // the mark as text: never
+    EXPECT_EQ(grammar_vocab_piece(v, RIG_END_ID).n, 0);
+    EXPECT_EQ(grammar_vocab_piece(v, 260).n, 0);
+    return v;
+}
+
+/* In texts of steps '0', '1', '2' are the control tokens; which of them are allowed behind a step,
+ * as a text of digits. */
+static const char *allowed_behind(grammar_machine *m, const char *steps) {
+    static char out[8];
+    grammar_pos p = grammar_start(m);
+    for (const char *c = steps; *c != 0; c++) {
+        tok_id id = *c >= '0' && *c <= '2' ? 257 + *c - '0' : *c;
+        if (grammar_accept(m, p, id, NULL)) continue;
+        printf("\"%s\": not accepted from byte %d on\n", steps, (int)(c - steps));
+        test_failures++;
+        break;
+    }
+    grammar_mask *mask = grammar_mask_get(m, p, NULL);
+    size_t n = 0;
+    EXPECT(!grammar_mask_has(mask, 255));
+    for (tok_id id = 257; id < 260; id++)
+        if (grammar_mask_has(mask, id)) out[n++] = (char)('0' + id - 257);
+    if (grammar_mask_has(mask, RIG_END_ID)) out[n++] = 'e';
+    out[n] = 0;
+    grammar_mask_release(mask);
+    grammar_drop(m, p);
+    return out;
+}
+
+static void texts_of_tags_may_name_control_tokens(void) {
+    inferd_err err;
+    with_tokens = true;
+    grammar *g = compile(CHANNEL, &err);
+    grammar_vocab *v = bytes_and_tokens();
+    grammar_machine *m = NULL;
+    EXPECT_EQ(grammar_machine_create(g, v, &m, NULL), INFERD_OK);
+    grammar_release(g);
+    grammar_vocab_release(v);
+    EXPECT_STR(allowed_behind(m, ""), "0e");
+    EXPECT_STR(allowed_behind(m, "text c"), "0e");
+    EXPECT_STR(allowed_behind(m, "text 0"), "");
+    EXPECT_STR(allowed_behind(m, "text 0an"), "");
+    EXPECT_STR(allowed_behind(m, "text 0and"), "1");
+    EXPECT_STR(allowed_behind(m, "text 0and that"), "1");
+    EXPECT_STR(allowed_behind(m, "text 0and that1"), "0e");
+    EXPECT_STR(allowed_behind(m, "0call"), "");
+    EXPECT_STR(allowed_behind(m, "0call\"ch"), "");
+    EXPECT_STR(allowed_behind(m, "0call\"ch\""), "1");
+    EXPECT_STR(allowed_behind(m, "0call\"ch\"10and1"), "0e");
+    EXPECT_EQ(rig_read(m, "text \xff"
+                          "chx"),
+              8);
+    EXPECT_EQ(rig_read(m, "text \xff"
+                          "ch\xff"
+                          "b"),
+              9);
+    grammar_machine_release(m);
+    REFUSED(FORMAT(STRING("a" OPEN "ch")), INFERD_EINVAL, "U+FDD0");
+    REFUSED(FORMAT(STRING("ch" CLOSE)), INFERD_EINVAL, "U+FDD0");
+    REFUSED(FORMAT(STRING(OPEN CLOSE)), INFERD_EINVAL, "U+FDD0");
+    REFUSED(FORMAT(STRING(OPEN "a" OPEN CLOSE)), INFERD_EINVAL, "U+FDD0");
+    with_tokens = false;
+}
+
+/* Without the option they are characters as others. */
+static void noncharacters_are_text_otherwise(void) {
+    grammar_machine *m = machine_of(FORMAT(STRING(OPEN "ch" CLOSE)));
+    EXPECT(rig_accepts(m, OPEN "ch" CLOSE));
+    EXPECT_EQ(rig_read(m, "\xff"), 0);
+    grammar_machine_release(m);
+    m = machine_of(FORMAT(ANY));
+    EXPECT(rig_accepts(m, OPEN));
+    EXPECT_EQ(rig_read(m, "\xff"), 0);
+    grammar_machine_release(m);
+}
+
 static void triggers_are_bounded(void) {
     bytes many[TAGS_TEXTS_MAX + 1];
     static char long_one[TAGS_TEXTS_BYTES_MAX + 1];
@@ -245,5 +404,8 @@ static const test_case cases[] = {TEST(text_is_free_until_a_trigger),
                                   TEST(what_cannot_be_enforced_is_named_with_its_path),
                                   TEST(formats_in_formats_are_bounded),
                                   TEST(automata_of_free_text_are_those_of_a_plain_search),
+                                  TEST(symbols_are_in_free_text_only_as_part_of_a_trigger),
+                                  TEST(texts_of_tags_may_name_control_tokens),
+                                  TEST(noncharacters_are_text_otherwise),
                                   TEST(triggers_are_bounded)};
 TEST_MAIN(cases)

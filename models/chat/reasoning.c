@@ -5,8 +5,10 @@
 
 #include "chat/template.h"
 
-static const reasoning known[] = {
-    {"<think>", "</think>"}, {"[THINK]", "[/THINK]"}, {"<seed:think>", "</seed:think>"}};
+static const reasoning known[] = {{.begin = "<think>", .end = "</think>"},
+                                  {.begin = "[THINK]", .end = "[/THINK]"},
+                                  {.begin = "<seed:think>", .end = "</seed:think>"}};
+static const reasoning none = {.begin = NULL, .end = NULL};
 
 static bool holds(bytes text, const char *mark) {
     return text.n > 0 && memmem(text.p, text.n, mark, strlen(mark)) != NULL;
@@ -15,7 +17,7 @@ static bool holds(bytes text, const char *mark) {
 reasoning reasoning_of_source(bytes source) {
     for (size_t i = 0; i < INFERD_COUNT(known); i++)
         if (holds(source, known[i].begin) || holds(source, known[i].end)) return known[i];
-    return (reasoning){NULL, NULL};
+    return none;
 }
 
 /* The last place of a mark, as the number of bytes behind its first one; 0: nowhere. */
@@ -58,19 +60,25 @@ static bytes last_message(json_t *messages) {
     return (bytes){json_string_value(content), json_string_length(content)};
 }
 
+/* False: the mark ends a generation. */
+static bool find_token(const tokenizer *tok, const char *mark, bool *is_token) {
+    tok_id id = tok != NULL ? tok_find(tok, (bytes){mark, strlen(mark)}) : -1;
+    *is_token = id >= 0 && tok_is_control(tok, id);
+    return id < 0 || !tok_is_end(tok, id);
+}
+
 reasoning reasoning_of_prompt(const chat_template *t, const tokenizer *tok, const chat_input *input,
                               const chat_text *prompt) {
-    static const reasoning none = {NULL, NULL};
     reasoning marks = t->reasoning;
-    if (marks.end == NULL) return none;
-    for (int i = 0; i < 2 && tok != NULL; i++) {
-        const char *mark = i == 0 ? marks.begin : marks.end;
-        tok_id id = tok_find(tok, (bytes){mark, strlen(mark)});
-        if (id >= 0 && tok_is_control(tok, id)) return none;
-    }
+    if (marks.end == NULL || !find_token(tok, marks.begin, &marks.begin_is_token) ||
+        !find_token(tok, marks.end, &marks.end_is_token))
+        return none;
     bytes continued = {NULL, 0}, tail = tail_of(prompt);
     if (input->continue_final_message) continued = last_message(input->messages);
-    if (is_open(continued.n > 0 ? continued : tail, &marks)) return (reasoning){NULL, marks.end};
+    if (is_open(continued.n > 0 ? continued : tail, &marks)) {
+        marks.begin = NULL;
+        return marks;
+    }
     if (continued.n > 0 || ends_with(tail, marks.end)) return none;
     return marks;
 }

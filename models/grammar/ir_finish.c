@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "ir_private.h"
+#include "tags_text.h"
 #include "vocab.h"
 
 #ifndef INFERD_SLOWER
@@ -167,30 +168,11 @@ no_memory:
 
 /* ---- reasoning before the text ---- */
 
-/* Any bytes up to the first occurrence of `end`: Knuth, Morris and Pratt's automaton. */
-static ir_node until(ir *g, const char *end) {
-    uint32_t n = (uint32_t)strlen(end);
-    dfa d = {.n_classes = 256, .n_states = n + 1};
-    uint32_t *fall = calloc((size_t)n + 1, sizeof *fall);
-    d.next = malloc(((size_t)n + 1) * 256 * sizeof *d.next);
-    d.tags = calloc((size_t)n + 1, sizeof *d.tags);
-    if (d.next == NULL || d.tags == NULL || fall == NULL || n == 0) {
-        ir_fail(g, INFERD_ENOMEM, "no memory for a grammar after reasoning");
-        free(fall);
-        dfa_deinit(&d);
-        return IR_NEVER;
-    }
-    for (uint32_t b = 0; b < 256; b++) d.classes[b] = (uint8_t)b;
-    for (uint32_t s = 0; s < n; s++) {
-        for (uint32_t b = 0; b < 256; b++)
-            d.next[s * 256 + b] = b == (unsigned char)end[s] ? s + 1
-                                  : s == 0                   ? 0
-                                                             : d.next[fall[s] * 256 + b];
-        fall[s + 1] = s == 0 ? 0 : d.next[fall[s] * 256 + (unsigned char)end[s]];
-    }
-    memset(d.next + (size_t)n * 256, 0xff, 256 * sizeof *d.next);
-    d.tags[n] = 1;
-    free(fall);
+/* Text up to the first occurrence of `end`. */
+static ir_node until(ir *g, bytes end) {
+    dfa d = {0};
+    inferd_err err = {0};
+    if (tags_until(&end, 1, 0, &d, &err) != INFERD_OK) ir_fail(g, err.status, "%s", err.text);
     return ir_term(g, &d);
 }
 
@@ -202,7 +184,8 @@ static ir_node after_reasoning(ir *g, ir_node root, const grammar_options *o) {
     if (regex_compile((bytes){"[ \\t\\n\\r]{0,20}", 15}, REGEX_TEXT, &limits, &white, &err) !=
         INFERD_OK)
         ir_fail(g, err.status, "%s", err.text);
-    ir_node rest = ir_seq(g, (ir_node[]){until(g, o->reasoning_end), ir_term(g, &white), root}, 3);
+    bytes end = {o->reasoning_end, strlen(o->reasoning_end)};
+    ir_node rest = ir_seq(g, (ir_node[]){until(g, end), ir_term(g, &white), root}, 3);
     if (o->reasoning_begin == NULL) return rest;
     ir_node begun = ir_literal(g, (bytes){o->reasoning_begin, strlen(o->reasoning_begin)});
     return ir_alt(g, (ir_node[]){ir_seq(g, (ir_node[]){begun, rest}, 2), root}, 2);

@@ -18,6 +18,9 @@
  *
  *     ( until_trigger_1 (rest of a tag's begin, content, end | ...)  |  until_trigger_2 ... )* free
  *
+ * With grammar_schema_kind.tokens, texts (value, begin, end, separator, triggers) may name control
+ * tokens.  They are converted when they are read, and symbols are compared and cut as other bytes.
+ *
  * A format is walked with a stack of its own: a frame for each that has parts, and the nodes of the
  * parts that are finished.
  * Thread: any; a builder belongs to one compilation. */
@@ -81,6 +84,12 @@ typedef struct frame {
     size_t next; // part to be built
 } frame;
 
+/* A text of the JSON with symbols in place of names. */
+typedef struct converted {
+    struct converted *next;
+    buf text;
+} converted;
+
 typedef struct builder {
     ir *g;
     const grammar_schema_kind *kind;
@@ -91,6 +100,7 @@ typedef struct builder {
     size_t depth;
     ir_node *nodes; // [n_nodes] finished parts of all frames; owned
     size_t n_nodes, capacity;
+    converted *texts; // owned
 } builder;
 
 /* ---- failures ---- */
@@ -140,9 +150,31 @@ static const json_t *given(const json_t *v, const char *name) {
     return m == NULL || json_is_null(m) ? NULL : m;
 }
 
+static bytes convert(builder *b, bytes text) {
+    converted *c = calloc(1, sizeof *c);
+    if (c == NULL) {
+        fail(b, INFERD_ENOMEM, "no memory for its texts");
+        return text;
+    }
+    c->next = b->texts;
+    b->texts = c;
+    if (!tags_add_text(&c->text, text))
+        fail(b, INFERD_EINVAL, "U+FDD0 and U+FDD1 must enclose the name of a control token");
+    if (c->text.failed) fail(b, INFERD_ENOMEM, "no memory for its texts");
+    return (bytes){c->text.p, c->text.n};
+}
+
+static bytes text_of(builder *b, const json_t *m) {
+    bytes text = {json_string_value(m), json_string_length(m)};
+    bool marked =
+        b->kind != NULL && b->kind->tokens && text.n > 0 &&
+        (strstr(text.p, GRAMMAR_TOKEN_OPEN) != NULL || strstr(text.p, GRAMMAR_TOKEN_CLOSE) != NULL);
+    return marked ? convert(b, text) : text;
+}
+
 static bytes text_member(builder *b, const json_t *v, const char *name, bool may_be_empty) {
     const json_t *m = given(v, name);
-    bytes text = {json_string_value(m), json_string_length(m)};
+    bytes text = text_of(b, m);
     if (text.n == 0 && !may_be_empty) fail_member(b, name, "a string that is not empty");
     if (m != NULL && !json_is_string(m)) fail_member(b, name, "a string");
     return text;
@@ -282,28 +314,34 @@ static size_t trigger_of(bytes begin, const bytes *triggers, size_t n) {
     return found;
 }
 
+/* The trigger of each tag, by index. */
+static void find_triggers(builder *b, const json_t *tags, const bytes *triggers, size_t n,
+                          size_t *out) {
+    for (size_t i = 0; i < json_array_size(tags); i++) {
+        bytes begin = text_member(b, json_array_get(tags, i), "begin", false);
+        out[i] = trigger_of(begin, triggers, n);
+        if (out[i] == n && !failed(b)) fail(b, INFERD_EINVAL, "a tag begins with no trigger");
+    }
+}
+
 /* What follows each trigger: one of the tags that begin with it.  false: recorded. */
 static bool after_triggers(builder *b, const json_t *tags, const ir_node *contents,
                            const bytes *triggers, size_t n, ir_node *out) {
     size_t n_tags = json_array_size(tags);
     ir_node *some = calloc(size_max(n_tags, 1), sizeof *some);
-    if (some == NULL) {
-        fail(b, INFERD_ENOMEM, "no memory for tags");
-        return false;
-    }
-    for (size_t t = 0; t < n; t++) {
+    size_t *which = calloc(size_max(n_tags, 1), sizeof *which);
+    if (some == NULL || which == NULL) fail(b, INFERD_ENOMEM, "no memory for tags");
+    if (!failed(b)) find_triggers(b, tags, triggers, n, which);
+    for (size_t t = 0; t < n && !failed(b); t++) {
         size_t n_some = 0;
-        for (size_t i = 0; i < n_tags; i++) {
-            const json_t *tag = json_array_get(tags, i);
-            bytes begin = text_member(b, tag, "begin", false);
-            size_t which = trigger_of(begin, triggers, n);
-            if (which == n && !failed(b)) fail(b, INFERD_EINVAL, "a tag begins with no trigger");
-            if (which == t) some[n_some++] = tag_node(b, tag, contents[i], triggers[t].n);
-        }
-        if (n_some == 0 && !failed(b)) fail(b, INFERD_EINVAL, "a trigger begins no tag");
+        for (size_t i = 0; i < n_tags; i++)
+            if (which[i] == t)
+                some[n_some++] = tag_node(b, json_array_get(tags, i), contents[i], triggers[t].n);
+        if (n_some == 0) fail(b, INFERD_EINVAL, "a trigger begins no tag");
         out[t] = ir_alt(b->g, some, n_some);
     }
     free(some);
+    free(which);
     return !failed(b);
 }
 
@@ -312,7 +350,7 @@ static bool read_triggers(builder *b, const json_t *v, bytes *out, size_t *n) {
     *n = failed(b) ? 0 : json_array_size(list);
     for (size_t i = 0; i < *n; i++) {
         const json_t *one = json_array_get(list, i);
-        out[i] = (bytes){json_string_value(one), json_string_length(one)};
+        out[i] = text_of(b, one);
         if (out[i].n == 0) fail_member(b, "triggers", "strings that are not empty");
     }
     return !failed(b);
@@ -482,6 +520,16 @@ static ir_node walk(builder *b, const json_t *v, format_kind kind) {
     return b->n_nodes == 1 && !failed(b) ? b->nodes[0] : IR_NEVER;
 }
 
+static void builder_free(builder *b) {
+    for (converted *c = b->texts, *next; c != NULL; c = next) {
+        next = c->next;
+        buf_deinit(&c->text);
+        free(c);
+    }
+    free(b->nodes);
+    free(b);
+}
+
 inferd_status grammar_of_tags(const json_t *tags, const grammar_schema_kind *kind,
                               const grammar_options *options, grammar **out, inferd_err *err) {
     const json_t *format = given(tags, "format");
@@ -506,7 +554,6 @@ inferd_status grammar_of_tags(const json_t *tags, const grammar_schema_kind *kin
     if (format != NULL) check_members(b, tags, FORMAT_OUTER);
     ir_node root =
         format != NULL ? walk(b, format, FORMAT_KINDS) : walk(b, tags, FORMAT_STRUCTURES);
-    free(b->nodes);
-    free(b);
+    builder_free(b);
     return ir_finish(g, root, options, out, err);
 }

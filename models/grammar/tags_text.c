@@ -4,8 +4,11 @@
 #include <string.h>
 
 #include "dfa_private.h"
+#include "models/grammar.h"
 
-/* ---- UTF-8 ---- */
+/* ---- UTF-8, and symbols ---- */
+
+static const unsigned char mark_byte = (unsigned char)GRAMMAR_TOKEN_MARK;
 
 typedef enum utf8_state {
     WHOLE,
@@ -16,6 +19,7 @@ typedef enum utf8_state {
     AFTER_ED,
     AFTER_F0,
     AFTER_F4,
+    SYMBOL, // in a control token's
     UTF8_STATES
 } utf8_state;
 
@@ -31,7 +35,8 @@ static const utf8_way ways[] = {
     {WHOLE, 0xf0, 0xf0, AFTER_F0},  {WHOLE, 0xf1, 0xf3, TAIL_3},    {WHOLE, 0xf4, 0xf4, AFTER_F4},
     {TAIL_1, 0x80, 0xbf, WHOLE},    {TAIL_2, 0x80, 0xbf, TAIL_1},   {TAIL_3, 0x80, 0xbf, TAIL_2},
     {AFTER_E0, 0xa0, 0xbf, TAIL_1}, {AFTER_ED, 0x80, 0x9f, TAIL_1}, {AFTER_F0, 0x90, 0xbf, TAIL_2},
-    {AFTER_F4, 0x80, 0x8f, TAIL_2}};
+    {AFTER_F4, 0x80, 0x8f, TAIL_2}, {WHOLE, 0xff, 0xff, SYMBOL},    {SYMBOL, 0xff, 0xff, WHOLE},
+    {SYMBOL, 0x00, 0xfe, SYMBOL}};
 
 /* UTF8_STATES: not UTF-8. */
 static utf8_state utf8_next(utf8_state s, unsigned char b) {
@@ -42,20 +47,37 @@ static utf8_state utf8_next(utf8_state s, unsigned char b) {
 
 /* ---- the search ---- */
 
+/* Letters are the columns, and once more the columns for bytes inside of a symbol, the closing mark
+ * included: so no part of a symbol is taken for text, or for another symbol. */
 typedef struct search {
     uint32_t column_of[256];
     unsigned char byte_of[256]; // [n_columns] one byte of each
-    uint32_t n_columns;
-    uint32_t *go;   // [n_nodes, n_columns] owned; node 0: no text has begun
-    uint32_t *fall; // [n_nodes] owned: the node of the longest proper end that begins a text
-    uint32_t *ends; // [n_nodes] owned: the texts that are complete, as bits
+    uint32_t n_columns, n_letters;
+    uint32_t *go;     // [n_nodes, n_letters] owned; node 0: no text has begun
+    uint32_t *fall;   // [n_nodes] owned: the node of the longest proper end that begins a text
+    uint32_t *ends;   // [n_nodes] owned: the texts that are complete, as bits
+    uint32_t *depth;  // [n_nodes] owned: bytes from the root
+    uint32_t *symbol; // [n_nodes] owned: bytes before the first symbol; NO_SYMBOL
     uint32_t n_nodes;
 } search;
+#define NO_SYMBOL UINT32_MAX
 
 static void search_deinit(search *s) {
     free(s->go);
     free(s->fall);
     free(s->ends);
+    free(s->depth);
+    free(s->symbol);
+}
+
+static uint32_t letter_of(const search *s, utf8_state u, unsigned char byte) {
+    return s->column_of[byte] + (u == SYMBOL ? s->n_columns : 0);
+}
+
+/* Bytes before the first symbol of what leads to a node, and a byte. */
+static uint32_t symbol_after(const search *s, uint32_t node, unsigned char byte) {
+    if (s->symbol[node] != NO_SYMBOL || byte != mark_byte) return s->symbol[node];
+    return s->depth[node];
 }
 
 /* Bytes of the texts have columns of their own; others share one with what UTF-8 treats alike. */
@@ -81,10 +103,17 @@ static void find_columns(search *s, const bytes *texts, size_t n) {
 
 static void add_text(search *s, bytes text, size_t which) {
     uint32_t node = 0;
+    utf8_state u = WHOLE;
     for (size_t k = 0; k < text.n; k++) {
-        uint32_t *to = &s->go[node * s->n_columns + s->column_of[(unsigned char)text.p[k]]];
-        if (*to == 0) *to = s->n_nodes++;
+        unsigned char byte = (unsigned char)text.p[k];
+        uint32_t *to = &s->go[node * s->n_letters + letter_of(s, u, byte)];
+        if (*to == 0) {
+            *to = s->n_nodes++;
+            s->depth[*to] = s->depth[node] + 1;
+            s->symbol[*to] = symbol_after(s, node, byte);
+        }
         node = *to;
+        if (byte == mark_byte) u = u == SYMBOL ? WHOLE : SYMBOL;
     }
     s->ends[node] |= 1u << which;
 }
@@ -95,10 +124,12 @@ static void find_falls(search *s, uint32_t *queue) {
     queue[n++] = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t node = queue[i];
-        uint32_t *row = &s->go[node * s->n_columns];
-        const uint32_t *other = &s->go[s->fall[node] * s->n_columns];
-        s->ends[node] |= s->ends[s->fall[node]];
-        for (uint32_t c = 0; c < s->n_columns; c++) {
+        uint32_t *row = &s->go[node * s->n_letters];
+        const uint32_t *other = &s->go[s->fall[node] * s->n_letters];
+        /* Not those behind a symbol, which would be free text before them. */
+        uint32_t n_before = s->depth[node] - s->depth[s->fall[node]];
+        if (s->symbol[node] >= n_before) s->ends[node] |= s->ends[s->fall[node]];
+        for (uint32_t c = 0; c < s->n_letters; c++) {
             if (row[c] == 0) {
                 row[c] = node == 0 ? 0 : other[c];
                 continue;
@@ -118,11 +149,16 @@ static inferd_status search_init(search *s, const bytes *texts, size_t n, inferd
                            "%zu triggers of %zu bytes are more than %d of %d bytes", n, n_nodes - 1,
                            TAGS_TEXTS_MAX, TAGS_TEXTS_BYTES_MAX);
     find_columns(s, texts, n);
+    s->n_letters = 2 * s->n_columns;
     uint32_t *queue = malloc(n_nodes * sizeof *queue);
-    s->go = calloc(n_nodes * s->n_columns, sizeof *s->go);
+    s->go = calloc(n_nodes * s->n_letters, sizeof *s->go);
     s->fall = calloc(n_nodes, sizeof *s->fall);
     s->ends = calloc(n_nodes, sizeof *s->ends);
-    bool ok = queue != NULL && s->go != NULL && s->fall != NULL && s->ends != NULL;
+    s->depth = calloc(n_nodes, sizeof *s->depth);
+    s->symbol = calloc(n_nodes, sizeof *s->symbol);
+    bool ok = queue != NULL && s->go != NULL && s->fall != NULL && s->ends != NULL &&
+              s->depth != NULL && s->symbol != NULL;
+    if (ok) s->symbol[0] = NO_SYMBOL;
     for (size_t i = 0; i < n && ok; i++) add_text(s, texts[i], i);
     if (ok) find_falls(s, queue);
     free(queue);
@@ -131,8 +167,15 @@ static inferd_status search_init(search *s, const bytes *texts, size_t n, inferd
 
 /* ---- the automaton ---- */
 
+/* The node behind a byte; false: free text would contain a control token, which was, or would have
+ * been, the begin of a text. */
+static bool move(const search *s, uint32_t node, utf8_state u, unsigned char byte, uint32_t *to) {
+    *to = s->go[node * s->n_letters + letter_of(s, u, byte)];
+    return s->depth[node] + 1 - s->depth[*to] <= symbol_after(s, node, byte);
+}
+
 /* A state for each node and state of UTF-8 that is met.  Accepted: where texts of the bits `wanted`
- * are complete, or, without bits, whole characters without any text. */
+ * are complete, or, without bits, whole characters without any text or symbol. */
 static bool fill_table(const search *s, uint32_t wanted, dfa_table *t, uint32_t *state_of) {
     uint32_t state, n_done = 0;
     uint32_t *met = state_of + (size_t)s->n_nodes * UTF8_STATES; // [n] what each state stands for
@@ -144,11 +187,13 @@ static bool fill_table(const search *s, uint32_t wanted, dfa_table *t, uint32_t 
         uint32_t node = met[n_done] / UTF8_STATES;
         utf8_state u = (utf8_state)(met[n_done] % UTF8_STATES);
         uint32_t ends = s->ends[node];
-        t->tags[n_done] = wanted != 0 ? (ends & wanted) != 0 : ends == 0 && u == WHOLE;
+        bool free_text = ends == 0 && u == WHOLE && s->symbol[node] == NO_SYMBOL;
+        t->tags[n_done] = wanted != 0 ? (ends & wanted) != 0 : free_text;
         for (uint32_t c = 0; c < s->n_columns && ends == 0; c++) {
             utf8_state to = utf8_next(u, s->byte_of[c]);
-            if (to == UTF8_STATES) continue;
-            uint32_t next = s->go[node * s->n_columns + c] * UTF8_STATES + to;
+            uint32_t to_node;
+            if (to == UTF8_STATES || !move(s, node, u, s->byte_of[c], &to_node)) continue;
+            uint32_t next = to_node * UTF8_STATES + to;
             if (state_of[next] == DFA_DEAD) {
                 if (!dfa_table_add(t, &state_of[next])) return false;
                 met[state_of[next]] = next;
@@ -186,4 +231,30 @@ inferd_status tags_until(const bytes *texts, size_t n, size_t which, dfa *out, i
 
 inferd_status tags_without(const bytes *texts, size_t n, dfa *out, inferd_err *err) {
     return make(texts, n, 0, out, err);
+}
+
+/* ---- names of control tokens in JSON ---- */
+
+static bool begins(bytes text, size_t at, const char *with) {
+    size_t n = strlen(with);
+    return text.n - at >= n && memcmp(text.p + at, with, n) == 0;
+}
+
+bool tags_add_text(buf *out, bytes text) {
+    size_t n_mark = strlen(GRAMMAR_TOKEN_OPEN), named = 0; // bytes of the name so far
+    bool in_name = false;
+    for (size_t at = 0; at < text.n;) {
+        bool open = begins(text, at, GRAMMAR_TOKEN_OPEN);
+        if (!open && !begins(text, at, GRAMMAR_TOKEN_CLOSE)) {
+            buf_add_char(out, text.p[at++]);
+            named++;
+            continue;
+        }
+        if (open == in_name || (in_name && named == 0)) return false;
+        buf_add_char(out, GRAMMAR_TOKEN_MARK);
+        in_name = open;
+        named = 0;
+        at += n_mark;
+    }
+    return !in_name;
 }

@@ -4,6 +4,10 @@
  * tags, or the end of one tag.  A search for all of them at once (Aho and Corasick) is already a
  * deterministic automaton of about as many states as they have bytes; beside it runs a check of
  * UTF-8, which tells states apart only where no text has begun, because texts are whole characters.
+ *
+ * The texts may have symbols of control tokens (grammar.h), also several with the same first
+ * symbol.  Free text has none: a symbol is the begin of one of the texts, or inside of one that has
+ * begun, and then that text, or another one that has the symbol there, must follow.
  * Thread: any. */
 #ifndef INFERD_TAGS_TEXT_H
 #define INFERD_TAGS_TEXT_H
@@ -20,5 +24,8 @@ enum {
 inferd_status tags_until(const bytes *texts, size_t n, size_t which, dfa *out, inferd_err *err);
 /* Text without any of them. */
 inferd_status tags_without(const bytes *texts, size_t n, dfa *out, inferd_err *err);
+/* Appends a text of JSON with its U+FDD0 name U+FDD1 as symbols.  False: one of these characters is
+ * not where it must be, or a name is empty. */
+bool tags_add_text(buf *out, bytes text);
 
 #endif

@@ -108,7 +108,7 @@ static bool build_trie(const grammar_vocab *v, const uint32_t *tokens, uint32_t 
     for (uint32_t i = 0; i < n; i++) {
         bytes piece = grammar_vocab_piece(v, (tok_id)tokens[i]);
         n_nodes += piece.n - common_prefix(before, piece);
-        out->depth = u32_max(out->depth, (uint32_t)piece.n);
+        if (piece.p[0] != GRAMMAR_TOKEN_MARK) out->depth = u32_max(out->depth, (uint32_t)piece.n);
         before = piece;
     }
     if (n_nodes > VOCAB_NODES_MAX) return false;
@@ -240,6 +240,37 @@ inferd_status grammar_vocab_of_pieces(const bytes *pieces, uint32_t n_vocab, con
     return INFERD_OK;
 }
 
+/* ---- of a tokenizer ---- */
+
+static bool has_mark(bytes text) {
+    return text.n > 0 && memchr(text.p, GRAMMAR_TOKEN_MARK, text.n) != NULL;
+}
+
+/* A control token, which is no end: its symbol, appended to `symbols`. */
+static bytes piece_of_control(const tokenizer *t, tok_id id, buf *symbols) {
+    bytes name = tok_name(t, id);
+    size_t at = symbols->n;
+    if (name.n == 0 || has_mark(name)) return (bytes){NULL, 0};
+    grammar_add_token(symbols, name);
+    return (bytes){symbols->p + at, symbols->n - at};
+}
+
+/* A byte of the mark in the text of another token would spell a symbol, or is no UTF-8. */
+static bytes piece_of_text(const tokenizer *t, tok_id id) {
+    bytes piece = tok_piece(t, id);
+    return has_mark(piece) ? (bytes){NULL, 0} : piece;
+}
+
+/* So that symbols->p stays where it is. */
+static bool hold_symbols(const tokenizer *t, uint32_t n, buf *symbols) {
+    size_t n_bytes = 0;
+    for (uint32_t id = 0; id < n; id++)
+        if (tok_is_control(t, (tok_id)id) &&
+            !size_add(n_bytes, tok_name(t, (tok_id)id).n, &n_bytes))
+            return false;
+    return size_add(n_bytes, 2 * (size_t)n, &n_bytes) && buf_reserve(symbols, n_bytes);
+}
+
 inferd_status grammar_vocab_create(const tokenizer *t, uint32_t n_vocab, grammar_vocab **out,
                                    inferd_err *err) {
     *out = NULL;
@@ -247,18 +278,22 @@ inferd_status grammar_vocab_create(const tokenizer *t, uint32_t n_vocab, grammar
     bytes *pieces = calloc(size_max(n_vocab, 1), sizeof *pieces);
     tok_id *end_ids = malloc(size_max(n_vocab, 1) * sizeof *end_ids);
     uint32_t n_end_ids = 0;
+    buf symbols = {0};
     inferd_status status = INFERD_ENOMEM;
-    if (pieces != NULL && end_ids != NULL) {
+    if (pieces != NULL && end_ids != NULL && hold_symbols(t, n_named, &symbols)) {
         for (uint32_t id = 0; id < n_named; id++) {
             if (tok_is_end(t, (tok_id)id))
                 end_ids[n_end_ids++] = (tok_id)id;
-            else if (!tok_is_control(t, (tok_id)id))
-                pieces[id] = tok_piece(t, (tok_id)id);
+            else
+                pieces[id] = tok_is_control(t, (tok_id)id)
+                                 ? piece_of_control(t, (tok_id)id, &symbols)
+                                 : piece_of_text(t, (tok_id)id);
         }
         status = grammar_vocab_of_pieces(pieces, n_vocab, end_ids, n_end_ids, out, err);
     } else {
         inferd_fail(err, status, "no memory for a trie of %u tokens", n_vocab);
     }
+    buf_deinit(&symbols);
     free(pieces);
     free(end_ids);
     return status;

@@ -10,6 +10,9 @@
  * allowed at once: plain[n] is the mask of plain tokens of at most n code points,
  * and only `others`, a trie without plain tokens, is walked.
  *
+ * Symbols of control tokens begin with a byte that free text never takes, so a walk passes by all
+ * of them at once.
+ *
  * Thread: any; immutable. */
 #ifndef INFERD_GRAMMAR_VOCAB_H
 #define INFERD_GRAMMAR_VOCAB_H
@@ -42,7 +45,7 @@ typedef struct vocab_trie {
     vocab_node *nodes; // [n_nodes] the root is not among them
     uint32_t n_nodes;
     uint32_t of_byte[256]; // the node of this first byte, or n_nodes
-    uint32_t depth;        // of the longest token
+    uint32_t depth;        // of the longest token of text
 } vocab_trie;
 
 struct grammar_vocab {

@@ -129,6 +129,11 @@ static size_t whole_points(const char *p, size_t n) {
     return n - (begin - 1) >= needed ? n : begin - 1;
 }
 
+/* Bytes that a token takes in the text of a grammar. */
+static size_t text_bytes(const constraint *c, tok_id id) {
+    return tok_is_control(c->tok, id) ? tok_name(c->tok, id).n + 2 : tok_piece(c->tok, id).n;
+}
+
 /* May a token of the model begin here and be longer than the n bytes of forced text that are left?
  * A mask of so many tokens that this takes long counts as yes. */
 static bool may_span(const constraint *c, const grammar_mask *mask, size_t n) {
@@ -136,7 +141,7 @@ static bool may_span(const constraint *c, const grammar_mask *mask, size_t n) {
     for (uint32_t w = 0; w < mask->n_words; w++)
         for (uint64_t left = mask->bits[w]; left != 0; left &= left - 1) {
             tok_id id = (tok_id)(64 * w + (uint32_t)__builtin_ctzll(left));
-            if (++n_seen > CONSTRAINT_SPANS_MAX || tok_piece(c->tok, id).n > n) return true;
+            if (++n_seen > CONSTRAINT_SPANS_MAX || text_bytes(c, id) > n) return true;
         }
     return false;
 }
@@ -150,20 +155,52 @@ static void cut_walk(const constraint *c, constraint_walk *w, size_t n_bytes) {
             w->n = i;
             return;
         }
-        n_bytes -= size_min(n_bytes, tok_piece(c->tok, w->tokens[i]).n);
+        n_bytes -= size_min(n_bytes, text_bytes(c, w->tokens[i]));
         mask = w->masks[i];
     }
+}
+
+/* The next part of forced text, taken from *rest: a symbol, or text up to one.  False: there is
+ * none, or only half a symbol. */
+static bool next_part(bytes *rest, bytes *part, bool *is_symbol) {
+    if (rest->n == 0) return false;
+    *is_symbol = *rest->p == GRAMMAR_TOKEN_MARK;
+    const char *mark = memchr(rest->p + *is_symbol, GRAMMAR_TOKEN_MARK, rest->n - *is_symbol);
+    if (*is_symbol && mark == NULL) return false;
+    size_t n = mark == NULL ? rest->n : (size_t)(mark - rest->p) + *is_symbol;
+    *part = (bytes){rest->p, n};
+    *rest = (bytes){rest->p + n, rest->n - n};
+    return true;
+}
+
+/* The tokens of forced text; *n_bytes: of the parts that have some.  False: no memory. */
+static bool encode_forced(const constraint *c, bytes text, tok_ids *ids, size_t *n_bytes) {
+    inferd_err unsaid = {0};
+    bytes part;
+    bool is_symbol;
+    while (ids->n < CONSTRAINT_DRAFTS_MAX && next_part(&text, &part, &is_symbol)) {
+        size_t n = part.n;
+        if (is_symbol) {
+            tok_id id = tok_find(c->tok, (bytes){part.p + 1, n - 2});
+            if (id < 0) return true;
+            if (!tok_ids_push(ids, id)) return false;
+        } else {
+            n = text.n > 0 ? n : whole_points(part.p, n);
+            inferd_status s = tok_encode(c->tok, (bytes){part.p, n}, NULL, 0, NULL, ids, &unsaid);
+            if (s != INFERD_OK) return s == INFERD_EINVAL;
+        }
+        *n_bytes += n;
+    }
+    return true;
 }
 
 static void walk_forced(constraint *c) {
     buf text;
     tok_ids ids = {0};
-    inferd_err unsaid = {0};
+    size_t n_bytes = 0;
     buf_init(&text, 0);
     grammar_forced(c->machine, c->pos, CONSTRAINT_TEXT_MAX, &text);
-    size_t n_bytes = text.failed ? 0 : whole_points(text.p, text.n);
-    if (n_bytes > 0 &&
-        tok_encode(c->tok, (bytes){text.p, n_bytes}, NULL, 0, NULL, &ids, &unsaid) == INFERD_OK) {
+    if (!text.failed && encode_forced(c, (bytes){text.p, text.n}, &ids, &n_bytes) && ids.n > 0) {
         uint32_t n = (uint32_t)size_min(ids.n, CONSTRAINT_DRAFTS_MAX);
         memcpy(c->forced.tokens, ids.ids, n * sizeof *ids.ids);
         walk_on(c, &c->forced, n);

@@ -93,8 +93,8 @@ void grammars_get_stats(grammars *g, grammars_stats *out) {
 
 /* ---- keys ---- */
 
-static void add_mark(buf *key, const char *mark) {
-    buf_add_char(key, mark == NULL ? 'n' : 'm');
+static void add_mark(buf *key, const char *mark, bool is_token) {
+    buf_add_char(key, mark == NULL ? 'n' : is_token ? 't' : 'm');
     if (mark != NULL) buf_add(key, mark, strlen(mark) + 1);
 }
 
@@ -108,9 +108,9 @@ static void add_json(buf *key, const json_t *json) {
 }
 
 static bool make_key(const grammar_source *s, buf *key) {
-    buf_add_format(key, "%d%d%d%d", (int)s->kind, s->strict, s->compact, s->any_order);
-    add_mark(key, s->reasoning.begin);
-    add_mark(key, s->reasoning.end);
+    buf_add_format(key, "%d%d%d%d%d", (int)s->kind, s->strict, s->compact, s->any_order, s->tokens);
+    add_mark(key, s->reasoning.begin, s->reasoning.begin_is_token);
+    add_mark(key, s->reasoning.end, s->reasoning.end_is_token);
     if (s->json != NULL)
         add_json(key, s->json);
     else
@@ -148,28 +148,51 @@ static inferd_status compile_object(const grammar_source *s, const grammar_optio
     return st;
 }
 
-static inferd_status compile(const grammar_source *s, grammar **out, inferd_err *err) {
-    grammar_options o = {.reasoning_begin = s->reasoning.begin, .reasoning_end = s->reasoning.end};
+static inferd_status compile_kind(const grammar_source *s, const grammar_options *o, grammar **out,
+                                  inferd_err *err) {
     grammar_schema_kind kind = {
-        .strict = s->strict, .compact = s->compact, .any_order = s->any_order};
+        .strict = s->strict, .compact = s->compact, .any_order = s->any_order, .tokens = s->tokens};
     switch (s->kind) {
     case GRAMMAR_NONE:
         break;
     case GRAMMAR_OBJECT:
-        return compile_object(s, &o, out, err);
+        return compile_object(s, o, out, err);
     case GRAMMAR_SCHEMA:
-        return grammar_of_schema(s->json, &kind, &o, out, err);
+        return grammar_of_schema(s->json, &kind, o, out, err);
     case GRAMMAR_REGEX:
-        return grammar_of_regex(s->text, &o, out, err);
+        return grammar_of_regex(s->text, o, out, err);
     case GRAMMAR_CHOICE:
-        return compile_choices(s, &o, out, err);
+        return compile_choices(s, o, out, err);
     case GRAMMAR_GBNF:
-        return grammar_of_gbnf(s->text, &o, out, err);
+        return grammar_of_gbnf(s->text, o, out, err);
     case GRAMMAR_TAGS:
-        return grammar_of_tags(s->json, &kind, &o, out, err);
+        return grammar_of_tags(s->json, &kind, o, out, err);
     }
     INFERD_CHECK(!"a source has a kind");
     return INFERD_EINVAL;
+}
+
+/* The text of a mark in a grammar; NULL: none, or no memory (b->failed). */
+static const char *mark_text(buf *b, const char *mark, bool is_token) {
+    if (mark == NULL) return NULL;
+    if (is_token)
+        grammar_add_token(b, (bytes){mark, strlen(mark)});
+    else
+        buf_add_str(b, mark);
+    return b->failed || !buf_reserve(b, 0) ? NULL : buf_cstr(b);
+}
+
+static inferd_status compile(const grammar_source *s, grammar **out, inferd_err *err) {
+    const reasoning *r = &s->reasoning;
+    buf begin = {0}, end = {0};
+    grammar_options o = {.reasoning_begin = mark_text(&begin, r->begin, r->begin_is_token),
+                         .reasoning_end = mark_text(&end, r->end, r->end_is_token)};
+    inferd_status st = begin.failed || end.failed
+                           ? inferd_fail(err, INFERD_ENOMEM, "no memory for a grammar")
+                           : compile_kind(s, &o, out, err);
+    buf_deinit(&begin);
+    buf_deinit(&end);
+    return st;
 }
 
 /* ---- vocabularies ---- */

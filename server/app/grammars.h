@@ -45,8 +45,8 @@ typedef struct grammar_source {
     grammar_kind kind;
     json_t *json; // of a schema, of tags; GRAMMAR_CHOICE: array of strings; borrowed
     bytes text;   // GRAMMAR_REGEX, GRAMMAR_GBNF; borrowed
-    bool strict, compact, any_order; // grammar_schema_kind
-    reasoning reasoning;             // before it
+    bool strict, compact, any_order, tokens; // grammar_schema_kind; `tokens` is never a client's
+    reasoning reasoning;                     // before it
 } grammar_source;
 
 typedef struct grammars grammars;

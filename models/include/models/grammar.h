@@ -9,10 +9,15 @@
  * grammar on a vocabulary: a pushdown automaton whose states are made as they are met, and the
  * masks of states, cached.  A position is a place in a text: the machine's state after it.
  *
+ * A control token is a symbol: a text of its own, its name between two marks that are no bytes of
+ * UTF-8.  So the text of a grammar can demand a control token, and no free text, string or pattern
+ * can contain one.
+ *
  * Promises, for every position: a token is in the mask exactly if the position accepts its bytes;
- * the tokens of the end are in it exactly if the text may end there; other control tokens never.
- * Where the text may not end, some byte may follow, and so on to an end: no way is a dead one.
- * What cannot be enforced is refused when the grammar is compiled: nothing is ignored in silence.
+ * the tokens of the end are in it exactly if the text may end there.  Where the text may not end,
+ * some byte may follow, and so on to an end: no way is a dead one, if the vocabulary has each token
+ * that a symbol names.  What cannot be enforced is refused when the grammar is compiled: nothing is
+ * ignored in silence.
  *
  * Nothing here recurses on its input.  Thread: any; a machine has a lock of its own. */
 #ifndef INFERD_GRAMMAR_H
@@ -47,10 +52,23 @@ typedef struct grammar_limits {
 } grammar_limits;
 extern const grammar_limits grammar_limits_default;
 
+/* The symbol of a control token, which is not one of the tokens of the end: mark, name, mark. */
+#define GRAMMAR_TOKEN_MARK '\xff'
+static inline void grammar_add_token(buf *out, bytes name) {
+    buf_add_char(out, GRAMMAR_TOKEN_MARK);
+    buf_add(out, name.p, name.n);
+    buf_add_char(out, GRAMMAR_TOKEN_MARK);
+}
+/* The same in JSON, which cannot hold the mark: U+FDD0 name U+FDD1, which no text uses
+ * (grammar_schema_kind.tokens). */
+#define GRAMMAR_TOKEN_OPEN  "\xef\xb7\x90"
+#define GRAMMAR_TOKEN_CLOSE "\xef\xb7\x91"
+
 typedef struct grammar_options {
     const grammar_limits *limits; // NULL: the defaults
-    /* Reasoning before the text of the grammar: it ends with this; NULL: none.  `begin`: the text
-     * may start with it, or not reason at all.  NULL: reasoning has begun already. */
+    /* Reasoning before the text of the grammar: UTF-8 that ends with this; NULL: none.  `begin`:
+     * the text may start with it, or not reason at all.  NULL: reasoning has begun already.  Both
+     * may have symbols of control tokens; reasoning itself has none. */
     const char *reasoning_begin, *reasoning_end;
 } grammar_options;
 
@@ -66,6 +84,9 @@ typedef struct grammar_schema_kind {
     /* The properties of an object of up to 64 come in any order; else in the schema's, where it has
      * one (docs/structured-output.md). */
     bool any_order;
+    /* Of grammar_of_tags, but for its schemas and patterns: in its texts U+FDD0 name U+FDD1 is the
+     * control token of this name.  Texts of a request must not get there with these characters. */
+    bool tokens;
 } grammar_schema_kind;
 
 /* Errors: INFERD_EINVAL (not a schema, or none can match), INFERD_EUNSUPPORTED (a keyword that
@@ -90,8 +111,9 @@ inferd_status grammar_of_tags(const json_t *tags, const grammar_schema_kind *kin
 /* ---- vocabulary ---- */
 
 typedef struct grammar_vocab grammar_vocab; // counted
-/* For a model with n_vocab logits: masks have a bit for each.  Control tokens, and ids that the
- * tokenizer does not have, are never allowed.  The tokenizer is not kept. */
+/* For a model with n_vocab logits: masks have a bit for each.  A control token has its symbol as
+ * piece.  Tokens of text with a byte 0xFF, and ids that the tokenizer does not have, are never
+ * allowed.  The tokenizer is not kept. */
 inferd_status grammar_vocab_create(const tokenizer *t, uint32_t n_vocab, grammar_vocab **out,
                                    inferd_err *err);
 /* The same from pieces, for tests and benches: pieces[i].n 0: token i is never allowed;
@@ -99,9 +121,9 @@ inferd_status grammar_vocab_create(const tokenizer *t, uint32_t n_vocab, grammar
 inferd_status grammar_vocab_of_pieces(const bytes *pieces, uint32_t n_vocab, const tok_id *end_ids,
                                       uint32_t n_end_ids, grammar_vocab **out, inferd_err *err);
 void grammar_vocab_hold(grammar_vocab *v);
-void grammar_vocab_release(grammar_vocab *v);         // accepts NULL
-uint32_t grammar_vocab_words(const grammar_vocab *v); // 64-bit words of a mask
-bytes grammar_vocab_piece(const grammar_vocab *v, tok_id id);
+void grammar_vocab_release(grammar_vocab *v);                 // accepts NULL
+uint32_t grammar_vocab_words(const grammar_vocab *v);         // 64-bit words of a mask
+bytes grammar_vocab_piece(const grammar_vocab *v, tok_id id); // .n 0: it has none
 
 /* ---- positions ---- */
 

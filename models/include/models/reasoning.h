@@ -8,8 +8,9 @@
  *                           "assistant\n"               the model may begin: {"<think>",
  * "</think>"}
  *
- * Marks that are control tokens of the vocabulary are not known here: a grammar never allows a
- * control token, so behind such a mark no constraint could begin.
+ * A mark may be a control token of the vocabulary, which a grammar writes as a symbol
+ * (models/grammar.h).  A model whose mark is a token of the end has no reasoning here: its
+ * generation ends with it.
  * Thread: any. */
 #ifndef INFERD_REASONING_H
 #define INFERD_REASONING_H
@@ -19,12 +20,14 @@
 /* Static texts.  end NULL: the answer begins at once.  begin NULL: reasoning has begun. */
 typedef struct reasoning {
     const char *begin, *end;
+    bool begin_is_token, end_is_token; // a control token of this name; else text
 } reasoning;
 
 /* The marks that a template's source has; {NULL, NULL}: none. */
 reasoning reasoning_of_source(bytes source);
 /* What comes next behind a prompt that was rendered from `input`.  The spans are those of
- * chat_render: only text of the template counts, or of a last message that is continued. */
+ * chat_render: only text of the template counts, or of a last message that is continued.  tok NULL:
+ * no mark is a token. */
 reasoning reasoning_of_prompt(const chat_template *t, const tokenizer *tok, const chat_input *input,
                               const chat_text *prompt);
 
