@@ -20,6 +20,10 @@ typedef struct world {
     grammar *grammar;
 } world;
 
+/* Requests with a grammar have budgets of reasoning: 0 to BUDGETS - 1 tokens, by their id. */
+static bool with_budgets;
+enum { BUDGETS = 13 };
+
 static uint64_t next_random(uint64_t *state) {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
     return *state >> 33;
@@ -47,7 +51,7 @@ static tokenizer *open_tokenizer(void) {
 }
 
 /* Objects with a name, a city and an age: text that is forced, and choices between. */
-static grammar *make_grammar(uint64_t seed) {
+static grammar *make_grammar(uint64_t seed, const grammar_options *options) {
     static char text[TEXTS][200];
     bytes texts[TEXTS];
     grammar *g = NULL;
@@ -63,17 +67,28 @@ static grammar *make_grammar(uint64_t seed) {
         p += sprintf(p, "\",\"age\":%u}", (unsigned)(next_random(&seed) % 3));
         texts[i] = (bytes){text[i], (size_t)(p - text[i])};
     }
-    EXPECT_EQ(grammar_of_choices(texts, TEXTS, NULL, &g, &err), INFERD_OK);
+    EXPECT_EQ(grammar_of_choices(texts, TEXTS, options, &g, &err), INFERD_OK);
     return g;
 }
 
 static void world_init(world *w) {
     inferd_err err = {0};
-    *w = (world){.tok = open_tokenizer(), .grammar = make_grammar(5)};
+    *w = (world){.tok = open_tokenizer(), .grammar = make_grammar(5, NULL)};
     EXPECT_EQ(grammar_vocab_create(w->tok, FAKE_VOCAB, &w->vocab, &err), INFERD_OK);
 }
 
+/* Answers behind reasoning that has begun, with a budget that ends it: a text nearly never would.
+ */
+static void world_init_reasoning(world *w, const char *end) {
+    grammar_options o = {.reasoning_end = end};
+    world_init(w);
+    grammar_release(w->grammar);
+    w->grammar = make_grammar(5, &o);
+    with_budgets = true;
+}
+
 static void world_deinit(world *w) {
+    with_budgets = false;
     grammar_release(w->grammar);
     grammar_vocab_release(w->vocab);
     tok_close(w->tok);
@@ -92,6 +107,8 @@ static gen_request *constrained(uint64_t id, uint32_t n_prompt, uint32_t max_tok
     grammar_machine_hold(m);
     q->grammar = m;
     q->ignore_eos = false;
+    q->bounds_reasoning = with_budgets;
+    q->reasoning_tokens_max = with_budgets ? (uint32_t)(id * 3 % BUDGETS) : 0;
     return q;
 }
 
@@ -104,11 +121,14 @@ static void expect_constrained(const gen_request *q, expected *x) {
     static tok_id all[OUT_MAX + 600];
     grammar_machine *m = q->grammar;
     grammar_pos pos = grammar_start(m);
-    uint32_t n = q->n_prompt;
+    uint32_t n = q->n_prompt, n_reasoned = 0;
     inferd_err err = {0};
     *x = (expected){.finish = GEN_LENGTH, .stop_id = -1};
     memcpy(all, q->prompt, n * sizeof *all);
     while (x->n_tokens < q->max_tokens && !grammar_must_end(m, pos)) {
+        if (q->bounds_reasoning && n_reasoned == q->reasoning_tokens_max)
+            EXPECT(grammar_close_reasoning(m, pos, &err));
+        n_reasoned += grammar_in_reasoning(m, pos);
         grammar_mask *mask = grammar_mask_get(m, pos, &err);
         bool bans = q->ignore_eos || x->n_tokens < q->min_tokens;
         bans = bans && mask_has_other(mask, (tok_id[]){FAKE_END}, 1);
@@ -236,11 +256,9 @@ static void preemption_changes_no_token(void) {
 
 /* Request 1 is in the middle of its answer when urgent request 2 needs its pages, and goes on with
  * keys and values from host memory. */
-static void swapping_changes_no_token(void) {
+static void swap_some(const world *w) {
     static core_rig r;
-    world w;
-    world_init(&w);
-    grammar_machine *m = make_machine(&w);
+    grammar_machine *m = make_machine(w);
     for (uint32_t way = 0; way < 3; way++) {
         bool draws = way > 0;
         core_rig_init(&r, 30, 60, 12);
@@ -267,6 +285,15 @@ static void swapping_changes_no_token(void) {
         core_rig_deinit(&r);
     }
     grammar_machine_release(m);
+}
+
+static void swapping_changes_no_token(void) {
+    world w;
+    world_init(&w);
+    swap_some(&w);
+    world_deinit(&w);
+    world_init_reasoning(&w, "</t>");
+    swap_some(&w);
     world_deinit(&w);
 }
 
@@ -513,10 +540,8 @@ static void without_its_mask_nothing_is_drawn(void) {
 }
 
 /* Questions with guesses, answered before the next plan, before its draws, or later still. */
-static void late_masks_of_drafts_change_no_token(void) {
-    world w;
-    world_init(&w);
-    grammar_machine *m = make_machine(&w);
+static void draw_late(const world *w) {
+    grammar_machine *m = make_machine(w);
     for (uint64_t seed = 1; seed <= 30; seed++) {
         slow late = {.n = 0};
         uint64_t at = seed;
@@ -524,7 +549,7 @@ static void late_masks_of_drafts_change_no_token(void) {
         sched_limits l = default_limits();
         l.draft_tokens = 5;
         l.logits_max = 60;
-        rig_init_world(&r, &w, 200, &l);
+        rig_init_world(&r, w, 200, &l);
         sched_set_constraints(r.s, &slow_ops, &late, false);
         gen_request *copies[3];
         for (uint64_t id = 1; id <= 3; id++) {
@@ -546,6 +571,65 @@ static void late_masks_of_drafts_change_no_token(void) {
             EXPECT(gives_constrained(&r.outcomes[1 + i], copies[i]));
             gen_request_destroy(copies[i]);
         }
+        rig_deinit(&r);
+    }
+    grammar_machine_release(m);
+}
+
+static void late_masks_of_drafts_change_no_token(void) {
+    world w;
+    world_init(&w);
+    draw_late(&w);
+    world_deinit(&w);
+    world_init_reasoning(&w, "\xff<|tool|>\xff");
+    draw_late(&w);
+    world_deinit(&w);
+}
+
+/* Reasoning is closed behind as many tokens as its budget has, whatever happens to its sequence. */
+static void reasoning_ends_at_its_budget(void) {
+    static const char *const ends[] = {"</t>", "\xff<|tool|>\xff"};
+    for (size_t i = 0; i < INFERD_COUNT(ends); i++) {
+        world w;
+        sched_counters c;
+        sched_limits l = default_limits();
+        world_init_reasoning(&w, ends[i]);
+        run_some(&w, &l, 200, NULL, NULL, false, &c);
+        run_some(&w, &l, 200, NULL, NULL, true, &c);
+        run_some(&w, &l, 17, NULL, NULL, false, &c);
+        EXPECT(c.n_preemptions > 0);
+        l.depth = 2;
+        run_some(&w, &l, 13, NULL, NULL, false, &c);
+        EXPECT(c.n_preemptions > 0);
+        l.depth = 1;
+        l.draft_tokens = 5;
+        l.logits_max = 60;
+        run_some(&w, &l, 200, NULL, NULL, false, &c);
+        EXPECT(c.n_drafts_right > 0);
+        run_some(&w, &l, 17, NULL, NULL, true, &c);
+        world_deinit(&w);
+    }
+}
+
+/* The tokens of one request say how long it reasoned. */
+static void a_budget_counts_the_tokens_before_the_closing_mark(void) {
+    world w;
+    world_init_reasoning(&w, "\xff<|tool|>\xff");
+    grammar_machine *m = make_machine(&w);
+    tok_id mark = tok_find(w.tok, (bytes){"<|tool|>", 8});
+    for (uint64_t id = 1; id <= 8; id++) {
+        rig r;
+        sched_limits l = default_limits();
+        gen_request *q = constrained(id, 20, 100, m);
+        uint32_t n_max = q->reasoning_tokens_max;
+        rig_init_world(&r, &w, 200, &l);
+        sched_submit(r.s, q, r.now_us);
+        rig_run(&r);
+        const outcome *o = &r.outcomes[id];
+        uint32_t n = 0;
+        while (n < o->n_tokens && o->tokens[n] != mark) n++;
+        EXPECT(n <= n_max && n < o->n_tokens);
+        EXPECT_EQ(o->done.done.finish, GEN_STOP);
         rig_deinit(&r);
     }
     grammar_machine_release(m);
@@ -934,6 +1018,8 @@ static const test_case cases[] = {
     TEST(drafts_change_no_token_beside_others),
     TEST(a_late_mask_delays_its_own_sequence_only),
     TEST(without_its_mask_nothing_is_drawn),
+    TEST(reasoning_ends_at_its_budget),
+    TEST(a_budget_counts_the_tokens_before_the_closing_mark),
     TEST(late_masks_of_drafts_change_no_token),
     TEST(draws_that_come_later_miss_no_step),
     TEST(a_late_mask_of_a_later_draw_delays_its_sequence_only),

@@ -445,6 +445,83 @@ static void reasoning_comes_before_the_text(void) {
     }
 }
 
+/* "yes" behind reasoning, which may have begun; the machine and its grammar are small. */
+static grammar_machine *reasoned(const char *begin, const char *end) {
+    grammar_options o = {.reasoning_begin = begin, .reasoning_end = end};
+    ir *g = ir_create(NULL);
+    grammar *out = NULL;
+    EXPECT(ir_finish(g, ir_literal(g, text("yes")), &o, &out, NULL) == INFERD_OK);
+    return rig_machine(out);
+}
+
+/* Bytes of `rest` that are accepted when reasoning is closed behind `before`; -1: all, and the text
+ * may end.  Asked twice, because the second time changes nothing. */
+static int read_closed(grammar_machine *m, const char *before, const char *rest) {
+    grammar_pos p = grammar_start(m);
+    EXPECT(grammar_accept_bytes(m, p, text(before), NULL));
+    bool reasons = grammar_in_reasoning(m, p);
+    for (int i = 0; i < 2; i++) EXPECT(grammar_close_reasoning(m, p, NULL));
+    EXPECT_EQ(grammar_in_reasoning(m, p), reasons);
+    int n = 0, end = (int)strlen(rest);
+    while (n < end && grammar_accept_bytes(m, p, (bytes){rest + n, 1}, NULL)) n++;
+    bool whole = n == end && grammar_may_end(m, p);
+    grammar_drop(m, p);
+    return whole ? -1 : n;
+}
+
+static void reasoning_can_be_closed(void) {
+    grammar_machine *m = reasoned(NULL, "</think>");
+    EXPECT_EQ(read_closed(m, "", "</think>yes"), -1);
+    EXPECT_EQ(read_closed(m, "hm", "</think>\n\nyes"), -1);
+    EXPECT_EQ(read_closed(m, "hm", "m"), 0);
+    EXPECT_EQ(read_closed(m, "hm", " "), 0);
+    EXPECT_EQ(read_closed(m, "hm", "</thing"), 6);
+    EXPECT_EQ(read_closed(m, "hm <</th", "ink>yes"), -1); // its beginning was just written
+    EXPECT_EQ(read_closed(m, "hm </th", "</think>"), 0);
+    EXPECT_EQ(read_closed(m, "hm</", "<"), 0);
+    EXPECT_EQ(read_closed(m, "\xc3", "\xa4</think>yes"), -1); // in the middle of a character
+    EXPECT_EQ(read_closed(m, "\xc3", "<"), 0);
+    EXPECT_EQ(read_closed(m, "\xf0", "\x9f\x98\x80</think>yes"), -1);
+    EXPECT_EQ(read_closed(m, "\xf0\x9f", "\x98\x80\xc3"), 2);
+    EXPECT_EQ(read_closed(m, "\xe0", "\x80"), 0);
+    EXPECT_EQ(read_closed(m, "hm</think>", "yes"), -1); // there is nothing to close
+    EXPECT_EQ(read_closed(m, "hm</think>y", "es"), -1);
+    grammar_machine_release(m);
+    m = reasoned(NULL, "\xe2\x96\x81.");
+    EXPECT_EQ(read_closed(m, "\xe2\x96\x82\xe2\x96", "\x81.yes"), -1);
+    EXPECT_EQ(read_closed(m, "\xe2\x97", "\x81\xe2\x96\x81.yes"), -1);
+    grammar_machine_release(m);
+}
+
+static void reasoning_that_may_begin_is_closed_behind_its_mark(void) {
+    grammar_machine *m = reasoned("\xff[THINK]\xff", "\xff[/THINK]\xff");
+    EXPECT_EQ(read_closed(m, "", "yes"), -1);
+    EXPECT_EQ(read_closed(m, "", "\xff[THINK]\xffhm\xff[/THINK]\xffyes"), -1);
+    EXPECT_EQ(read_closed(m, "\xff[THINK]\xff", "\xff[/THINK]\xffyes"), -1);
+    EXPECT_EQ(read_closed(m, "\xff[THINK]\xffhm\xc3", "\xa4\xff[/THINK]\xff yes"), -1);
+    EXPECT_EQ(read_closed(m, "\xff[THINK]\xffhm", "m"), 0);
+    grammar_machine_release(m);
+    /* Text of the grammar that looks like reasoning: closing it leaves that one reading. */
+    grammar_options o = {.reasoning_begin = "<", .reasoning_end = ">"};
+    grammar *g = NULL;
+    EXPECT(grammar_of_regex(text("[^a]*"), &o, &g, NULL) == INFERD_OK);
+    m = rig_machine(g);
+    EXPECT_EQ(read_closed(m, "b<b", ">"), -1);
+    EXPECT_EQ(read_closed(m, "b<b", "b"), -1);
+    EXPECT_EQ(read_closed(m, "<a", ">b"), -1);
+    EXPECT_EQ(read_closed(m, "<b", "b"), 0);
+    EXPECT_EQ(read_closed(m, "<b", ">b"), -1);
+    grammar_machine_release(m);
+}
+
+static void a_machine_without_reasoning_closes_nothing(void) {
+    grammar *g = NULL;
+    EXPECT(grammar_of_regex(text("a+"), NULL, &g, NULL) == INFERD_OK);
+    grammar_machine *m = rig_machine(g);
+    EXPECT_EQ(read_closed(m, "a", "aa"), -1);
+    grammar_machine_release(m);
+}
+
 static void choices_share_states(void) {
     const bytes words[] = {text("red"), text("green"), text("grey")};
     grammar *g = NULL;
@@ -477,6 +554,9 @@ static const test_case cases[] = {
     TEST(forced_bytes_end_where_there_is_a_choice),
     TEST(a_cut_text_is_completed),
     TEST(reasoning_comes_before_the_text),
+    TEST(reasoning_can_be_closed),
+    TEST(reasoning_that_may_begin_is_closed_behind_its_mark),
+    TEST(a_machine_without_reasoning_closes_nothing),
     TEST(choices_share_states),
 };
 TEST_MAIN(cases)

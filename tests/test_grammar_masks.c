@@ -458,6 +458,10 @@ static void refuse_one(const vocab *v, grammar_machine *m, grammar_pos p, const 
 static bool advance(const vocab *v, grammar_machine *m, grammar_pos p, const char *name,
                     const grammar_mask *mask, uint32_t n_in, bool completing) {
     if (n_in == 0 || grammar_must_end(m, p)) return false;
+    if (grammar_in_reasoning(m, p) && below(16) == 0) { // no token, but another mask
+        EXPECT(grammar_close_reasoning(m, p, NULL));
+        return true;
+    }
     if (completing && below(3) == 0) {
         buf rest = {0};
         size_t n = grammar_complete(m, p, COMPLETE_MAX, &rest) && rest.n > 0

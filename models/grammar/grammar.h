@@ -97,6 +97,8 @@ struct grammar {
     dfa *terms; // [n_terms]
     uint32_t n_terms;
     ir_node root;
+    uint32_t reasoning; // terminal: text up to its closing mark; UINT32_MAX: no reasoning
+    uint32_t closing;   // of the same states, but only the shortest ways to the end of the mark
 
     uint32_t *shortest;    // [n_nodes] bytes of the shortest text
     uint32_t *nests;       // [n_nodes] frames of the text that needs the fewest

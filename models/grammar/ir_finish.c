@@ -168,12 +168,35 @@ no_memory:
 
 /* ---- reasoning before the text ---- */
 
-/* Text up to the first occurrence of `end`. */
+/* Leaves the ways that lead nearer to an accepting state: the rest of a character, of the mark. */
+static bool keep_shortest_ways(dfa *d) {
+    uint32_t *distance = malloc(size_max(d->n_states, 1) * sizeof *distance);
+    if (distance == NULL) return false;
+    find_distances(d, distance);
+    for (uint32_t s = 0; s < d->n_states; s++)
+        for (uint32_t c = 0; c < d->n_classes; c++) {
+            uint32_t *to = &d->next[(size_t)s * d->n_classes + c];
+            if (*to != DFA_DEAD && distance[*to] + 1 != distance[s]) *to = DFA_DEAD;
+        }
+    free(distance);
+    return true;
+}
+
+/* Text up to the first occurrence of `end`; and its closing, which nothing refers to: the machine
+ * goes over to it. */
 static ir_node until(ir *g, bytes end) {
-    dfa d = {0};
+    dfa d = {0}, closing = {0};
     inferd_err err = {0};
-    if (tags_until(&end, 1, 0, &d, &err) != INFERD_OK) ir_fail(g, err.status, "%s", err.text);
-    return ir_term(g, &d);
+    inferd_status status = tags_until(&end, 1, 0, &d, &err);
+    if (status == INFERD_OK) status = dfa_copy(&d, &closing, &err);
+    if (status == INFERD_OK && !keep_shortest_ways(&closing))
+        status = inferd_fail(&err, INFERD_ENOMEM, "no memory for a grammar after reasoning");
+    if (status != INFERD_OK) ir_fail(g, status, "%s", err.text);
+    ir_node node = ir_term(g, &d), other = ir_term(g, &closing);
+    g->reasons = node != IR_NEVER && other != IR_NEVER;
+    g->reasoning = g->nodes[node].a;
+    g->closing = g->nodes[other].a;
+    return node;
 }
 
 static ir_node after_reasoning(ir *g, ir_node root, const grammar_options *o) {
@@ -230,7 +253,9 @@ static grammar *take(ir *g, ir_node root) {
                      .n_objects = g->n_objects,
                      .terms = g->terms,
                      .n_terms = g->n_terms,
-                     .root = root};
+                     .root = root,
+                     .reasoning = g->reasons ? g->reasoning : UINT32_MAX,
+                     .closing = g->reasons ? g->closing : UINT32_MAX};
     atomic_init(&out->n_refs, 1);
     g->nodes = NULL;
     g->children = g->rules = NULL;

@@ -18,6 +18,8 @@ struct ir {
     uint32_t n_objects, objects_capacity;
     dfa *terms;
     uint32_t n_terms, terms_capacity;
+    bool reasons; // there are these two terminals (grammar.h)
+    uint32_t reasoning, closing;
     uint32_t *table; // [table_size] nodes by hash; UINT32_MAX: none
     uint32_t table_size;
 };

@@ -226,6 +226,61 @@ bool grammar_must_end(grammar_machine *m, grammar_pos p) {
     return must;
 }
 
+/* ---- reasoning ---- */
+
+/* Is the config in reasoning, or in its closing mark? */
+static bool reasons(const grammar *g, const config *c) {
+    if (c->t != 0) return false;
+    uint32_t term = g->term_of[c->d];
+    return term == g->reasoning || term == g->closing;
+}
+
+static bool any_reasons(const grammar_machine *m, uint32_t s) {
+    const state *q = &m->states[s];
+    for (uint32_t i = 0; i < q->n_configs && m->g->reasoning != UINT32_MAX; i++)
+        if (reasons(m->g, &m->configs[q->configs + i])) return true;
+    return false;
+}
+
+bool grammar_in_reasoning(grammar_machine *m, grammar_pos p) {
+    lock(m);
+    bool in = any_reasons(m, m->positions[p]);
+    unlock(m);
+    return in;
+}
+
+/* The configs that reason, in the terminal of the closing; STATE_DEAD: a failure. */
+static uint32_t close_reasoning(grammar_machine *m, uint32_t s) {
+    const grammar *g = m->g;
+    uint32_t first = m->states[s].configs, n_all = m->states[s].n_configs, n = 0;
+    uint32_t from = g->first_state[g->reasoning], to = g->first_state[g->closing];
+    if (!machine_hold(m, (void **)&m->made, &m->made_capacity, n_all, sizeof *m->made))
+        return STATE_DEAD;
+    for (uint32_t i = 0; i < n_all; i++) {
+        config c = m->configs[first + i];
+        if (!reasons(g, &c)) continue; // another reading of the text so far
+        if (g->term_of[c.d] == g->reasoning) c.d = c.d - from + to;
+        m->made[n++] = c;
+    }
+    machine_sort(m->made, &n);
+    return machine_intern(m, m->made, n, false);
+}
+
+bool grammar_close_reasoning(grammar_machine *m, grammar_pos p, inferd_err *err) {
+    lock(m);
+    bool ok = machine_keep_small(m);
+    if (ok && any_reasons(m, m->positions[p])) {
+        uint32_t s = close_reasoning(m, m->positions[p]);
+        ok = s != STATE_DEAD;
+        if (ok) m->positions[p] = s;
+    }
+    if (!ok) tell(m, err, "the grammar has lost this position");
+    unlock(m);
+    return ok;
+}
+
+/* ---- what may follow ---- */
+
 grammar_mask *grammar_mask_get(grammar_machine *m, grammar_pos p, inferd_err *err) {
     grammar_mask *mask = NULL;
     lock(m);

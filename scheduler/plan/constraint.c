@@ -81,10 +81,25 @@ static void fail(constraint *c, inferd_status otherwise, const inferd_err *why, 
     inferd_context(&c->err, "%s", what);
 }
 
+/* Ends reasoning that has its budget. */
+static bool keep_budget(const constraint *c, grammar_pos pos, uint32_t n_reasoned,
+                        inferd_err *err) {
+    return !c->bounds_reasoning || n_reasoned < c->reasoning_tokens_max ||
+           grammar_close_reasoning(c->machine, pos, err);
+}
+
+bool constraint_accept(const constraint *c, grammar_pos pos, uint32_t *n_reasoned, tok_id id,
+                       inferd_err *err) {
+    bool reasons = c->bounds_reasoning && grammar_in_reasoning(c->machine, pos);
+    if (!grammar_accept(c->machine, pos, id, err)) return false;
+    *n_reasoned += reasons;
+    return keep_budget(c, pos, *n_reasoned, err);
+}
+
 static bool accept_all(constraint *c) {
     inferd_err err = {0};
     for (uint32_t i = 0; i < c->n_accepted; i++) {
-        if (grammar_accept(c->machine, c->pos, c->accepted[i], &err)) continue;
+        if (constraint_accept(c, c->pos, &c->n_reasoned, c->accepted[i], &err)) continue;
         char what[80];
         snprintf(what, sizeof what, "the grammar does not accept token %d, which was drawn",
                  c->accepted[i]);
@@ -105,9 +120,10 @@ static void walk_on(constraint *c, constraint_walk *w, uint32_t n) {
     const grammar_mask *mask = c->mask;
     inferd_err unsaid = {0};
     grammar_pos pos = n > 0 ? grammar_copy(c->machine, c->pos) : 0;
+    uint32_t n_reasoned = c->n_reasoned;
     w->n = 0;
     while (pos != 0 && w->n < n && is_allowed(c, mask, w->tokens[w->n]) &&
-           grammar_accept(c->machine, pos, w->tokens[w->n], &unsaid) &&
+           constraint_accept(c, pos, &n_reasoned, w->tokens[w->n], &unsaid) &&
            !grammar_must_end(c->machine, pos)) {
         grammar_mask *next = get_mask(c, pos, &unsaid);
         if (next == NULL) break;
@@ -210,11 +226,19 @@ static void walk_forced(constraint *c) {
     buf_deinit(&text);
 }
 
+static void begin(constraint *c) {
+    inferd_err unsaid = {0};
+    c->pos = grammar_start(c->machine);
+    if (c->pos == 0 || keep_budget(c, c->pos, 0, &unsaid)) return;
+    grammar_drop(c->machine, c->pos);
+    c->pos = 0;
+}
+
 void constraint_work(constraint *c) {
     uint64_t began_us = clock_now_us();
     inferd_err err = {0};
     c->n_masks = c->n_made = 0;
-    if (c->pos == 0) c->pos = grammar_start(c->machine);
+    if (c->pos == 0) begin(c);
     if (c->pos == 0) {
         inferd_fail(&c->err, INFERD_ENOMEM, "no memory for the place in a grammar");
     } else if (accept_all(c)) {

@@ -19,7 +19,12 @@
  * in the text and reach into the choice: the walk ends before the first position at which one can.
  *
  * Whatever the drafts are, each token is drawn under the mask of the tokens before it: drafts
- * change no output. Thread: as said above. */
+ * change no output.
+ *
+ * Reasoning before the text may have a budget of tokens: those that were drawn in it are counted,
+ * and at the budget it is closed (grammar_close_reasoning).  So where it is closed depends on the
+ * tokens only, as the rest of a position; the closing mark itself is not counted.
+ * Thread: as said above. */
 #ifndef INFERD_CONSTRAINT_H
 #define INFERD_CONSTRAINT_H
 
@@ -52,7 +57,9 @@ typedef struct constraint {
     grammar_machine *machine; // counted
     const tokenizer *tok;     // borrowed; NULL: nothing is forced
     uint32_t n_vocab;         // of the model
-    atomic_int state;         // constraint_state
+    bool bounds_reasoning;    // as in gen_request, as the next
+    uint32_t reasoning_tokens_max;
+    atomic_int state; // constraint_state
 
     /* The question. */
     tok_id accepted[CONSTRAINT_DRAFTS_MAX + 1]; // [n_accepted] tokens drawn since the last one
@@ -61,8 +68,9 @@ typedef struct constraint {
     bool wants_forced;
 
     /* The answer. */
-    grammar_pos pos;    // behind all accepted tokens; 0: not begun
-    grammar_mask *mask; // of the next draw, counted; NULL: must_end or err
+    grammar_pos pos;     // behind all accepted tokens; 0: not begun
+    uint32_t n_reasoned; // of them, those of reasoning
+    grammar_mask *mask;  // of the next draw, counted; NULL: must_end or err
     constraint_walk guess, forced;
     bool must_end;  // the text has ended, and nothing may follow
     inferd_err err; // status INFERD_OK: none
@@ -94,6 +102,10 @@ constraint *constraint_create(grammar_machine *machine, const tokenizer *tok, ui
 void constraint_destroy(constraint *c); // accepts NULL
 /* Answers the question: all but `state`. */
 void constraint_work(constraint *c);
+/* A token at `pos`, which may be a copy of c->pos, with the tokens of reasoning before it in
+ * *n_reasoned.  False: not accepted. */
+bool constraint_accept(const constraint *c, grammar_pos pos, uint32_t *n_reasoned, tok_id id,
+                       inferd_err *err);
 /* The masks of the last answer are released. */
 void constraint_forget(constraint *c);
 

@@ -84,6 +84,8 @@ bool sched_open_constraint(sched *s, seq *q) {
     constraint *c = constraint_create(r->grammar, spec->tok, spec->n_vocab);
     if (c == NULL) return false;
     c->q = q;
+    c->bounds_reasoning = r->bounds_reasoning;
+    c->reasoning_tokens_max = r->reasoning_tokens_max;
     c->before_launch = s->masks_before_launch;
     c->n_seen = r->n_prompt;
     q->constraint = c;
@@ -131,9 +133,10 @@ bool sched_text_is_whole(const seq *q) {
     inferd_err unsaid = {0};
     if (c == NULL || !c->here) return false; // drawn without its mask: never
     grammar_pos pos = grammar_copy(c->machine, c->pos);
+    uint32_t n_reasoned = c->n_reasoned;
     bool whole = pos != 0;
     for (uint32_t i = c->n_seen; i < q->n_tokens && whole; i++)
-        whole = grammar_accept(c->machine, pos, seq_tokens(q)[i], &unsaid);
+        whole = constraint_accept(c, pos, &n_reasoned, seq_tokens(q)[i], &unsaid);
     whole = whole && grammar_must_end(c->machine, pos);
     grammar_drop(c->machine, pos);
     return whole;

@@ -146,6 +146,14 @@ bool grammar_accept_bytes(grammar_machine *m, grammar_pos p, bytes text, inferd_
 bool grammar_may_end(grammar_machine *m, grammar_pos p);  // the text may end here
 bool grammar_must_end(grammar_machine *m, grammar_pos p); // and nothing may follow
 
+/* Reasoning before the text (grammar_options): behind its opening mark, if it has one, and before
+ * the end of its closing mark. */
+bool grammar_in_reasoning(grammar_machine *m, grammar_pos p);
+/* From here on nothing but the closing mark may come, then the text: first the rest of a character,
+ * if that is incomplete; of a mark that has begun, its rest.  Elsewhere, and the second time, it
+ * changes nothing.  False: no memory or a limit (err), the position is unchanged. */
+bool grammar_close_reasoning(grammar_machine *m, grammar_pos p, inferd_err *err);
+
 /* Allowed tokens: bit id % 64 of word id / 64.  Counted: equal masks of one machine are usually the
  * same object. */
 typedef struct grammar_mask {

@@ -26,12 +26,14 @@ typedef struct gen_request {
     bool ignore_eos;
     tok_id *stop_ids; // [n_stop_ids] owned
     uint32_t n_stop_ids;
-    sample_params sampling;    // its bias array is owned
-    grammar_machine *grammar;  // the output follows it; counted, owned; NULL: the output is free
-    int32_t n_logprobs;        // -1 = none; alternatives per output token
-    int32_t n_prompt_logprobs; // -1 = none; alternatives per prompt token (scoring, echo)
-    uint64_t cache_scope[2];   // prefix blocks are shared only within one scope (tenant, salt)
-    bool no_cache;             // neither use nor leave prefix blocks
+    sample_params sampling;   // its bias array is owned
+    grammar_machine *grammar; // the output follows it; counted, owned; NULL: the output is free
+    bool bounds_reasoning;    // of a grammar with reasoning in front: at most so many tokens of it
+    uint32_t reasoning_tokens_max; // are drawn, then its closing mark must come; 0: at once
+    int32_t n_logprobs;            // -1 = none; alternatives per output token
+    int32_t n_prompt_logprobs;     // -1 = none; alternatives per prompt token (scoring, echo)
+    uint64_t cache_scope[2];       // prefix blocks are shared only within one scope (tenant, salt)
+    bool no_cache;                 // neither use nor leave prefix blocks
     uint32_t fit_tokens; // it fits this many tokens of KV, by engine_admit; 0: not checked yet
     uint64_t arrival_us;
     uint64_t queue_deadline_us;              // still waiting then: ends with GEN_TIMEOUT; 0 = none
