@@ -39,6 +39,13 @@ inferd_status ir_status(const ir *g, inferd_err *err);
 __attribute__((format(printf, 3, 4))) void ir_fail(ir *g, inferd_status status, const char *format,
                                                    ...);
 
+/* What was built since a mark can be dropped, also after a failure; there was none at the mark. */
+typedef struct ir_mark {
+    uint32_t n_nodes, n_children, n_rules, n_objects, n_terms;
+} ir_mark;
+ir_mark ir_mark_now(const ir *g);
+void ir_go_back(ir *g, const ir_mark *to);
+
 ir_node ir_literal(ir *g, bytes text);
 ir_node ir_term(ir *g, dfa *take); // the automaton is the grammar's from now on; *take is zeroed
 ir_node ir_seq(ir *g, const ir_node *nodes, size_t n);

@@ -24,6 +24,7 @@ struct ir {
     uint32_t table_size;
 };
 
+bool ir_add_fixed_terms(ir *g); // ir_terms.c: into terms[0, TERMS_FIXED).  False: no memory
 ir_node ir_term_node(ir *g, uint32_t term);
 ir_node ir_object_node(ir *g, uint32_t at);
 object *ir_new_object(ir *g); // NULL: recorded; valid until the next one

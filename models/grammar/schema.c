@@ -275,6 +275,7 @@ static void build(schema_ctx *c, goal_id root) {
     while (n > 0) {
         goal *g = c->goals[stack[n - 1]];
         schema_tick(c);
+        c->planned = g;
         if (g->state == GOAL_NEW) {
             schema_arena mark = schema_scratch_begin(c);
             g->state = GOAL_OPEN;
@@ -311,8 +312,12 @@ static int draft_of(const json_t *root) {
     return 2020;
 }
 
+static uint64_t deadline_of(const grammar_limits *l) {
+    return clock_thread_us() + (uint64_t)l->compile_ms_max * 1000;
+}
+
 static void begin(schema_ctx *c) {
-    c->deadline_us = clock_thread_us() + (uint64_t)c->limits->compile_ms_max * 1000;
+    c->deadline_us = c->weak != NULL ? c->weak->deadline_us : deadline_of(c->limits);
     c->draft = draft_of(c->root);
     c->sites = schema_table_create(c);
     c->views = schema_table_create(c);
@@ -325,6 +330,7 @@ static void begin(schema_ctx *c) {
     c->value_sets = schema_table_create(c);
     c->ids = schema_table_create(c);
     c->single_goals = schema_table_create(c);
+    if (c->weak != NULL) schema_weaken_begin(c);
     goal_id never;
     goal *g = new_goal(c, &never);
     g->state = GOAL_DONE;
@@ -334,9 +340,13 @@ static void begin(schema_ctx *c) {
 static void compile(schema_ctx *c, ir_node *root) {
     begin(c);
     schema_sites_build(c);
+    c->has_places = true;
+    if (c->weak != NULL) schema_weaken_scan(c);
     if (c->kind->strict) schema_check_strict(c);
     atom_list atoms = {0};
     atom_list_add(c, &atoms, atom_of(c->root));
+    if (c->weak != NULL && schema_root_lost_type(c))
+        atom_list_add(c, &atoms, atom_types(TYPE_OBJECT));
     goal_id id = schema_goal(c, &atoms);
     build(c, id);
     *root = c->goals[id]->node;
@@ -352,6 +362,51 @@ static inferd_status run(schema_ctx *c, ir_node *root) {
     return INFERD_OK;
 }
 
+static inferd_status add_as_is(ir *g, const json_t *schema, const grammar_schema_kind *kind,
+                               ir_node *out, inferd_err *failure) {
+    schema_ctx c = {
+        .limits = ir_limits(g), .kind = kind, .root = schema, .err = failure, .graph = g};
+    inferd_status s = run(&c, out);
+    schema_memory_deinit(&c);
+    return s;
+}
+
+static inferd_status add_any_object(ir *g, const grammar_schema_kind *kind, ir_node *out,
+                                    inferd_err *failure) {
+    json_t *schema = json_pack("{s:s}", "type", "object");
+    *failure = (inferd_err){0};
+    inferd_status s = INFERD_ENOMEM;
+    if (schema != NULL && json_array_append_new(kind->weakened, json_string("#")) == 0)
+        s = add_as_is(g, schema, kind, out, failure);
+    json_decref(schema);
+    return s != INFERD_ENOMEM ? s : inferd_fail(failure, s, "no memory for a grammar");
+}
+
+/* Each attempt has a context of its own, and begins with the graph as it was. */
+static inferd_status add_weaker(ir *g, const json_t *schema, const grammar_schema_kind *kind,
+                                ir_node *out, inferd_err *failure) {
+    schema_weakening weak = {.deadline_us = deadline_of(ir_limits(g))};
+    const ir_mark mark = ir_mark_now(g);
+    weaken_next next;
+    do {
+        if (weak.n_attempts > 0) ir_go_back(g, &mark);
+        schema_ctx c = {.limits = ir_limits(g),
+                        .kind = kind,
+                        .root = schema,
+                        .err = failure,
+                        .graph = g,
+                        .weak = &weak};
+        next = schema_weaken(&c, run(&c, out));
+        schema_memory_deinit(&c);
+    } while (next == WEAKEN_AGAIN);
+    schema_weakening_deinit(&weak);
+    if (next == WEAKEN_DONE) return INFERD_OK;
+    if (next == WEAKEN_NO_MEMORY)
+        return inferd_fail(failure, INFERD_ENOMEM, "no memory for a grammar");
+    ir_go_back(g, &mark);
+    return add_any_object(g, kind, out, failure);
+}
+
 inferd_status schema_add(ir *g, const json_t *schema, const grammar_schema_kind *kind, ir_node *out,
                          inferd_err *err) {
     static const grammar_schema_kind plain = {0};
@@ -359,10 +414,9 @@ inferd_status schema_add(ir *g, const json_t *schema, const grammar_schema_kind 
     if (kind == NULL) kind = &plain;
     if (!json_is_object(schema) && !json_is_boolean(schema))
         return inferd_fail(err, INFERD_EINVAL, "a schema is an object or a boolean");
-    schema_ctx c = {
-        .limits = ir_limits(g), .kind = kind, .root = schema, .err = &failure, .graph = g};
-    inferd_status s = run(&c, out);
-    schema_memory_deinit(&c);
+    bool weaker = kind->weakened != NULL && !kind->strict;
+    inferd_status s = weaker ? add_weaker(g, schema, kind, out, &failure)
+                             : add_as_is(g, schema, kind, out, &failure);
     return s == INFERD_OK ? s : inferd_fail(err, s, "%s", failure.text);
 }
 

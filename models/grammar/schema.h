@@ -148,6 +148,7 @@ enum {
     TYPE_ALL = 127
 };
 
+typedef struct schema_table schema_table;
 typedef uint32_t goal_id;
 enum { GOAL_NEVER = 0 }; // always there
 
@@ -192,9 +193,50 @@ typedef struct goal {
     array_plan *array;   // NULL: no arrays
 } goal;
 
+/* ---- weakening (schema_weaken.c) ---- */
+
+typedef struct weak_word {
+    const json_t *schema;
+    schema_word word;
+    bool loose; // oneOf that is anyOf
+} weak_word;
+
+typedef struct weak_words {
+    weak_word *at; // [n] owned
+    size_t n, capacity;
+} weak_words;
+
+/* Of a schema, over all attempts to compile it. */
+typedef struct schema_weakening {
+    weak_words left;                // out, of views
+    weak_words soft;                // what the current attempt went on without
+    uint32_t n_attempts, n_changes; // of `left`
+    uint64_t deadline_us;
+} schema_weakening;
+
+/* A schema is below this keyword of another one. */
+typedef struct schema_edge {
+    const json_t *from; // NULL: it is the root
+    schema_word word;
+    const struct schema_edge *next; // to the same schema
+} schema_edge;
+
+typedef struct schema_fault {
+    const json_t *schema;
+    schema_word word;
+    bool is_part; // of its value: what is at `key` or `index` of it (SIZE_MAX: all) is no schema
+    const char *key;
+    size_t index;
+} schema_fault;
+
+typedef struct schema_reach {
+    schema_table *edges; // by schema: the newest edge to it
+    schema_fault *faults;
+    size_t n_faults;
+} schema_reach;
+
 typedef struct schema_site schema_site;
 typedef struct schema_block schema_block;
-typedef struct schema_table schema_table;
 
 enum { SCHEMA_RECENT_BITS = 8 };
 
@@ -214,8 +256,15 @@ typedef struct schema_ctx {
     /* Flattening and proofs may fail quietly: then a failure jumps to `quiet`. */
     jmp_buf exit;
     jmp_buf *quiet;
-    bool wide;          // the reading in force
-    bool has_resources; // identifiers inside the document
+    bool wide;              // the reading in force
+    bool has_resources;     // identifiers inside the document
+    bool has_places;        // all sites are known
+    schema_weakening *weak; // NULL: what cannot be enforced is refused
+    schema_table *left_out; // of `weak`, by schema and word
+    schema_reach reach;
+    const goal *planned;     // the goal that is planned or finished
+    const json_t *failed_at; // where the failure is; NULL: nobody said so
+    schema_word failed_word;
     inferd_status status;
     inferd_err *err;
     /* The last keyword whose negation cannot be expressed, so that an alternative was left out; for
@@ -270,9 +319,38 @@ schema_table *schema_table_create(schema_ctx *c);
 void **schema_table_at(schema_ctx *c, schema_table *t, const void *key, size_t n, bool add);
 const char *schema_intern(schema_ctx *c, const char *name);
 
+/* ---- weakening ---- */
+
+/* The keyword as views have it: WORD_NONE: left out. */
+schema_word schema_word_left(schema_ctx *c, const json_t *schema, schema_word w);
+void schema_weaken_begin(schema_ctx *c);
+void schema_weaken_scan(schema_ctx *c);
+/* True: go on as if the keyword were not there; the next attempt will do without it. */
+bool schema_soften(schema_ctx *c, schema_word w, const json_t *at);
+/* Of the root something was left out, and nothing that is left says which types it has. */
+bool schema_root_lost_type(schema_ctx *c);
+
+typedef enum weaken_next {
+    WEAKEN_DONE,  // the report is appended
+    WEAKEN_AGAIN, // with less
+    WEAKEN_ALL,   // nothing more can be left out, or there is no time
+    WEAKEN_NO_MEMORY
+} weaken_next;
+weaken_next schema_weaken(schema_ctx *c, inferd_status s); // behind an attempt
+void schema_weakening_deinit(schema_weakening *w);
+
+/* (schema_reach.c) */
+void schema_reach_build(schema_ctx *c);
+bool schema_is_reached(schema_ctx *c, const json_t *schema);
+const schema_edge *schema_edges_to(schema_ctx *c, const json_t *schema); // NULL: none
+
 /* ---- places and references (schema_refs.c) ---- */
 
 void schema_sites_build(schema_ctx *c);
+/* What a node is in, and as which member (NULL: an item); NULL: the root, or not of the schema. */
+const json_t *schema_parent(schema_ctx *c, const json_t *at, const char **key);
+const json_t *schema_original(schema_ctx *c, const json_t *at); // of one that was made
+void schema_pointer_add(const char *key, buf *out);             // "/key"
 /* Appends "#/properties/a" for a node of the schema, or of the one that a made one stands for. */
 void schema_pointer(schema_ctx *c, const json_t *at, buf *out);
 void schema_made_at(schema_ctx *c, const json_t *made, const json_t *origin);

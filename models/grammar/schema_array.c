@@ -126,7 +126,8 @@ void schema_plan_array(schema_ctx *c, goal *g) {
     if (p->min > p->max || (n_contains > 0 && p->max == 0)) return;
     if (unique != NULL && p->max > 1) {
         p->unique = p->n_prefix == 0 && n_contains == 0 ? few_values(c, &rest) : NULL;
-        if (p->unique == NULL) schema_refuse(c, WORD_UNIQUE_ITEMS, unique->schema, NULL);
+        if (p->unique == NULL && !schema_soften(c, WORD_UNIQUE_ITEMS, unique->schema))
+            schema_refuse(c, WORD_UNIQUE_ITEMS, unique->schema, NULL);
     }
     if (n_contains > 0) schema_plan_contains(c, g, p, contains, n_contains);
     g->array = p;

@@ -193,6 +193,8 @@ ir_node schema_values(schema_ctx *c, const atom_list *flat, const schema_view *v
                     c->limits->enum_max);
     texts scalars = {0};
     sequence ways = {0};
+    c->failed_at = v->schema; // of a limit that is met here
+    c->failed_word = w;
     for (size_t i = 0; i < n; i++) {
         const json_t *x = one != NULL ? one : json_array_get(many, i);
         schema_tick(c);
@@ -205,5 +207,6 @@ ir_node schema_values(schema_ctx *c, const atom_list *flat, const schema_view *v
             add_scalar(c, &scalars, x);
     }
     if (scalars.n > 0) add_node(c, &ways, node_of_texts(c, &scalars));
+    c->failed_at = NULL;
     return ir_alt(c->graph, ways.at, ways.n);
 }

@@ -128,8 +128,10 @@ static void enter(flattening *f, schema_atom a) {
         if (json_is_true(a.schema) == (a.kind == ATOM_NOT)) f->never = true;
         return;
     }
-    if (!json_is_object(a.schema))
+    if (!json_is_object(a.schema)) {
+        if (f->c->weak != NULL) return; // it counts as true, and no gate is above it
         schema_malformed(f->c, WORD_NONE, a.schema, "a schema is an object or a boolean");
+    }
     if (on_path(f, &a))
         schema_malformed(f->c, WORD_NONE, a.schema,
                          "the schema refers to itself for the same value");

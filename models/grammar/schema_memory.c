@@ -125,7 +125,11 @@ _Noreturn static void fail_at(schema_ctx *c, inferd_status status, schema_word w
                               const char *what) {
     buf pointer;
     buf_init(&pointer, 0);
-    if (c->quiet == NULL) schema_pointer(c, at, &pointer);
+    if (c->quiet == NULL) {
+        schema_pointer(c, at, &pointer);
+        c->failed_at = at;
+        c->failed_word = w;
+    }
     char text[INFERD_ERR_TEXT_BYTES];
     if (w == WORD_NONE)
         snprintf(text, sizeof text, "%.240s: %s", buf_cstr(&pointer), what);

@@ -314,7 +314,8 @@ static void check_minimum(schema_ctx *c, const atom_list *flat, const object_pla
     for (size_t i = 0; i < flat->n; i++) {
         if (flat->at[i].kind != ATOM_BASE) continue;
         const schema_view *v = schema_view_of(c, flat->at[i].schema);
-        if (schema_count(c, v, WORD_MIN_PROPERTIES, 0) == p->min)
+        if (schema_count(c, v, WORD_MIN_PROPERTIES, 0) == p->min &&
+            !schema_soften(c, WORD_MIN_PROPERTIES, v->schema))
             schema_refuse(c, WORD_MIN_PROPERTIES, v->schema,
                           "a name could be written twice to reach it");
     }

@@ -199,6 +199,20 @@ void schema_made_at(schema_ctx *c, const json_t *made, const json_t *origin) {
     *site_of(c, made, true) = copy;
 }
 
+const json_t *schema_parent(schema_ctx *c, const json_t *at, const char **key) {
+    const schema_site *s = site_of(c, at, false);
+    *key = s == NULL ? NULL : s->key;
+    return s == NULL ? NULL : s->parent;
+}
+
+const json_t *schema_original(schema_ctx *c, const json_t *at) {
+    const schema_site *s = site_of(c, at, false);
+    if (s == NULL || !s->made) return at;
+    if (s->parent == NULL) return c->root;
+    return s->key != NULL ? json_object_get(s->parent, s->key)
+                          : json_array_get(s->parent, s->index);
+}
+
 bool schema_is_made(schema_ctx *c, const json_t *schema) {
     const schema_site *s = site_of(c, schema, false);
     return s != NULL && s->made;
@@ -217,6 +231,11 @@ static void add_escaped(buf *out, const char *key) {
     }
 }
 
+void schema_pointer_add(const char *key, buf *out) {
+    buf_add_char(out, '/');
+    add_escaped(out, key);
+}
+
 void schema_pointer(schema_ctx *c, const json_t *at, buf *out) {
     const schema_site *chain[512];
     size_t n = 0;
@@ -226,11 +245,10 @@ void schema_pointer(schema_ctx *c, const json_t *at, buf *out) {
     buf_add_char(out, '#');
     while (n > 0) {
         const schema_site *s = chain[--n];
-        buf_add_char(out, '/');
         if (s->key != NULL)
-            add_escaped(out, s->key);
+            schema_pointer_add(s->key, out);
         else
-            buf_add_format(out, "%zu", s->index);
+            buf_add_format(out, "/%zu", s->index);
     }
 }
 

@@ -31,11 +31,21 @@ static void check_at(schema_ctx *c, inferd_status s, schema_word w, const json_t
         buf pointer;
         buf_init(&pointer, 0);
         schema_pointer(c, at, &pointer);
+        c->failed_at = at;
+        c->failed_word = w;
         inferd_context(c->err, "\"%s\" at %.200s %s", schema_word_name(w), buf_cstr(&pointer),
                        s == INFERD_EINVAL ? "is wrong" : "cannot be enforced");
         buf_deinit(&pointer);
     }
     schema_check(c, s);
+}
+
+/* The same, unless the compiler may go on without the keyword. */
+static bool goes_without(schema_ctx *c, inferd_status s, schema_word w, const json_t *at) {
+    if (s == INFERD_OK) return false;
+    if (s != INFERD_ENOMEM && schema_soften(c, w, at)) return true;
+    check_at(c, s, w, at);
+    return false;
 }
 
 static dfa **cached(schema_ctx *c, char kind, const void *key, size_t n) {
@@ -67,7 +77,11 @@ const dfa *schema_pattern(schema_ctx *c, const json_t *at, schema_word w, bytes 
     if (*known != NULL) return *known;
     dfa_limits limits = schema_dfa_limits(c);
     regex_use use = c->wide ? REGEX_JSON_SEARCH_WIDE : REGEX_JSON_SEARCH;
-    check_at(c, regex_compile(pattern, use, &limits, &out, c->err), w, at);
+    inferd_status s = regex_compile(pattern, use, &limits, &out, c->err);
+    if (w != WORD_PATTERN)
+        check_at(c, s, w, at);
+    else if (goes_without(c, s, w, at))
+        return schema_any_string(c);
     *known = schema_own(c, &out);
     return *known;
 }
@@ -94,7 +108,8 @@ const dfa *schema_format(schema_ctx *c, const json_t *at, const char *name) {
     dfa **known = cached(c, 'f', name, strlen(name)), out;
     if (*known != NULL) return *known;
     dfa_limits limits = schema_dfa_limits(c);
-    check_at(c, dfa_of_format(name, &limits, &out, c->err), WORD_FORMAT, at);
+    inferd_status s = dfa_of_format(name, &limits, &out, c->err);
+    if (goes_without(c, s, WORD_FORMAT, at)) return NULL;
     *known = schema_own(c, &out);
     return *known;
 }

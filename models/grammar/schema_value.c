@@ -323,6 +323,7 @@ static schema_truth valid_view(schema_ctx *c, const json_t *x, const schema_view
 
 static schema_truth valid_schema(schema_ctx *c, const json_t *x, const json_t *schema) {
     if (json_is_boolean(schema)) return truth_of(json_is_true(schema));
+    if (!json_is_object(schema) && c->weak != NULL) return TRUTH_YES;
     if (!json_is_object(schema) || c->n_value_depth == VALUE_DEPTH_MAX) return TRUTH_UNKNOWN;
     schema_tick(c);
     c->n_value_depth++;

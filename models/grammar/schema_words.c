@@ -88,6 +88,7 @@ static const schema_view *make_view(schema_ctx *c, const json_t *schema) {
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)schema, key, value) {
         schema_word w = schema_word_of(key);
+        if (w != WORD_NONE && !v->made) w = schema_word_left(c, schema, w);
         if (w == WORD_NONE) continue;
         v->of[w] = value;
         v->order[v->n_words++] = (uint8_t)w;

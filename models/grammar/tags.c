@@ -105,7 +105,7 @@ typedef struct builder {
 
 /* ---- failures ---- */
 
-/* The JSON pointer of what is being built. */
+/* The JSON pointer of what is being built; cut where there is no room. */
 static const char *path_of(const builder *b, char *out, size_t n_out) {
     size_t n = (size_t)snprintf(out, n_out, "#");
     if (b->depth > 0 && b->frames[0].kind != FORMAT_STRUCTURES)
@@ -248,13 +248,36 @@ static ir_node pattern_node(builder *b, bytes pattern) {
     return term(b, s, &d, &err);
 }
 
-static ir_node schema_node(builder *b, const json_t *schema) {
+/* The pointers of `found` are of a schema in what is being built. */
+static bool report(builder *b, const char *member, const json_t *found) {
+    char path[1024]; // TAGS_DEPTH_MAX times "/elements/1023"
+    path_of(b, path, sizeof path);
+    bool ok = true;
+    for (size_t i = 0; i < json_array_size(found) && ok; i++) {
+        const char *pointer = json_string_value(json_array_get(found, i));
+        json_t *whole = json_sprintf("%s/%s%s", path, member, pointer + 1);
+        ok = json_array_append_new(b->kind->weakened, whole) == 0;
+    }
+    return ok;
+}
+
+static ir_node schema_node(builder *b, const json_t *v, const char *member) {
+    const json_t *schema = given(v, member);
     ir_node node = IR_NEVER;
     inferd_err err = {0};
+    grammar_schema_kind kind = {0};
+    if (b->kind != NULL) kind = *b->kind;
+    bool weakens = kind.weakened != NULL && schema != NULL;
+    if (weakens) kind.weakened = json_array();
     if (schema == NULL)
         fail(b, INFERD_EINVAL, "there is no schema");
-    else if (schema_add(b->g, schema, b->kind, &node, &err) != INFERD_OK)
+    else if (weakens && kind.weakened == NULL)
+        fail(b, INFERD_ENOMEM, "no memory for its schema");
+    else if (schema_add(b->g, schema, &kind, &node, &err) != INFERD_OK)
         fail_err(b, &err);
+    else if (weakens && !report(b, member, kind.weakened))
+        fail(b, INFERD_ENOMEM, "no memory for its schema");
+    if (weakens) json_decref(kind.weakened);
     return node;
 }
 
@@ -273,7 +296,7 @@ static ir_node leaf(builder *b, const json_t *v, format_kind kind) {
     case FORMAT_STRING:
         return ir_literal(b->g, text_member(b, v, "value", false));
     case FORMAT_SCHEMA:
-        return schema_node(b, given(v, "json_schema"));
+        return schema_node(b, v, "json_schema");
     case FORMAT_REGEX:
         return pattern_node(b, text_member(b, v, "pattern", false));
     case FORMAT_ANY:
@@ -493,7 +516,7 @@ static void begin(builder *b, const json_t *v, format_kind kind) {
         fail(b, INFERD_ETOOLONG, "compiling takes longer than compile_ms_max");
     if (failed(b) || f->parts != NULL || f->only != NULL) return;
     if (f->kind == FORMAT_STRUCTURE) {
-        ir_node content = schema_node(b, given(v, "schema"));
+        ir_node content = schema_node(b, v, "schema");
         push_node(b, combine(b, f, &content, 1));
     } else {
         push_node(b, leaf(b, v, f->kind));

@@ -87,6 +87,12 @@ typedef struct grammar_schema_kind {
     /* Of grammar_of_tags, but for its schemas and patterns: in its texts U+FDD0 name U+FDD1 is the
      * control token of this name.  Texts of a request must not get there with these characters. */
     bool tokens;
+    /* NULL: what cannot be enforced is refused.  Else an array (of the caller): what cannot be
+     * enforced, or is malformed, is left out, so that the grammar accepts more, and its JSON
+     * pointer is appended: "#/properties/a/not".  "#": the whole schema, now any object.  Of the
+     * root, what has no type any more is an object.  In structural tags the pointers are those of
+     * the whole document.  Not with `strict`. */
+    json_t *weakened;
 } grammar_schema_kind;
 
 /* Errors: INFERD_EINVAL (not a schema, or none can match), INFERD_EUNSUPPORTED (a keyword that
