@@ -336,7 +336,43 @@ static void every_allocation_of_each_compiler_may_fail(void) {
     model_close(m);
 }
 
-static const test_case cases[] = {TEST(every_allocation_may_fail),
-                                  TEST(every_allocation_of_structured_output_may_fail),
-                                  TEST(every_allocation_of_each_compiler_may_fail)};
+/* As compile_with, for a schema that is weakened in all ways. */
+static bool weaken_with(json_t *schema, long at, bool from) {
+    long live_before = atomic_load(&n_live);
+    inferd_err err = {0};
+    grammar *g = NULL;
+    atomic_store(&fail_from, from);
+    atomic_store(&n_calls, 0);
+    atomic_store(&fail_at, at);
+    grammar_schema_kind kind = {.weakened = json_array()};
+    inferd_status st = INFERD_ENOMEM;
+    if (kind.weakened != NULL) st = grammar_of_schema(schema, &kind, NULL, &g, &err);
+    size_t n_left_out = json_array_size(kind.weakened);
+    grammar_release(g);
+    json_decref(kind.weakened);
+    atomic_store(&fail_at, -1);
+    EXPECT(st == INFERD_OK || st == INFERD_ENOMEM);
+    EXPECT_EQ(atomic_load(&n_live), live_before);
+    bool reached = atomic_load(&n_calls) > at;
+    if (!reached) EXPECT(st == INFERD_OK && n_left_out == 6);
+    return reached;
+}
+
+static void every_allocation_of_weakening_may_fail(void) {
+    static const char text[] =
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"format\":\"x\"},\"b\":{"
+        "\"oneOf\":[{\"minLength\":\"1\"},{\"type\":\"null\"}]},\"c\":5,\"d\":{\"type\":\"array\","
+        "\"uniqueItems\":true},\"e\":{\"$ref\":\"#/none\"}}}";
+    json_t *schema = json_loads(text, 0, NULL);
+    long n = 0;
+    while (weaken_with(schema, n, false)) n++;
+    long stride = n > 200 ? n / 200 : 1;
+    for (long at = 0; at < n; at += stride) weaken_with(schema, at, true);
+    printf("weakening: %ld allocations\n", n);
+    json_decref(schema);
+}
+
+static const test_case cases[] = {
+    TEST(every_allocation_may_fail), TEST(every_allocation_of_structured_output_may_fail),
+    TEST(every_allocation_of_each_compiler_may_fail), TEST(every_allocation_of_weakening_may_fail)};
 TEST_MAIN(cases)

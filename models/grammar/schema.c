@@ -85,6 +85,7 @@ static bool settle(schema_ctx *c, const atom_list *flat, atom_list *out, bool *c
             atom_list_add(c, out, *a);
             continue;
         }
+        if (n_open == 0 && a->kind == ATOM_NOT && schema_negation_softens(c, a->schema)) continue;
         if (n_open == 0) return false;
         *changed = true;
         for (size_t k = 0; k < s.at[last].n; k++) atom_list_add(c, out, s.at[last].at[k]);
@@ -171,6 +172,8 @@ static void plan_alternatives(schema_ctx *c, goal *g, size_t at) {
                 schema_refuse(c, w, g->atoms.at[at].schema, text);
         }
     }
+    if (g->n_children == 0 && c->dropped_word != WORD_NONE)
+        schema_soften_split(c, &g->atoms.at[at]);
 }
 
 static void add_scalar(schema_ctx *c, goal *g, ir_node node) {

@@ -327,6 +327,9 @@ void schema_weaken_begin(schema_ctx *c);
 void schema_weaken_scan(schema_ctx *c);
 /* True: go on as if the keyword were not there; the next attempt will do without it. */
 bool schema_soften(schema_ctx *c, schema_word w, const json_t *at);
+/* A split without an alternative, where one could not be described: the same for its `not` or if.
+ */
+void schema_soften_split(schema_ctx *c, const schema_atom *a);
 /* Of the root something was left out, and nothing that is left says which types it has. */
 bool schema_root_lost_type(schema_ctx *c);
 
@@ -409,6 +412,9 @@ const json_t *schema_make_like(schema_ctx *c, const json_t *origin, const json_t
 /* ---- negations (schema_negate.c) ---- */
 
 void schema_negate(schema_ctx *c, const json_t *schema, split *out);
+/* No alternative is left of this negation: was one left out, and may the compiler go on without the
+ * negation? */
+bool schema_negation_softens(schema_ctx *c, const json_t *schema);
 bool schema_is_trivial(const json_t *schema); // true or {}
 /* The violation of this keyword is left out. */
 void schema_drop(schema_ctx *c, const schema_view *v, schema_word w);

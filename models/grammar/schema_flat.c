@@ -78,7 +78,7 @@ static void enter_not(flattening *f, schema_atom a) {
     split alternatives = {0};
     schema_negate(f->c, a.schema, &alternatives);
     if (alternatives.n == 0) {
-        f->never = true;
+        f->never = !schema_negation_softens(f->c, a.schema);
     } else if (alternatives.n == 1) {
         frame *top = push(f);
         top->list = alternatives.at[0];

@@ -409,6 +409,12 @@ static void negate(schema_ctx *c, const json_t *schema, split *out) {
     c->wide = wide;
 }
 
+bool schema_negation_softens(schema_ctx *c, const json_t *schema) {
+    void **known = schema_table_at(c, c->negations, &schema, sizeof schema, false);
+    const negation *n = known == NULL ? NULL : *known;
+    return n != NULL && n->dropped_word != WORD_NONE && schema_soften(c, WORD_NONE, schema);
+}
+
 void schema_negate(schema_ctx *c, const json_t *schema, split *out) {
     if (json_is_boolean(schema)) {
         if (json_is_false(schema)) schema_split_add(c, out);

@@ -153,8 +153,13 @@ static dfa *range_dfa(schema_ctx *c, const numbers *n, bool integer, number_boun
     dfa_limits limits = schema_dfa_limits(c);
     dfa out;
     inferd_status s = dfa_of_numbers(&r, &limits, &out, c->err);
-    if (s == INFERD_EUNSUPPORTED && n->last != NULL)
-        schema_refuse(c, WORD_MULTIPLE_OF, n->last->schema, c->err->text);
+    if (s == INFERD_EUNSUPPORTED && n->last != NULL) {
+        if (!schema_soften(c, WORD_MULTIPLE_OF, n->last->schema))
+            schema_refuse(c, WORD_MULTIPLE_OF, n->last->schema, c->err->text);
+        r.multiple_of = 0;
+        schema_check(c, dfa_of_numbers(&r, &limits, &out, c->err));
+        return schema_own(c, &out);
+    }
     schema_check(c, s);
     *known = schema_own(c, &out);
     return *known;

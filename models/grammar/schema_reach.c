@@ -38,10 +38,25 @@ static bool are_needs(const json_t *map) {
     return json_is_object(map);
 }
 
+/* Automata are kept, so that looking at them costs nothing if they are used. */
+static void look_at_string(schema_ctx *c, const schema_view *v, schema_word w) {
+    bytes text = {json_string_value(v->of[w]), json_string_length(v->of[w])};
+    if (text.p == NULL) schema_malformed(c, w, v->schema, "is not a string");
+    if ((schema_types(c, v) & TYPE_STRING) == 0) return;
+    if (w == WORD_PATTERN)
+        schema_pattern(c, v->schema, w, text);
+    else
+        schema_format(c, v->schema, text.p);
+}
+
 /* Fails quietly. */
 static void look_at(schema_ctx *c, const schema_view *v, schema_word w) {
     const char *ref = json_string_value(v->of[w]);
     switch (w) {
+    case WORD_FORMAT:
+    case WORD_PATTERN:
+        look_at_string(c, v, w);
+        return;
     case WORD_TYPE:
         schema_types(c, v);
         return;
@@ -84,9 +99,6 @@ static bool is_well_formed(schema_ctx *c, const schema_view *v, schema_word w) {
         return json_is_number(x) || json_is_boolean(x);
     case WORD_MULTIPLE_OF:
         return json_is_number(x) && json_number_value(x) > 0;
-    case WORD_FORMAT:
-    case WORD_PATTERN:
-        return json_is_string(x);
     case WORD_ENUM:
         return json_is_array(x) && json_array_size(x) <= c->limits->enum_max;
     case WORD_REQUIRED:

@@ -212,6 +212,15 @@ bool schema_soften(schema_ctx *c, schema_word w, const json_t *at) {
     return true;
 }
 
+void schema_soften_split(schema_ctx *c, const schema_atom *a) {
+    bool under_not = a->kind == ATOM_NOT;
+    if (c->weak == NULL) return;
+    if (a->kind == ATOM_IF) schema_soften(c, WORD_IF, a->schema);
+    const schema_edge *e = a->kind == ATOM_OTHER ? schema_edges_to(c, a->schema) : NULL;
+    for (; e != NULL; e = e->next) under_not |= e->word == WORD_NOT;
+    if (under_not) schema_soften(c, WORD_NONE, a->schema);
+}
+
 /* The schema that a place is in or stands for, and its keyword there. */
 static const json_t *schema_around(schema_ctx *c, const json_t *at, schema_word *w) {
     const char *key = NULL;
