@@ -93,14 +93,14 @@ def merge_books(a, b):
 class Daemon:
     """`inferd serve` on a free port, and what a test wants to know about its process."""
 
-    def __init__(self, config, folder, args=(), wait="ready", env=None):
+    def __init__(self, config, folder, args=(), wait="ready", env=None, program=BUILD / "inferd"):
         self.config_path = folder / f"config-{time.monotonic_ns()}.json"
         self.log_path = self.config_path.with_suffix(".log")
         config = {"listen": "127.0.0.1:0", **config}
         self.config_path.write_text(json.dumps(config))
         self.log = open(self.log_path, "wb")
         self.process = subprocess.Popen(
-            [BUILD / "inferd", "serve", "--config", self.config_path, *args],
+            [program, "serve", "--config", self.config_path, *args],
             stdout=subprocess.PIPE, stderr=self.log, env={**os.environ, **(env or {})})
         self.url = None
         if wait:
