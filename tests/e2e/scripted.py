@@ -33,7 +33,8 @@ WORD = re.compile(r" ?[A-Za-z]+| ?[^\sA-Za-z0-9]+|[0-9]|\s+")
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """How a kind of models writes conversations."""
+    """How a kind of models writes conversations.  With the template of a file:
+    dataclasses.replace(HERMES, template=path.read_text())"""
 
     template: str
     controls: tuple  # tokens, in the order of their ids from 0 on; byte b has the id len(controls) + len(marks) + b
