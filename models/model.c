@@ -76,6 +76,8 @@ static inferd_status open_template(model *m, const model_options *options, infer
     }
     if (st != INFERD_OK || source.p == NULL) return st;
     st = chat_template_open(source, &chat_limits_default, &m->chat, err);
+    if (st == INFERD_OK)
+        st = call_format_open(m->chat, source, m->tok, options->tool_format, &m->calls, err);
     if (st != INFERD_OK)
         inferd_context(err, "chat template of %s",
                        options->template_path != NULL ? options->template_path : m->path);
@@ -192,6 +194,7 @@ inferd_status model_open(const model_options *options, model **out, inferd_err *
 
 void model_close(model *m) {
     if (m == NULL) return;
+    call_format_close(m->calls);
     chat_template_close(m->chat);
     tok_close(m->tok);
     decoder_spec_deinit(&m->spec);
@@ -209,6 +212,9 @@ const tokenizer *model_tokenizer(const model *m) {
 }
 const chat_template *model_chat_template(const model *m) {
     return m->chat;
+}
+const call_format *model_call_format(const model *m) {
+    return m->calls;
 }
 
 /* ---- other files ---- */

@@ -6,6 +6,7 @@
 
 #include <stdatomic.h>
 
+#include "models/calls.h"
 #include "decoder.h"
 #include "gguf/gguf.h"
 #include "models/model.h"
@@ -15,6 +16,7 @@ struct model {
     decoder_spec spec;
     tokenizer *tok;      // owned
     chat_template *chat; // owned; NULL: none
+    call_format *calls;  // owned; NULL without a template
     char *path, *name;   // owned
     model_info info;
     bool dummy; // the file has no weights: they are made up from the seed

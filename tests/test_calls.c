@@ -93,11 +93,11 @@ static call_format *learn(const char *source) {
 }
 
 static void expect_read(int line, const call_format *f, const call_parser_options *o,
-                        const char *text, const char *reasoning, const char *content,
+                        const char *text, const char *thought, const char *content,
                         const char *calls) {
     message m = read_text(f, o, bytes_of(text));
     const char *got[] = {buf_cstr(&m.reasoning), buf_cstr(&m.content), buf_cstr(&m.calls)};
-    const char *wanted[] = {reasoning, content, calls};
+    const char *wanted[] = {thought, content, calls};
     for (int i = 0; i < 3; i++)
         if (strcmp(got[i], wanted[i]) != 0) {
             printf("line %d: \"%s\", expected \"%s\"\n", line, got[i], wanted[i]);
@@ -496,9 +496,9 @@ static bool try_calls(const char *name, const chat_template *t, const call_forma
                 memchr(answer.p, '{', answer.n) != NULL || memchr(answer.p, '[', answer.n) != NULL;
             /* Lists are written as JSON here, and a call without arguments without an empty line.
              */
-            bool python =
+            bool literals =
                 f->style == CALL_PYTHON && bytes_find(answer, bytes_of("None"), 0) != SIZE_MAX;
-            bool other = (f->python_words && nested) || f->style == CALL_BRACES || python ||
+            bool other = (f->python_words && nested) || f->style == CALL_BRACES || literals ||
                          bytes_find(answer, bytes_of("\">\n\n</"), 0) != SIZE_MAX;
             bytes part = {answer.p, answer.n - learn_suffix(answer, turn_end)};
             while (part.n > 0 && call_is_white(part.p[part.n - 1])) part.n--;

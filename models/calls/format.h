@@ -11,6 +11,7 @@
 
 enum {
     CALL_STORE_BYTES = 8192, // of all marks of a format
+    CALL_MARK_BYTES = 128,   // of a mark of reasoning
     CALL_NAME_BYTES_MAX = 256,
     CALL_ID_BYTES_MAX = 64
 };
@@ -52,6 +53,10 @@ struct call_format {
     bytes prompt_end;            // marks that the prompt ends with: the text goes on behind them
     /* CALL_OBJECT as the template writes it: before the name, between, behind the arguments. */
     bytes object_head, object_middle, object_tail;
+    /* The marks of reasoning without white space around, as the template writes them and as symbols
+     * of a grammar; "": none. */
+    char plain_open[CALL_MARK_BYTES], plain_close[CALL_MARK_BYTES];
+    char symbol_open[CALL_MARK_BYTES], symbol_close[CALL_MARK_BYTES];
     char why[160];
     char store[CALL_STORE_BYTES]; // the bytes of all of these
     size_t n_store;

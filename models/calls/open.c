@@ -57,6 +57,26 @@ bool call_format_bind(call_format *f, const tokenizer *tok) {
     return true;
 }
 
+/* ---- reasoning ---- */
+
+static void copy_mark(char out[CALL_MARK_BYTES], bytes mark) {
+    bytes s = bytes_trim(mark);
+    bool fits = s.n > 0 && s.n < CALL_MARK_BYTES && memchr(s.p, 0, s.n) == NULL;
+    if (fits) memcpy(out, s.p, s.n);
+    out[fits ? s.n : 0] = 0;
+}
+
+reasoning call_format_before(const call_format *f, const chat_input *input,
+                             const chat_text *prompt) {
+    reasoning marks = {.begin = f->plain_open, .end = f->plain_close};
+    if (f->plain_close[0] == 0 || f->symbol_close[0] == 0)
+        return (reasoning){.begin = NULL, .end = NULL};
+    reasoning found = reasoning_in_prompt(marks, input, prompt);
+    if (found.begin != NULL) found.begin = f->symbol_open;
+    if (found.end != NULL) found.end = f->symbol_close;
+    return found;
+}
+
 /* ---- opening ---- */
 
 /* gpt-oss writes the name of a call in the header of the turn, or behind the channel. */
@@ -94,7 +114,14 @@ inferd_status call_format_open(const chat_template *t, bytes source, const token
         return inferd_fail(err, INFERD_EINVAL, "no format of tool calls has the name \"%.64s\"",
                            name);
     }
-    ok = ok && set_harmony(f) && (tok == NULL || call_format_bind(f, tok));
+    ok = ok && set_harmony(f);
+    if (ok) {
+        copy_mark(f->plain_open, f->reasoning_open);
+        copy_mark(f->plain_close, f->reasoning_close);
+        ok = tok == NULL || call_format_bind(f, tok);
+        copy_mark(f->symbol_open, f->reasoning_open);
+        copy_mark(f->symbol_close, f->reasoning_close);
+    }
     if (ok) {
         *out = f;
         return INFERD_OK;

@@ -50,10 +50,14 @@ json_t *tag_of_pattern(const char *pattern) {
     return format_of("regex", "pattern", json_string(pattern));
 }
 
-json_t *tag_of_schema(const json_t *schema) {
+json_t *tag_of_schema(const json_t *schema, const char *name) {
     json_t *of = json_is_object(schema) ? json_deep_copy(schema) : json_object();
     bool typed = json_object_size(of) > 0;
     if (of != NULL && !typed && json_object_set_new(of, "type", json_string("object")) != 0) {
+        json_decref(of);
+        of = NULL;
+    }
+    if (of != NULL && json_object_set_new(of, "$comment", json_string(name)) != 0) {
         json_decref(of);
         of = NULL;
     }
@@ -226,7 +230,7 @@ static void add_object(tag_writer *w, const call_format *f, bytes name, const js
     tag_mark(w, or_else(f->object_head, buf_cstr(&head)), name);
     tag_text(w, name);
     tag_mark(w, or_else(f->object_middle, buf_cstr(&middle)), name);
-    tag_add(w, tag_of_schema(parameters));
+    tag_add(w, tag_of_schema(parameters, name.p));
     tag_mark(w, or_else(f->object_tail, "}"), name);
     buf_deinit(&head);
     buf_deinit(&middle);
@@ -249,13 +253,13 @@ static json_t *call_of(const call_format *f, const json_t *tool, bytes before) {
         tag_text(&w, bytes_of("{\""));
         tag_text(&w, name);
         tag_text(&w, bytes_of("\": "));
-        tag_add(&w, tag_of_schema(parameters));
+        tag_add(&w, tag_of_schema(parameters, name.p));
         tag_text(&w, bytes_of("}"));
         break;
     default:
         tag_text(&w, name);
         tag_mark(&w, f->name_close, name);
-        tag_arguments(&w, f, parameters);
+        tag_arguments(&w, f, name.p, parameters);
     }
     tag_mark(&w, trim_end(f->call_close), name);
     return tag_end(&w);
@@ -349,7 +353,7 @@ static json_t *content_or_calls(const call_format *f, const call_tags_options *o
     tag_writer w;
     tag_begin(&w);
     tag_mark(&w, f->content_open, (bytes){NULL, 0});
-    tag_add(&w, tag_of_any());
+    tag_add(&w, o->content != NULL ? json_deep_copy(o->content) : tag_of_any());
     json_t *content = tag_end_sequence(&w);
     bool ok = ways != NULL && calls != NULL && content != NULL &&
               json_array_append(ways, content) == 0 && json_array_append(ways, calls) == 0;
@@ -391,7 +395,9 @@ json_t *call_tags(const call_format *f, const call_tags_options *o) {
     json_t *message;
     bytes open = f->section_open;
     bool python = f->at_start && f->style == CALL_PYTHON;
-    if (o->choice == CALL_REQUIRED)
+    if (o->content != NULL && o->choice == CALL_AUTO)
+        message = content_or_calls(f, o);
+    else if (o->choice == CALL_REQUIRED)
         message = behind_layout(f, o, python ? bytes_of("[") : open);
     else if (f->at_start)
         message = calls_or_text(f, o);

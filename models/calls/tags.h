@@ -23,11 +23,12 @@ json_t *tag_end_sequence(tag_writer *w);
 json_t *tag_of_text(bytes text); // {"type": "const_string"}
 json_t *tag_of_any(void);        // {"type": "any_text"}
 json_t *tag_of_pattern(const char *pattern);
-json_t *tag_of_schema(const json_t *schema); // NULL: any object
-json_t *tag_or(json_t *formats);             // takes an array
-json_t *tag_maybe(json_t *tag);              // takes a tag: once, or not at all
+/* schema NULL: any object.  `name`: what it is of, as its "$comment". */
+json_t *tag_of_schema(const json_t *schema, const char *name);
+json_t *tag_or(json_t *formats); // takes an array
+json_t *tag_maybe(json_t *tag);  // takes a tag: once, or not at all
 
-/* The arguments of a call, between the marks of the name and of the end. */
-void tag_arguments(tag_writer *w, const call_format *f, const json_t *parameters);
+/* The arguments of a call of this tool, between the marks of the name and of the end. */
+void tag_arguments(tag_writer *w, const call_format *f, const char *tool, const json_t *parameters);
 
 #endif

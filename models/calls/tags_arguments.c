@@ -9,6 +9,12 @@
 #include "calls/tags.h"
 #include "calls/value.h"
 
+/* One argument of a call, as the tool describes it. */
+typedef struct argument {
+    const char *tool, *key;
+    const json_t *root, *schema; // of all arguments; of this one
+} argument;
+
 /* ---- values ---- */
 
 static bool is_listed(const json_t *schema, const char *key) {
@@ -36,15 +42,18 @@ static json_t *with_definitions(const json_t *root, const json_t *schema) {
     return copy;
 }
 
-static json_t *schema_value(const json_t *root, const json_t *schema) {
-    json_t *whole = with_definitions(root, schema), *v = NULL;
-    if (whole != NULL && json_object_size(whole) > 0) v = tag_of_schema(whole);
+static json_t *schema_value(const argument *a) {
+    json_t *whole = with_definitions(a->root, a->schema), *v = NULL;
+    buf place = {0};
+    buf_add_format(&place, "%s#/properties/%s", a->tool, a->key);
+    const char *name = buf_cstr(&place);
     if (whole != NULL && json_object_size(whole) == 0) { // any value
-        json_t *any = json_pack("{s:[ssssss]}", "type", "string", "number", "boolean", "null",
-                                "array", "object");
-        if (any != NULL) v = tag_of_schema(any);
-        json_decref(any);
+        json_decref(whole);
+        whole = json_pack("{s:[ssssss]}", "type", "string", "number", "boolean", "null", "array",
+                          "object");
     }
+    if (whole != NULL && name != NULL) v = tag_of_schema(whole, name);
+    buf_deinit(&place);
     json_decref(whole);
     return v;
 }
@@ -54,8 +63,8 @@ static bool add_way(json_t *ways, json_t *way) {
 }
 
 /* A value that is no text: as JSON, and constants as Python writes them where the format does. */
-static json_t *other_value(const call_format *f, const json_t *root, const json_t *schema) {
-    unsigned types = call_types_of(schema);
+static json_t *other_value(const call_format *f, const argument *a) {
+    unsigned types = call_types_of(a->schema);
     bool python = f->style != CALL_TAGS || f->python_words, ok = true;
     json_t *ways = json_array();
     if (types == 0) types = CALL_TYPES_ALL;
@@ -63,7 +72,7 @@ static json_t *other_value(const call_format *f, const json_t *root, const json_
         ok = add_way(ways, tag_of_pattern("True|False"));
     if (ok && python && (types & 1u << CALL_TYPE_NULL) != 0)
         ok = add_way(ways, tag_of_text(bytes_of("None")));
-    ok = ok && add_way(ways, schema_value(root, schema));
+    ok = ok && add_way(ways, schema_value(a));
     if (ok) return tag_or(ways);
     json_decref(ways);
     return NULL;
@@ -91,14 +100,13 @@ static json_t *listed_texts(const json_t *schema, bytes quote) {
 /* ---- between tags ---- */
 
 /* One argument whose value is of these types, which have marks in common. */
-static json_t *tagged_value(const call_format *f, const json_t *root, const json_t *schema,
-                            bytes key, int type, bool is_text) {
-    json_t *value = is_text ? listed_texts(schema, (bytes){NULL, 0}) : other_value(f, root, schema);
+static json_t *tagged_value(const call_format *f, const argument *a, int type, bool is_text) {
+    json_t *value = is_text ? listed_texts(a->schema, (bytes){NULL, 0}) : other_value(f, a);
     tag_writer w;
     if (value == NULL) value = tag_of_any();
     tag_begin(&w);
     tag_mark(&w, f->key_open, (bytes){NULL, 0});
-    tag_text(&w, key);
+    tag_text(&w, bytes_of(a->key));
     tag_mark(&w, f->key_close[type], (bytes){NULL, 0});
     tag_add(&w, value);
     tag_mark(&w, f->value_close[type], (bytes){NULL, 0});
@@ -111,8 +119,8 @@ static bool same_marks(const call_format *f, int a, int b) {
            bytes_equal(f->value_close[a], f->value_close[b]);
 }
 
-static json_t *tagged(const call_format *f, const json_t *root, const json_t *schema, bytes key) {
-    unsigned types = call_types_of(schema), done = 0;
+static json_t *tagged(const call_format *f, const argument *a) {
+    unsigned types = call_types_of(a->schema), done = 0;
     json_t *ways = json_array();
     if (types == 0) types = CALL_TYPES_ALL;
     for (int t = 0; t < CALL_TYPES && ways != NULL; t++) {
@@ -123,19 +131,19 @@ static json_t *tagged(const call_format *f, const json_t *root, const json_t *sc
         done |= group;
         /* A text beside other types with the same marks holds these, too. */
         bool is_text = t == CALL_TYPE_STRING;
-        if (json_array_append_new(ways, tagged_value(f, root, schema, key, t, is_text)) == 0)
-            continue;
+        if (json_array_append_new(ways, tagged_value(f, a, t, is_text)) == 0) continue;
         json_decref(ways);
         ways = NULL;
     }
     return ways == NULL ? NULL : tag_or(ways);
 }
 
-static void add_tagged(tag_writer *w, const call_format *f, const json_t *parameters) {
+static void add_tagged(tag_writer *w, const call_format *f, const char *tool,
+                       const json_t *parameters) {
     const char *name;
     json_t *schema;
     json_object_foreach(json_object_get(parameters, "properties"), name, schema) {
-        json_t *one = tagged(f, parameters, schema, bytes_of(name));
+        json_t *one = tagged(f, &(argument){tool, name, parameters, schema});
         bool is_tag = one != NULL && json_object_get(one, "begin") != NULL;
         if (one != NULL && !is_listed(parameters, name)) {
             tag_writer inner; // what may be left out must be a tag
@@ -165,27 +173,26 @@ static json_t *quoted_text(const call_format *f, const json_t *schema) {
     return tag_end(&w);
 }
 
-static json_t *loose_value(const call_format *f, const json_t *root, const json_t *schema) {
-    unsigned types = call_types_of(schema), text = 1u << CALL_TYPE_STRING;
+static json_t *loose_value(const call_format *f, const argument *a) {
+    unsigned types = call_types_of(a->schema), text = 1u << CALL_TYPE_STRING;
     json_t *ways = json_array();
     if (types == 0) types = CALL_TYPES_ALL;
     bool ok = ways != NULL;
-    if (ok && (types & text) != 0) ok = add_way(ways, quoted_text(f, schema));
-    if (ok && (types & ~text) != 0) ok = add_way(ways, other_value(f, root, schema));
+    if (ok && (types & text) != 0) ok = add_way(ways, quoted_text(f, a->schema));
+    if (ok && (types & ~text) != 0) ok = add_way(ways, other_value(f, a));
     if (ok) return tag_or(ways);
     json_decref(ways);
     return NULL;
 }
 
 /* `separator`, the key, the value. */
-static json_t *loose_argument(const call_format *f, const json_t *root, const char *name,
-                              const json_t *schema, const char *separator) {
+static json_t *loose_argument(const call_format *f, const argument *a, const char *separator) {
     tag_writer w;
     tag_begin(&w);
     tag_text(&w, bytes_of(separator));
-    tag_text(&w, bytes_of(name));
+    tag_text(&w, bytes_of(a->key));
     tag_text(&w, bytes_of(f->style == CALL_PYTHON ? "=" : ":"));
-    tag_add(&w, loose_value(f, root, schema));
+    tag_add(&w, loose_value(f, a));
     return tag_end(&w);
 }
 
@@ -215,7 +222,8 @@ static json_t *sorted(const json_t *properties) {
 
 /* Those that must be there first, then the others; without any of the former, one of the latter is
  * the first. */
-static void add_loose(tag_writer *w, const call_format *f, const json_t *parameters) {
+static void add_loose(tag_writer *w, const call_format *f, const char *tool,
+                      const json_t *parameters) {
     const char *separator = f->style == CALL_PYTHON ? ", " : ",", *name, *first;
     json_t *properties = json_object_get(parameters, "properties"), *schema, *one;
     bool some = false;
@@ -223,7 +231,8 @@ static void add_loose(tag_writer *w, const call_format *f, const json_t *paramet
     tag_text(w, bytes_of(f->style == CALL_PYTHON ? "(" : "{"));
     json_object_foreach(properties, name, schema) {
         if (!is_listed(parameters, name)) continue;
-        tag_add(w, loose_argument(f, parameters, name, schema, some ? separator : ""));
+        tag_add(w, loose_argument(f, &(argument){tool, name, parameters, schema},
+                                  some ? separator : ""));
         some = true;
     }
     json_t *ways = some ? NULL : json_array();
@@ -232,16 +241,16 @@ static void add_loose(tag_writer *w, const call_format *f, const json_t *paramet
         tag_writer rest;
         if (is_listed(parameters, first)) continue;
         if (some) {
-            json_t *tag = loose_argument(f, parameters, first, one, separator);
+            json_t *tag = loose_argument(f, &(argument){tool, first, parameters, one}, separator);
             tag_add(w, tag == NULL ? NULL : tag_maybe(tag));
             continue;
         }
         tag_begin(&rest);
-        tag_add(&rest, loose_argument(f, parameters, first, one, ""));
+        tag_add(&rest, loose_argument(f, &(argument){tool, first, parameters, one}, ""));
         json_object_foreach(properties, name, schema) {
             before = before && strcmp(name, first) != 0;
             if (before || strcmp(name, first) == 0) continue;
-            json_t *tag = loose_argument(f, parameters, name, schema, separator);
+            json_t *tag = loose_argument(f, &(argument){tool, name, parameters, schema}, separator);
             tag_add(&rest, tag == NULL ? NULL : tag_maybe(tag));
         }
         if (json_array_append_new(ways, tag_end(&rest)) != 0) w->failed = true;
@@ -259,15 +268,16 @@ static void add_loose(tag_writer *w, const call_format *f, const json_t *paramet
     tag_text(w, bytes_of(f->style == CALL_PYTHON ? ")" : "}"));
 }
 
-void tag_arguments(tag_writer *w, const call_format *f, const json_t *parameters) {
+void tag_arguments(tag_writer *w, const call_format *f, const char *tool,
+                   const json_t *parameters) {
     switch (f->style) {
     case CALL_JSON:
-        tag_add(w, tag_of_schema(parameters));
+        tag_add(w, tag_of_schema(parameters, tool));
         break;
     case CALL_TAGS:
-        add_tagged(w, f, parameters);
+        add_tagged(w, f, tool, parameters);
         break;
     default:
-        add_loose(w, f, parameters);
+        add_loose(w, f, tool, parameters);
     }
 }

@@ -23,6 +23,7 @@ reasoning reasoning_of_source(bytes source) {
 /* The last place of a mark, as the number of bytes behind its first one; 0: nowhere. */
 static size_t last_of(bytes text, const char *mark) {
     size_t n = strlen(mark), found = 0;
+    if (n == 0) return 0;
     const char *p;
     for (size_t at = 0; at < text.n; at = found) {
         p = memmem(text.p + at, text.n - at, mark, n);
@@ -67,18 +68,22 @@ static bool find_token(const tokenizer *tok, const char *mark, bool *is_token) {
     return id < 0 || !tok_is_end(tok, id);
 }
 
-reasoning reasoning_of_prompt(const chat_template *t, const tokenizer *tok, const chat_input *input,
-                              const chat_text *prompt) {
-    reasoning marks = t->reasoning;
-    if (marks.end == NULL || !find_token(tok, marks.begin, &marks.begin_is_token) ||
-        !find_token(tok, marks.end, &marks.end_is_token))
-        return none;
+reasoning reasoning_in_prompt(reasoning marks, const chat_input *input, const chat_text *prompt) {
     bytes continued = {NULL, 0}, tail = tail_of(prompt);
     if (input->continue_final_message) continued = last_message(input->messages);
     if (is_open(continued.n > 0 ? continued : tail, &marks)) {
         marks.begin = NULL;
         return marks;
     }
-    if (continued.n > 0 || ends_with(tail, marks.end)) return none;
+    if (continued.n > 0 || ends_with(tail, marks.end) || marks.begin[0] == 0) return none;
     return marks;
+}
+
+reasoning reasoning_of_prompt(const chat_template *t, const tokenizer *tok, const chat_input *input,
+                              const chat_text *prompt) {
+    reasoning marks = t->reasoning;
+    if (marks.end == NULL || !find_token(tok, marks.begin, &marks.begin_is_token) ||
+        !find_token(tok, marks.end, &marks.end_is_token))
+        return none;
+    return reasoning_in_prompt(marks, input, prompt);
 }

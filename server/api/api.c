@@ -54,6 +54,7 @@ void api_job_destroy(api_job *job) {
     free(job->requests);
     free(job->devices);
     stream_destroy(job->stream);
+    free(job->weakened);
     buf_deinit(&job->answer);
     app_config_drop(job->config);
     free(job);

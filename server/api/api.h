@@ -32,6 +32,7 @@ typedef struct api_job {
     uint32_t n_requests;
     uint64_t *devices; // [prompts] bits, of admission_ask; owned
     stream *stream;    // owned
+    char *weakened;    // of its tools, for a header of the answer; owned; NULL: nothing
     buf answer;        // of tokenize and detokenize
 } api_job;
 

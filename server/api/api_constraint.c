@@ -355,41 +355,133 @@ bool api_constraint_check(const api_params *p, api_error *err) {
 
 /* The compiler's words, under a code of their own: the client's schema is wrong, not its request.
  */
-static bool fail_compile(const api_params *p, const inferd_err *why, api_error *err) {
+static bool fail_compile(const char *param, const inferd_err *why, api_error *err) {
     switch (why->status) {
     case INFERD_EINVAL:
-        return api_fail(err, API_BAD_SCHEMA, p->constraint_param, "%s", why->text);
+        return api_fail(err, API_BAD_SCHEMA, param, "%s", why->text);
     case INFERD_EUNSUPPORTED:
     case INFERD_ETOOLONG:
     case INFERD_ETIMEOUT:
-        return api_fail(err, API_UNSUPPORTED_SCHEMA, p->constraint_param, "%s", why->text);
+        return api_fail(err, API_UNSUPPORTED_SCHEMA, param, "%s", why->text);
     case INFERD_EBUSY: // requests end all the time
-        api_fail_status(err, why, p->constraint_param);
+        api_fail_status(err, why, param);
         api_retry_after(err, 1000);
         return false;
     default:
-        return api_fail_status(err, why, p->constraint_param);
+        return api_fail_status(err, why, param);
     }
 }
 
+/* A source given as the text of JSON: its value, a new reference in *parsed. */
+static void parse_source(const api_params *p, const json_limits *limits, grammar_source *source,
+                         json_t **parsed, inferd_err *why) {
+    bool as_text = source->kind == GRAMMAR_SCHEMA || source->kind == GRAMMAR_TAGS;
+    if (!as_text || source->json != NULL) return;
+    inferd_status s = json_in_parse(source->text, limits, parsed, why);
+    if (s == INFERD_OK && !json_is_object(*parsed))
+        inferd_fail(why, INFERD_EINVAL, "the text is JSON, but not of an object");
+    if (why->status == INFERD_EINVAL || why->status == INFERD_ETOOLONG)
+        inferd_context(why, "%s", p->constraint_param);
+    source->json = *parsed;
+}
+
+/* ---- tools ---- */
+
+static bool fail_memory(api_error *err) {
+    return api_fail(err, API_INTERNAL, NULL, "the server is short of memory");
+}
+
+static bool check_format(const call_format *f, api_error *err) {
+    if (f != NULL && call_format_style(f) != CALL_NONE) return true;
+    const char *why = f == NULL ? "it has no chat template" : call_format_why(f);
+    return api_fail(err, API_UNSUPPORTED, "tools",
+                    "the model cannot call tools: %s; an operator can set its \"tool_format\"",
+                    why[0] != 0 ? why : "its chat template has no tool calls");
+}
+
+/* The schemas of strict tools are enforced, or refused. */
+static bool check_strict(const json_t *tools, api_error *err) {
+    size_t i;
+    json_t *tool;
+    json_array_foreach((json_t *)(uintptr_t)tools, i, tool) {
+        json_t *function = json_object_get(tool, "function");
+        json_t *schema = given(function, "parameters");
+        if (!json_is_true(json_object_get(function, "strict")) || schema == NULL) continue;
+        grammar_schema_kind kind = {.strict = true};
+        grammar *g = NULL;
+        inferd_err why = {0};
+        inferd_status s = grammar_of_schema(schema, &kind, NULL, &g, &why);
+        grammar_release(g);
+        char param[API_PARAM_BYTES];
+        snprintf(param, sizeof param, "tools[%zu].function.parameters", i);
+        if (s == INFERD_OK) continue;
+        if (s == INFERD_ENOMEM) return fail_memory(err);
+        return api_fail(err, s == INFERD_EINVAL ? API_BAD_SCHEMA : API_UNSUPPORTED_SCHEMA, param,
+                        "%s", why.text);
+    }
+    return true;
+}
+
+/* The content beside tools, where its form is constrained, too: a format of structural tags. */
+static bool content_format(const api_params *p, const grammar_source *source, json_t **out,
+                           api_error *err) {
+    *out = NULL;
+    if (source->kind == GRAMMAR_NONE || p->choice == TOOLS_REQUIRED) return true;
+    if (source->kind != GRAMMAR_SCHEMA && source->kind != GRAMMAR_OBJECT)
+        return api_fail(err, API_UNSUPPORTED, p->constraint_param,
+                        "\"%s\" beside \"tools\" must be a JSON Schema or json_object",
+                        p->constraint_param);
+    json_t *schema = source->kind == GRAMMAR_SCHEMA ? json_incref(source->json)
+                                                    : json_pack("{s:s}", "type", "object");
+    *out = json_pack("{s:s,s:o}", "type", "json_schema", "json_schema", schema);
+    return *out != NULL || fail_memory(err);
+}
+
+/* What tools make of the source: structural tags, a new reference in *tags. */
+static bool add_tools(const api_params *p, const api_answer_form *form, grammar_source *source,
+                      json_t **tags, api_error *err) {
+    json_t *content;
+    if (!check_format(form->format, err) || !check_strict(p->called, err) ||
+        !content_format(p, source, &content, err))
+        return false;
+    call_tags_options o = {.tools = p->called,
+                           .content = content,
+                           .choice = p->choice == TOOLS_REQUIRED ? CALL_REQUIRED : CALL_AUTO,
+                           .parallel = p->parallel_calls};
+    *tags = call_tags(form->format, &o);
+    json_decref(content);
+    *source = (grammar_source){.kind = GRAMMAR_TAGS,
+                               .json = *tags,
+                               .tokens = true,
+                               .any_order = true,
+                               .weakened = form->weakened};
+    return *tags != NULL || fail_memory(err);
+}
+
+/* Free text behind reasoning that has a budget. */
+static bool add_free(grammar_source *source, json_t **tags, api_error *err) {
+    *tags = json_pack("{s:{s:s}}", "format", "type", "any_text");
+    *source = (grammar_source){.kind = GRAMMAR_TAGS, .json = *tags};
+    return *tags != NULL || fail_memory(err);
+}
+
 bool api_constraint_compile(const api_params *p, const json_limits *limits, grammars *kept,
-                            const model *m, reasoning before, grammar_machine **out,
+                            const model *m, const api_answer_form *form, grammar_machine **out,
                             api_error *err) {
     grammar_source source = p->constraint;
     inferd_err why = {0};
-    json_t *parsed = NULL;
+    json_t *parsed = NULL, *tags = NULL;
+    bool with_tools = p->choice == TOOLS_AUTO || p->choice == TOOLS_REQUIRED, ok = true;
+    bool bounded = p->reasoning_max != API_UNSET && form->before.end != NULL;
     *out = NULL;
-    source.reasoning = before;
-    bool as_text = source.kind == GRAMMAR_SCHEMA || source.kind == GRAMMAR_TAGS;
-    if (as_text && source.json == NULL) {
-        inferd_status s = json_in_parse(source.text, limits, &parsed, &why);
-        if (s == INFERD_OK && !json_is_object(parsed))
-            inferd_fail(&why, INFERD_EINVAL, "the text is JSON, but not of an object");
-        if (why.status == INFERD_EINVAL || why.status == INFERD_ETOOLONG)
-            inferd_context(&why, "%s", p->constraint_param);
-        source.json = parsed;
-    }
-    if (why.status == INFERD_OK) grammars_get(kept, m, &source, out, &why);
+    if (source.kind == GRAMMAR_NONE && !with_tools && !bounded) return true;
+    parse_source(p, limits, &source, &parsed, &why);
+    if (why.status == INFERD_OK && with_tools) ok = add_tools(p, form, &source, &tags, err);
+    if (why.status == INFERD_OK && source.kind == GRAMMAR_NONE) ok = add_free(&source, &tags, err);
+    source.reasoning = form->before;
+    if (ok && why.status == INFERD_OK) grammars_get(kept, m, &source, out, &why);
+    json_decref(tags);
     json_decref(parsed);
-    return *out != NULL ? true : fail_compile(p, &why, err);
+    if (!ok || *out != NULL) return ok;
+    return fail_compile(with_tools ? "tools" : p->constraint_param, &why, err);
 }

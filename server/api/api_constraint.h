@@ -30,10 +30,17 @@ extern const char *const api_format_members[], *const api_outputs_members[];
 /* Fields that could cut a constrained answer, or leave none. */
 bool api_constraint_check(const api_params *p, api_error *err);
 
-/* The machine of p->constraint, which must be one, on the model's vocabulary; the caller owns a
- * count.  False: *err has the answer. */
+/* How the model writes an answer. */
+typedef struct api_answer_form {
+    const call_format *format; // NULL: no chat template
+    reasoning before;          // the answer
+    buf *weakened;             // what the schemas of tools do not enforce is appended
+} api_answer_form;
+
+/* The machine of p->constraint and of the tools, on the model's vocabulary; the caller owns a
+ * count; NULL: the answer is free.  False: *err has the answer. */
 bool api_constraint_compile(const api_params *p, const json_limits *limits, grammars *kept,
-                            const model *m, reasoning before, grammar_machine **out,
+                            const model *m, const api_answer_form *form, grammar_machine **out,
                             api_error *err);
 
 #endif

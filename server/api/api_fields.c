@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "api_constraint.h"
+#include "api_tools.h"
 
 /* ---- readers ---- */
 
@@ -200,42 +201,6 @@ static bool read_stream_options(const api_reader *r, json_t *v) {
            read_option(r, v, "continuous_usage_stats", &r->p->continuous_usage);
 }
 
-/* If the request forbids all calls, its tools are left out of the prompt: a template would still
- * invite the model to call, and a call written as text is not the answer that was requested. */
-static bool read_tool_list(const api_reader *r, json_t *v, const char *name, const char *choice) {
-    if (!json_is_array(v))
-        return api_fail(r->err, API_BAD_VALUE, name, "\"%s\" must be an array", name);
-    if (json_array_size(v) == 0) return true;
-    const char *said = json_string_value(json_object_get(r->p->root, choice));
-    if (r->p->route == API_CHAT && said != NULL && strcmp(said, "none") == 0) return true;
-    if (r->p->route != API_CHAT)
-        return api_fail(r->err, API_UNSUPPORTED, name,
-                        "\"%s\" is not supported, except [] (tool calls)", name);
-    return api_fail(r->err, API_UNSUPPORTED, name,
-                    "\"%s\" is not supported, except [], or with \"%s\": \"none\" (tool calls)",
-                    name, choice);
-}
-static bool read_tools(const api_reader *r, json_t *v) {
-    return read_tool_list(r, v, "tools", "tool_choice");
-}
-static bool read_functions(const api_reader *r, json_t *v) {
-    return read_tool_list(r, v, "functions", "function_call");
-}
-
-/* A list that is not empty was refused before, unless the choice is "none". */
-static bool read_choice(const api_reader *r, json_t *v, const char *name) {
-    const char *s = json_string_value(v);
-    if (s != NULL && (strcmp(s, "none") == 0 || strcmp(s, "auto") == 0)) return true;
-    return api_fail(r->err, API_UNSUPPORTED, name,
-                    "\"%s\" is not supported, except \"none\" and \"auto\" (tool calls)", name);
-}
-static bool read_tool_choice(const api_reader *r, json_t *v) {
-    return read_choice(r, v, "tool_choice");
-}
-static bool read_function_call(const api_reader *r, json_t *v) {
-    return read_choice(r, v, "function_call");
-}
-
 static bool read_modalities(const api_reader *r, json_t *v) {
     if (!json_is_array(v) || json_array_size(v) == 0)
         return api_fail(r->err, API_BAD_VALUE, "modalities",
@@ -387,6 +352,11 @@ static const api_field fields[] = {
     BOOL("add_special_tokens", GEN | TK, add_special, "add BOS and EOS as the model says; default true for text, false for chats: their template writes them"),
     BOOL("return_token_strs", TK, show_token_strs, "answer `token_strs`: the tokens as the vocabulary writes them"),
     CUSTOM("reasoning_effort", CH, read_effort, "{'enum':['none','minimal','low','medium','high','xhigh','max']}", "none, minimal, low, medium, high, xhigh, max", "given to the chat template as `reasoning_effort`"),
+    CUSTOM("tools", CH | TK, api_tools_read, api_tools_schema, "array of at most 512", "functions that the model may call, as the chat template shows them; what of the schema of a tool that is not `strict` cannot be enforced is named in the header `x-inferd-weakened`"),
+    CUSTOM("tool_choice", CH, api_tools_read_choice, api_tool_choice_schema, "none, auto, required, or an object that names a function or `allowed_tools`", "default auto; none: the tools are not shown to the model"),
+    BOOL("parallel_tool_calls", CH, parallel_calls, "default true; false: one call at most"),
+    BOOL("include_reasoning", CH, shows_reasoning, "default true; false: reasoning is left out of the answer"),
+    {.name = "thinking_token_budget", .routes = CH, .kind = FIELD_INT, .min = 0, .max = 2147483647, .offset = offsetof(api_params, reasoning_max), .what = "tokens of reasoning; then the model must close it"},
     CUSTOM("verbosity", CH, read_verbosity, "{'enum':['low','medium','high']}", "low, medium, high", "given to the chat template as `verbosity`"),
     /* sampling */
     REAL("temperature", GEN, 0, 2, sampling[SAMPLING_TEMPERATURE],
@@ -455,18 +425,13 @@ static const api_field fields[] = {
     IGNORED("prompt_cache_retention", GEN, "not used"),
     IGNORED("store", GEN, "nothing is stored"),
     IGNORED("prediction", CH, "would change the speed, not the text"),
-    IGNORED("parallel_tool_calls", CH, "there are no tool calls"),
-    IGNORED("include_reasoning", CH, "reasoning is not separated from the text"),
-    IGNORED("separate_reasoning", CH, "reasoning is not separated from the text"),
+    IGNORED("separate_reasoning", CH, "reasoning is always separated from the content"),
     IGNORED("request_id", GEN, "ids are the server's own; see `x-request-id`"),
     IGNORED("id_slot", GEN, "there are no slots"),
     IGNORED("spaces_between_special_tokens", GEN, "the vocabulary says how tokens are joined"),
     /* refused: would change the output */
-    CUSTOM("tools", CH, read_tools, "{'type':'array'}", "array", "`[]`; others only with `tool_choice` `\"none\"`, and they are not shown to the model; else refused: tool calls"),
-    CUSTOM("tools", TK, read_tools, "{'type':'array','maxItems':0}", "[]", "others are refused: tool calls"),
-    CUSTOM("tool_choice", CH, read_tool_choice, "{'enum':['none','auto']}", "none, auto", "auto: only without tools; others are refused: tool calls"),
-    CUSTOM("functions", CH, read_functions, "{'type':'array'}", "array", "as `tools`, with `function_call`"),
-    CUSTOM("function_call", CH, read_function_call, "{'enum':['none','auto']}", "none, auto", "as `tool_choice`"),
+    CUSTOM("functions", CH, api_tools_read_functions, "{'type':'array'}", "array", "`[]`, or with `function_call` `\"none\"`; else refused: use `tools`"),
+    CUSTOM("function_call", CH, api_tools_read_function_call, "{'enum':['none','auto']}", "none, auto", "others are refused: use `tool_choice`"),
     CUSTOM("modalities", CH, read_modalities, MANY("'minItems':1,", "{'const':'text'}"), "[\"text\"]", "audio is refused"),
     REFUSED("audio", CH, NULL, "audio output"),
     REFUSED("web_search_options", CH, NULL, "web search"),
@@ -500,7 +465,7 @@ static const api_field fields[] = {
     REFUSED("chat_template", CH | TK, NULL, "only the operator sets the template"),
     REFUSED("documents", CH, "[]", "use `chat_template_kwargs`"),
     REFUSED("mm_processor_kwargs", GEN | TK, "{}", "images and audio"),
-    REFUSED("thinking_token_budget", GEN, NULL, "a budget for reasoning"),
+    REFUSED("thinking_token_budget", CO, NULL, "a budget for reasoning: of chats only"),
     REFUSED("repetition_detection", GEN, NULL, "repetition detection"),
     REFUSED("kv_transfer_params", GEN, "{}", "transfer of keys and values"),
     REFUSED("lora_path", GEN, NULL, "adapters"),

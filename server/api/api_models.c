@@ -1,7 +1,8 @@
 /* api_models.c - GET /v1/models and /v1/models/{id}: the models that a tenant may use.
  *
  * A model comes first, then its aliases with the model as "root".  "sampling" has what a request
- * gets that gives no sampling parameters, and where each value comes from. */
+ * gets that gives no sampling parameters, and where each value comes from; "tool_format" how the
+ * model writes tool calls (models/calls.h). */
 #include "api.h"
 #include "json_out.h"
 
@@ -15,6 +16,16 @@ static void add_sampling(buf *out, const sampling_defaults *d) {
     buf_add_char(out, '}');
 }
 
+/* How it writes tool calls, and whether it reasons; why its template's calls cannot be used. */
+static void add_calls(buf *out, const call_format *f) {
+    buf_add_format(out, ",\"tool_format\":\"%s\",\"reasoning\":%s",
+                   f == NULL ? "none" : call_format_name(f),
+                   f != NULL && call_format_reasons(f) ? "true" : "false");
+    if (f == NULL || call_format_why(f)[0] == 0) return;
+    buf_add_str(out, ",\"tool_format_refused\":");
+    json_add_string(out, call_format_why(f), strlen(call_format_why(f)));
+}
+
 static void add_model(buf *out, const app *a, const config_model *m, uint32_t idx, const char *id) {
     const model_info *info = model_about(app_model(a, idx)->m);
     sampling_defaults sampling = config_sampling(m, &info->sampling);
@@ -26,6 +37,7 @@ static void add_model(buf *out, const app *a, const config_model *m, uint32_t id
     json_add_string(out, app_model(a, idx)->name, strlen(app_model(a, idx)->name));
     buf_add_format(out, ",\"parent\":null,\"max_model_len\":%u", info->context);
     add_sampling(out, &sampling);
+    add_calls(out, model_call_format(app_model(a, idx)->m));
     buf_add_char(out, '}');
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "api_constraint.h"
+#include "api_tools.h"
 #include "nearest.h"
 
 /* ---- one value ---- */
@@ -124,6 +125,9 @@ static void set_defaults(api_params *p, api_route route) {
                       .n_logprobs = -1,
                       .skip_specials = true,
                       .use_cache = true,
+                      .parallel_calls = true,
+                      .shows_reasoning = true,
+                      .reasoning_max = API_UNSET,
                       .add_generation_prompt = true};
     for (int i = 0; i < SAMPLING_PARAMS; i++) p->sampling[i] = NAN;
 }
@@ -290,7 +294,7 @@ static bool check_stream(const api_params *p, api_error *err) {
 }
 
 static bool check_together(api_params *p, api_error *err) {
-    if (!check_turns(p, err)) return false;
+    if (!check_turns(p, err) || !api_tools_check(p, err)) return false;
     if (p->route == API_TOKENIZE || p->route == API_DETOKENIZE) return true;
     return merge_max_tokens(p, err) && merge_logprobs(p, err) && check_lengths(p, err) &&
            check_choices(p, err) && check_stream(p, err) && api_constraint_check(p, err);
@@ -328,7 +332,9 @@ bool api_params_read(api_route route, const json_limits *limits, bytes body, api
 }
 
 void api_params_deinit(api_params *p) {
+    json_decref(p->called);
     json_decref(p->root);
+    p->called = NULL;
     p->root = NULL;
 }
 

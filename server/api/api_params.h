@@ -43,6 +43,9 @@ enum {
 };
 #define API_UNSET INT64_MIN // an integer field that was not given
 
+/* Whether tools may, must or cannot be called. */
+typedef enum tool_choice { TOOLS_UNSET, TOOLS_NONE, TOOLS_AUTO, TOOLS_REQUIRED } tool_choice;
+
 typedef struct api_params {
     api_route route;
     json_t *root; // owned; the json_t below are borrowed from it
@@ -54,6 +57,14 @@ typedef struct api_params {
     json_t *tokens;    // array of ids, checked
     json_t *kwargs;    // chat_template_kwargs: object or NULL
     const char *reasoning_effort, *verbosity; // NULL = not given
+    json_t *tools;                            // shown to the model; NULL: none
+    json_t *called;                           // those of them that may be called; owned
+    json_t *allowed;                          // tool_choice.allowed_tools.tools
+    const char *called_name;                  // tool_choice.function.name
+    tool_choice choice;                       // TOOLS_NONE without tools
+    bool parallel_calls;                      // more than one in an answer
+    bool shows_reasoning;                     // as a field of its own; else it is left out
+    int64_t reasoning_max;                    // tokens; API_UNSET
 
     double sampling[SAMPLING_PARAMS]; // NaN: not given, the model's default holds
     int64_t n, best_of;

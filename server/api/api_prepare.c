@@ -28,7 +28,9 @@ typedef struct request_draft {
     stream_prompt *prompts; // [n_prompts] owned until the stream takes them
     uint32_t n_prompts;
     reasoning reasoning;      // before the answer of a chat
+    buf weakened;             // of its tools
     grammar_machine *grammar; // of a constraint; counted
+    bool has_parts;           // the answer of a chat has reasoning or calls, perhaps
 } request_draft;
 
 static bool no_memory(api_job *job) {
@@ -64,8 +66,12 @@ bool api_pick_model(api_job *job, api_params *p, const config_model **about) {
 static json_t *make_kwargs(const api_params *p) {
     json_t *kwargs = p->kwargs == NULL ? json_object() : json_copy(p->kwargs);
     if (kwargs == NULL) return NULL;
-    bool ok = true;
-    if (p->reasoning_effort != NULL && json_object_get(kwargs, "reasoning_effort") == NULL)
+    bool ok = true, none = p->reasoning_effort != NULL && strcmp(p->reasoning_effort, "none") == 0;
+    static const char *const switches[] = {"enable_thinking", "thinking"};
+    for (size_t i = 0; i < INFERD_COUNT(switches) && ok && none; i++)
+        if (json_object_get(kwargs, switches[i]) == NULL)
+            ok = json_object_set_new(kwargs, switches[i], json_false()) == 0;
+    if (ok && p->reasoning_effort != NULL && json_object_get(kwargs, "reasoning_effort") == NULL)
         ok = json_object_set_new(kwargs, "reasoning_effort", json_string(p->reasoning_effort)) == 0;
     if (ok && p->verbosity != NULL && json_object_get(kwargs, "verbosity") == NULL)
         ok = json_object_set_new(kwargs, "verbosity", json_string(p->verbosity)) == 0;
@@ -106,6 +112,7 @@ static bool render_chat(api_job *job, const api_params *p, chat_text *out, reaso
     json_t *kwargs = make_kwargs(p);
     if (kwargs == NULL) return no_memory(job);
     chat_input in = {.messages = p->messages,
+                     .tools = p->tools,
                      .kwargs = kwargs,
                      .add_generation_prompt = p->add_generation_prompt,
                      .continue_final_message = p->continue_final_message};
@@ -125,7 +132,7 @@ static bool render_chat(api_job *job, const api_params *p, chat_text *out, reaso
     json_decref(kwargs);
     if (s != INFERD_OK) return fail_render(job, &err);
     in.messages = p->messages;
-    *before = reasoning_of_prompt(t, model_tokenizer(m), &in, out);
+    *before = call_format_before(model_call_format(m), &in, out);
     return true;
 }
 
@@ -314,11 +321,14 @@ static void set_scope(const request_draft *d, gen_request *r) {
 
 /* Behind the checks of sizes, because it costs more than all of them. */
 static bool compile_constraint(request_draft *d) {
-    if (d->p.constraint.kind == GRAMMAR_NONE) return true;
     const app *a = d->job->app;
-    return api_constraint_compile(&d->p, &d->job->config->c->limits.json, a->models.grammars,
-                                  app_model(a, (uint32_t)d->job->model_idx)->m, d->reasoning,
-                                  &d->grammar, &d->job->error);
+    const model *m = app_model(a, (uint32_t)d->job->model_idx)->m;
+    const call_format *f = model_call_format(m);
+    d->has_parts = d->job->route == API_CHAT && f != NULL &&
+                   (call_format_reasons(f) || d->p.choice != TOOLS_NONE);
+    api_answer_form form = {.format = f, .before = d->reasoning, .weakened = &d->weakened};
+    return api_constraint_compile(&d->p, &d->job->config->c->limits.json, a->models.grammars, m,
+                                  &form, &d->grammar, &d->job->error);
 }
 
 static bool set_sampling(const request_draft *d, sample_params *s, uint32_t choice_idx,
@@ -368,6 +378,8 @@ static bool fill_request(const request_draft *d, gen_request *r, uint32_t i, uin
     r->no_cache = !p->use_cache;
     r->grammar = d->grammar;
     if (r->grammar != NULL) grammar_machine_hold(r->grammar);
+    r->bounds_reasoning = p->reasoning_max != API_UNSET && r->grammar != NULL;
+    r->reasoning_tokens_max = r->bounds_reasoning ? (uint32_t)p->reasoning_max : 0;
     set_scope(d, r);
     set_deadlines(d, r);
     r->ttft_target_ms = d->job->hints.ttft_target_ms;
@@ -410,31 +422,42 @@ static bool make_requests(request_draft *d) {
 static bool make_stream(request_draft *d) {
     const api_params *p = &d->p;
     api_job *job = d->job;
-    stream_options o = {.chat = job->route == API_CHAT,
-                        .streaming = p->stream,
-                        .include_usage = p->include_usage,
-                        .continuous_usage = p->include_usage && p->continuous_usage,
-                        .echo = p->echo,
-                        .show_ids = p->show_ids,
-                        .tokens_as_ids = p->tokens_as_ids,
-                        .usage_details = p->usage_details,
-                        .prio = api_class_name(class_of(d)),
-                        .include_stop = p->include_stop,
-                        .skip_specials = p->skip_specials,
-                        .ignore_eos = p->ignore_eos && d->grammar == NULL,
-                        .constraint = d->grammar != NULL ? p->constraint_param : NULL,
-                        .n = (uint32_t)p->n,
-                        .min_tokens = (uint32_t)p->min_tokens,
-                        .n_logprobs = (int32_t)p->n_logprobs,
-                        .tok = d->tok,
-                        .model = app_model(job->app, (uint32_t)job->model_idx)->name,
-                        .tier = tier_of(class_of(d)),
-                        .created = (int64_t)time(NULL)};
+    stream_options o = {
+        .chat = job->route == API_CHAT,
+        .streaming = p->stream,
+        .include_usage = p->include_usage,
+        .continuous_usage = p->include_usage && p->continuous_usage,
+        .echo = p->echo,
+        .show_ids = p->show_ids,
+        .tokens_as_ids = p->tokens_as_ids,
+        .usage_details = p->usage_details,
+        .prio = api_class_name(class_of(d)),
+        .include_stop = p->include_stop,
+        .skip_specials = p->skip_specials,
+        .ignore_eos = p->ignore_eos && d->grammar == NULL,
+        .constraint = d->grammar == NULL            ? NULL
+                      : p->constraint_param != NULL ? p->constraint_param
+                                                    : "tools",
+        .n = (uint32_t)p->n,
+        .min_tokens = (uint32_t)p->min_tokens,
+        .n_logprobs = (int32_t)p->n_logprobs,
+        .tok = d->tok,
+        .format = d->has_parts ? model_call_format(app_model(job->app, (uint32_t)job->model_idx)->m)
+                               : NULL,
+        .in_reasoning = d->reasoning.end != NULL && d->reasoning.begin == NULL,
+        .no_calls = p->choice == TOOLS_NONE,
+        .hides_reasoning = !p->shows_reasoning,
+        .model = app_model(job->app, (uint32_t)job->model_idx)->name,
+        .tier = tier_of(class_of(d)),
+        .created = (int64_t)time(NULL)};
     const char *id = strncmp(job->rq->id, "req-", 4) == 0 ? job->rq->id + 4 : job->rq->id;
     snprintf(o.fingerprint, sizeof o.fingerprint, "%s", job->config->fingerprint);
     snprintf(o.id, sizeof o.id, "%s%s", o.chat ? "chatcmpl-" : "cmpl-", id);
     bool ok = true;
-    if (p->stop != NULL) {
+    if (o.format != NULL && p->choice != TOOLS_NONE) o.tools = json_incref(p->tools);
+    if (o.format != NULL && getrandom(o.secret, sizeof o.secret, 0) != (ssize_t)sizeof o.secret)
+        ok = false;
+    if (ok && p->stop != NULL) {
         o.stops = api_take_stops(p);
         ok = o.stops != NULL;
     }
@@ -480,6 +503,8 @@ void api_prepare(void *ctx) {
     d.job->keep_alive_us = d.p.keep_alive_us;
     stream_options leftover = {.prompts = d.prompts, .n_prompts = d.n_prompts};
     stream_options_deinit(&leftover);
+    if (d.weakened.n > 0) d.job->weakened = strdup(buf_cstr(&d.weakened)); // NULL: not told
+    buf_deinit(&d.weakened);
     grammar_machine_release(d.grammar);
     api_params_deinit(&d.p);
 }

@@ -384,7 +384,7 @@ static void end_well(generation *f) {
         end_failed(f);
         return;
     }
-    bool stopped = strcmp(stream_finish_reason(f->stream), "stop") == 0;
+    bool stopped = strcmp(stream_finish_reason(f->stream), "length") != 0;
     if (stream_about(f->stream)->streaming) {
         if (!send_out(f)) return;
         http_stream_end(let_go(f));

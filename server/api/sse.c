@@ -235,7 +235,9 @@ static void add_usage(buf *out, const answer_usage *u) {
     if (!u->running) {
         buf_add_str(out, ",\"prompt_tokens_details\":{\"cached_tokens\":");
         json_add_uint(out, u->n_cached);
-        buf_add_str(out, "},\"completion_tokens_details\":{\"reasoning_tokens\":0}");
+        buf_add_str(out, "},\"completion_tokens_details\":{\"reasoning_tokens\":");
+        json_add_uint(out, u->n_reasoning);
+        buf_add_char(out, '}');
     }
     if (!u->running && u->prio != NULL) add_details(out, u);
     buf_add_char(out, '}');
@@ -258,6 +260,15 @@ static void add_head(buf *out, const answer_head *h, const char *object) {
     buf_add_str(out, ",\"choices\":[");
 }
 
+/* Clients look for one of two names. */
+static void add_reasoning(buf *out, bytes text, const char *before) {
+    buf_add_str(out, before);
+    buf_add_str(out, "\"reasoning_content\":");
+    add_bytes(out, text);
+    buf_add_str(out, ",\"reasoning\":");
+    add_bytes(out, text);
+}
+
 /* ---- whole answers ---- */
 
 void answer_open(buf *out, const answer_head *h) {
@@ -270,8 +281,18 @@ void answer_choice_add(buf *out, const answer_head *h, const answer_choice *c) {
     json_add_uint(out, c->index);
     if (h->chat) {
         buf_add_str(out, ",\"message\":{\"role\":\"assistant\",\"content\":");
-        add_bytes(out, c->text);
-        buf_add_str(out, ",\"refusal\":null}");
+        if (c->calls.n > 0 && c->text.n == 0)
+            buf_add_str(out, "null");
+        else
+            add_bytes(out, c->text);
+        buf_add_str(out, ",\"refusal\":null");
+        if (c->reasoning.n > 0) add_reasoning(out, c->reasoning, ",");
+        if (c->calls.n > 0) {
+            buf_add_str(out, ",\"tool_calls\":[");
+            buf_add(out, c->calls.p, c->calls.n);
+            buf_add_char(out, ']');
+        }
+        buf_add_char(out, '}');
     } else {
         buf_add_str(out, ",\"text\":");
         add_bytes(out, c->text);
@@ -298,11 +319,31 @@ static void open_event(buf *out, const answer_head *h) {
     add_head(out, h, h->chat ? "chat.completion.chunk" : "text_completion");
 }
 
+static void add_call(buf *out, const answer_call *call) {
+    buf_add_str(out, "\"tool_calls\":[{\"index\":");
+    json_add_uint(out, call->index);
+    if (call->id.p != NULL) {
+        buf_add_str(out, ",\"id\":");
+        add_bytes(out, call->id);
+        buf_add_str(out, ",\"type\":\"function\",\"function\":{\"name\":");
+        add_bytes(out, call->name);
+        buf_add_str(out, ",\"arguments\":");
+    } else {
+        buf_add_str(out, ",\"function\":{\"arguments\":");
+    }
+    add_bytes(out, call->arguments);
+    buf_add_str(out, "}}]");
+}
+
 static void add_delta(buf *out, const answer_choice *c) {
     buf_add_str(out, ",\"delta\":{");
-    if (c->opens)
+    if (c->opens) {
         buf_add_str(out, "\"role\":\"assistant\",\"content\":\"\"");
-    else if (c->text.n > 0 || c->finish == NULL) {
+    } else if (c->reasoning.n > 0) {
+        add_reasoning(out, c->reasoning, "");
+    } else if (c->call != NULL) {
+        add_call(out, c->call);
+    } else if (c->text.n > 0 || c->finish == NULL) {
         buf_add_str(out, "\"content\":");
         add_bytes(out, c->text);
     }

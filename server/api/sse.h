@@ -39,11 +39,20 @@ typedef struct answer_logprob {
 
 typedef enum answer_stop { STOP_REASON_NONE, STOP_REASON_ID, STOP_REASON_STRING } answer_stop;
 
+/* More of a tool call, in one chunk; its first one has id and name. */
+typedef struct answer_call {
+    uint32_t index;
+    bytes id, name, arguments; // id.p NULL: not the first chunk
+} answer_call;
+
 /* One choice, or the part of it in one chunk. */
 typedef struct answer_choice {
     uint32_t index;
     bool opens; // the chunk with the role
     bytes text;
+    bytes reasoning;                // of a chat; p NULL: none
+    const answer_call *call;        // of a chunk; NULL: none
+    bytes calls;                    // of a whole chat answer: the elements of tool_calls, as JSON
     const answer_logprob *logprobs; // [n_logprobs]; NULL with n_logprobs 0: writes "logprobs": null
     size_t n_logprobs;
     bool show_ids;
@@ -58,7 +67,7 @@ typedef struct answer_choice {
 } answer_choice;
 
 typedef struct answer_usage {
-    uint64_t n_prompt, n_cached, n_output;
+    uint64_t n_prompt, n_cached, n_output, n_reasoning;
     bool running; // in the middle of a stream: the cached tokens are not known yet
     /* Details of the scheduling; written when class is not NULL. */
     uint64_t queued_us;    // until the last choice began

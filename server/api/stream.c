@@ -4,6 +4,8 @@
  * c->text holds the rest.  A body keeps all of it (sent stays 0) and is cut at the end. */
 #include "stream.h"
 
+#include "message.h"
+
 /* One reported token.  Its text begins at `start`: the start of the code point of its first byte,
  * which may be decoded with a later token.  After the token the text ended at `end`. */
 typedef struct entry {
@@ -18,12 +20,14 @@ typedef struct entry {
 
 typedef struct choice {
     tok_stream words;
-    buf text;          // decoded, not sent
-    uint64_t sent;     // bytes sent before text
-    uint16_t *stop;    // [stop_set_n] state of the matcher; owned
-    uint32_t n_tokens; // generated, including the ending one
-    uint32_t n_points; // code points of the text so far, echo included
-    entry *entries;    // [n_entries] not sent; owned
+    buf text;             // decoded, not sent
+    parts parts;          // what the text is made of, if the format has parts
+    uint32_t n_reasoning; // tokens of reasoning
+    uint64_t sent;        // bytes sent before text
+    uint16_t *stop;       // [stop_set_n] state of the matcher; owned
+    uint32_t n_tokens;    // generated, including the ending one
+    uint32_t n_points;    // code points of the text so far, echo included
+    entry *entries;       // [n_entries] not sent; owned
     size_t n_entries, entries_capacity;
     tok_logprob *tops; // [n_tops] of the entries; owned
     size_t n_tops, tops_capacity;
@@ -64,6 +68,8 @@ void stream_options_deinit(stream_options *o) {
     free(o->prompts);
     free(o->stop_ids);
     stop_set_destroy(o->stops);
+    json_decref(o->tools);
+    o->tools = NULL;
     o->prompts = NULL;
     o->stop_ids = NULL;
     o->stops = NULL;
@@ -95,7 +101,15 @@ static uint32_t count_points(const char *p, size_t n) {
 }
 
 static bool init_choice(stream *s, choice *c, const stream_prompt *p) {
-    tok_stream_init(&c->words, s->o.tok, s->o.skip_specials);
+    bool apart = s->o.format != NULL;
+    call_parser_options po = {
+        .tools = s->o.tools, .in_reasoning = s->o.in_reasoning, .no_calls = s->o.no_calls};
+    if (apart && !message_init(&c->parts, s->o.format, &po)) return false;
+    c->parts.keeps = !s->o.streaming;
+    c->parts.hides_reasoning = s->o.hides_reasoning;
+    c->parts.n_choice = (uint64_t)(c - s->choices);
+    memcpy(c->parts.secret, s->o.secret, sizeof c->parts.secret);
+    tok_stream_init(&c->words, s->o.tok, s->o.skip_specials || apart);
     if (s->o.constraint != NULL) c->words.at_start = false;
     tok_stream_init(&c->prompt_words, s->o.tok, false);
     buf_init(&c->text, 0);
@@ -115,6 +129,7 @@ stream *stream_create(stream_options *options) {
     options->prompts = NULL;
     options->stop_ids = NULL;
     options->stops = NULL;
+    options->tools = NULL;
     options->n_prompts = 0;
     const stream_options *o = &s->o;
     s->head = (answer_head){.chat = o->chat,
@@ -145,6 +160,7 @@ void stream_destroy(stream *s) {
     for (uint32_t i = 0; i < s->n_choices; i++) {
         choice *c = &s->choices[i];
         buf_deinit(&c->text);
+        message_deinit(&c->parts);
         free(c->stop);
         free(c->entries);
         free(c->tops);
@@ -288,15 +304,12 @@ static bool leaves(const entry *e, uint64_t until) {
     return e->start < until && e->end <= until;
 }
 
-/* Writes the next `n_text` bytes, log-probabilities and ids; `last`: all, and the finish reason. */
-static void write_delta(stream *s, uint32_t choice_idx, size_t n_text, bool last, buf *out) {
-    choice *c = &s->choices[choice_idx];
-    answer_choice a = describe(s, choice_idx);
-    if (!last) a.finish = NULL;
-    a.text = (bytes){c->text.p, n_text};
+/* Writes a chunk with the log-probabilities of the text before `until`, and the ids; `last`: all.
+ */
+static void write_entries(stream *s, choice *c, answer_choice *a, uint64_t until, bool last,
+                          buf *out) {
     size_t n_entries = 0;
-    while (n_entries < c->n_entries && (last || leaves(&c->entries[n_entries], c->sent + n_text)))
-        n_entries++;
+    while (n_entries < c->n_entries && (last || leaves(&c->entries[n_entries], until))) n_entries++;
     answer_logprob *list = NULL;
     if (s->o.n_logprobs >= 0 && n_entries > 0) {
         list = list_logprobs(c, n_entries);
@@ -305,17 +318,92 @@ static void write_delta(stream *s, uint32_t choice_idx, size_t n_text, bool last
             return;
         }
     }
-    a.logprobs = list;
-    a.n_logprobs = n_entries;
-    a.ids = c->ids;
-    a.n_ids = c->n_ids;
-    write_chunk(s, &a, out);
+    a->logprobs = list;
+    a->n_logprobs = n_entries;
+    a->ids = c->ids;
+    a->n_ids = c->n_ids;
+    write_chunk(s, a, out);
     free(list);
     drop_entries(c, n_entries);
     c->n_ids = 0;
+}
+
+/* Writes the next `n_text` bytes, log-probabilities and ids; `last`: all, and the finish reason. */
+static void write_delta(stream *s, uint32_t choice_idx, size_t n_text, bool last, buf *out) {
+    choice *c = &s->choices[choice_idx];
+    answer_choice a = describe(s, choice_idx);
+    if (!last) a.finish = NULL;
+    a.text = (bytes){c->text.p, n_text};
+    write_entries(s, c, &a, c->sent + n_text, last, out);
     if (n_text > 0) memmove(c->text.p, c->text.p + n_text, c->text.n - n_text);
     c->text.n -= n_text;
     c->sent += n_text;
+}
+
+/* ---- parts of a chat ---- */
+
+/* What is known of a chunk before its text is taken apart. */
+typedef struct deltas {
+    stream *s;
+    uint32_t choice_idx;
+    buf *out;
+} deltas;
+
+/* Writes one part as a chunk; log-probabilities and ids of the text so far go with it. */
+static void write_part(void *ctx, const part *p) {
+    deltas *d = ctx;
+    stream *s = d->s;
+    choice *c = &s->choices[d->choice_idx];
+    answer_choice a = describe(s, d->choice_idx);
+    answer_call call = {.index = p->call_idx, .id = p->id, .name = p->name, .arguments = p->text};
+    if (call.arguments.p == NULL) call.arguments.p = "";
+    a.finish = NULL;
+    switch (p->kind) {
+    case PART_REASONING:
+        a.reasoning = p->text;
+        break;
+    case PART_CONTENT:
+        a.text = p->text;
+        break;
+    case PART_CALL:
+    case PART_ARGUMENTS:
+        a.call = &call;
+        break;
+    case PART_CALL_END:
+        return;
+    }
+    write_entries(s, c, &a, c->sent, false, d->out);
+}
+
+/* Takes the next n_text bytes apart. */
+static void push_parts(stream *s, uint32_t choice_idx, size_t n_text, buf *out) {
+    choice *c = &s->choices[choice_idx];
+    deltas d = {s, choice_idx, out};
+    bytes text = {c->text.p, n_text};
+    c->sent += n_text;
+    bool ok = n_text == 0 || message_push(&c->parts, text, s->o.streaming ? write_part : NULL, &d);
+    if (n_text > 0) memmove(c->text.p, c->text.p + n_text, c->text.n - n_text);
+    c->text.n -= n_text;
+    if (!ok) fail_memory(s);
+}
+
+/* The rest of the text; a choice that stopped by itself and called something says so. */
+static void end_parts(stream *s, uint32_t choice_idx, buf *out) {
+    choice *c = &s->choices[choice_idx];
+    deltas d = {s, choice_idx, out};
+    push_parts(s, choice_idx, c->text.n, out);
+    if (!message_finish(&c->parts, s->o.streaming ? write_part : NULL, &d)) fail_memory(s);
+    bool stopped = c->finish != NULL && strcmp(c->finish, "stop") == 0;
+    if (stopped && c->parts.n_calls > 0) c->finish = "tool_calls";
+}
+
+/* A control token that is not shown, but may be a mark of the format. */
+static void add_control(const stream *s, choice *c, tok_id id) {
+    if (s->o.format == NULL || !tok_is_control(s->o.tok, id)) return;
+    buf_add_char(&c->text, '\xff');
+    bytes name = tok_name(s->o.tok, id);
+    buf_add(&c->text, name.p, name.n);
+    buf_add_char(&c->text, '\xff');
 }
 
 /* ---- events ---- */
@@ -357,6 +445,7 @@ static void take_token(stream *s, uint32_t choice_idx, const sample_result *r, b
         return;
     }
     size_t n_earlier = shown ? tok_stream_push(&c->words, r->id, &c->text) : 0;
+    if (shown) add_control(s, c, r->id);
     if (shown && s->o.n_logprobs >= 0) {
         entry *e = add_entry(c, r);
         if (e == NULL) {
@@ -374,9 +463,13 @@ static void take_token(stream *s, uint32_t choice_idx, const sample_result *r, b
     bytes fresh = text_since(c, from);
     c->n_points += count_points(fresh.p, fresh.n);
     if (c->n_tokens > s->o.min_tokens) match_stops(s, c, from);
-    if (!s->o.streaming || c->matched) return; // end_choice writes a matched choice
+    bool apart = s->o.format != NULL;
+    if ((!s->o.streaming && !apart) || c->matched) return; // end_choice writes a matched choice
     size_t n_safe = c->text.n - stop_held(s->o.stops, c->stop);
-    if (n_safe > 0) write_delta(s, choice_idx, n_safe, false, out);
+    if (n_safe > 0 && !apart) write_delta(s, choice_idx, n_safe, false, out);
+    if (!apart) return;
+    c->n_reasoning += call_parser_in_reasoning(c->parts.parser);
+    push_parts(s, choice_idx, n_safe, out);
 }
 
 /* One token of the echoed prompt.  Tokens that are not in the text (an added BOS) are empty. */
@@ -412,6 +505,10 @@ static void end_choice(stream *s, uint32_t choice_idx, buf *out) {
             return;
         }
         if (c->n_tokens > s->o.min_tokens) match_stops(s, c, from);
+    }
+    if (s->o.format != NULL) {
+        if (s->o.streaming) open_choice(s, choice_idx, out);
+        end_parts(s, choice_idx, out);
     }
     if (!s->o.streaming) return;
     open_choice(s, choice_idx, out);
@@ -497,6 +594,7 @@ answer_usage stream_usage(const stream *s) {
     for (uint32_t i = 0; i < s->n_choices; i++) {
         const choice *c = &s->choices[i];
         u.n_output += c->n_tokens;
+        u.n_reasoning += c->n_reasoning;
         for (int r = 0; r < GEN_PREEMPTS; r++) {
             u.n_preempts[r] += c->n_preempts[r];
             u.n_preempted += c->n_preempts[r];
@@ -524,6 +622,11 @@ static bool write_choice(stream *s, uint32_t choice_idx, buf *out) {
         a.text = (bytes){whole.p, whole.n};
     } else {
         a.text = (bytes){c->text.p, c->text.n};
+    }
+    if (s->o.format != NULL) {
+        a.text = (bytes){c->parts.content.p, c->parts.content.n};
+        a.reasoning = (bytes){c->parts.reasoning.p, c->parts.reasoning.n};
+        a.calls = (bytes){c->parts.calls.p, c->parts.calls.n};
     }
     answer_logprob *list = s->o.n_logprobs >= 0 ? list_logprobs(c, c->n_entries) : NULL;
     bool ok = !whole.failed && (s->o.n_logprobs < 0 || list != NULL);

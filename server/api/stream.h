@@ -20,6 +20,7 @@
 #include "api_error.h"
 #include "inferd/base.h"
 #include "inferd/buf.h"
+#include "models/calls.h"
 #include "models/tokenizer.h"
 #include "scheduler/gen.h"
 #include "sse.h"
@@ -57,7 +58,13 @@ typedef struct stream_options {
     stop_set *stops;  // NULL: none
     tok_id *stop_ids; // [n_stop_ids]
     uint32_t n_stop_ids;
-    const tokenizer *tok;     // borrowed
+    const tokenizer *tok; // borrowed
+    /* A chat whose text is taken apart into reasoning, content and tool calls; NULL: it is all
+     * content. */
+    const call_format *format; // borrowed: of the model
+    json_t *tools;             // of the request; owned; NULL: none
+    bool in_reasoning, no_calls, hides_reasoning;
+    unsigned char secret[16]; // of the ids of calls
     char id[64];              // of the answer
     const char *model, *tier; // borrowed
     char fingerprint[24];

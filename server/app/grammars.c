@@ -18,6 +18,7 @@ typedef struct entry {
     uint64_t hash;
     bytes key;             // owned
     grammar_machine *made; // counted
+    char *weakened;        // of the source; owned; NULL: nothing
     uint64_t n_bytes;      // of key and machine, when they were last looked at
 } entry;
 
@@ -54,6 +55,7 @@ static void drop_entry(grammars *g, entry *e) {
     g->stats.n_bytes -= e->n_bytes;
     grammar_machine_release(e->made);
     free((char *)e->key.p);
+    free(e->weakened);
     free(e);
 }
 
@@ -108,7 +110,8 @@ static void add_json(buf *key, const json_t *json) {
 }
 
 static bool make_key(const grammar_source *s, buf *key) {
-    buf_add_format(key, "%d%d%d%d%d", (int)s->kind, s->strict, s->compact, s->any_order, s->tokens);
+    buf_add_format(key, "%d%d%d%d%d%d", (int)s->kind, s->strict, s->compact, s->any_order,
+                   s->tokens, s->weakened != NULL);
     add_mark(key, s->reasoning.begin, s->reasoning.begin_is_token);
     add_mark(key, s->reasoning.end, s->reasoning.end_is_token);
     if (s->json != NULL)
@@ -148,10 +151,13 @@ static inferd_status compile_object(const grammar_source *s, const grammar_optio
     return st;
 }
 
-static inferd_status compile_kind(const grammar_source *s, const grammar_options *o, grammar **out,
-                                  inferd_err *err) {
-    grammar_schema_kind kind = {
-        .strict = s->strict, .compact = s->compact, .any_order = s->any_order, .tokens = s->tokens};
+static inferd_status compile_kind(const grammar_source *s, const grammar_options *o,
+                                  json_t *weakened, grammar **out, inferd_err *err) {
+    grammar_schema_kind kind = {.strict = s->strict,
+                                .compact = s->compact,
+                                .any_order = s->any_order,
+                                .tokens = s->tokens,
+                                .weakened = weakened};
     switch (s->kind) {
     case GRAMMAR_NONE:
         break;
@@ -182,14 +188,45 @@ static const char *mark_text(buf *b, const char *mark, bool is_token) {
     return b->failed || !buf_reserve(b, 0) ? NULL : buf_cstr(b);
 }
 
+/* The part of a pointer behind "/json_schema", and the "$comment" of the schema there. */
+static const char *name_schema(const json_t *document, const char *pointer, const char **rest) {
+    const json_t *v = document;
+    const char *at = pointer[0] == '#' ? pointer + 1 : pointer;
+    *rest = at;
+    while (v != NULL && *at == '/') {
+        size_t n = strcspn(at + 1, "/");
+        bool schema = n == strlen("json_schema") && memcmp(at + 1, "json_schema", n) == 0;
+        v = json_is_array(v) ? json_array_get(v, strtoul(at + 1, NULL, 10))
+                             : json_object_getn(v, at + 1, n);
+        at += n + 1;
+        if (!schema) continue;
+        *rest = at;
+        return json_string_value(json_object_get(v, "$comment"));
+    }
+    return NULL;
+}
+
+static void name_weakened(const grammar_source *s, const json_t *pointers) {
+    size_t i;
+    json_t *v;
+    json_array_foreach((json_t *)(uintptr_t)pointers, i, v) {
+        const char *rest = "", *name = name_schema(s->json, json_string_value(v), &rest);
+        buf_add_format(s->weakened, "%s%s%s ", name == NULL ? "" : name,
+                       name != NULL && strchr(name, '#') != NULL ? "" : "#", rest);
+    }
+}
+
 static inferd_status compile(const grammar_source *s, grammar **out, inferd_err *err) {
+    json_t *weakened = s->weakened != NULL ? json_array() : NULL;
     const reasoning *r = &s->reasoning;
     buf begin = {0}, end = {0};
     grammar_options o = {.reasoning_begin = mark_text(&begin, r->begin, r->begin_is_token),
                          .reasoning_end = mark_text(&end, r->end, r->end_is_token)};
     inferd_status st = begin.failed || end.failed
                            ? inferd_fail(err, INFERD_ENOMEM, "no memory for a grammar")
-                           : compile_kind(s, &o, out, err);
+                           : compile_kind(s, &o, weakened, out, err);
+    if (st == INFERD_OK && weakened != NULL) name_weakened(s, weakened);
+    json_decref(weakened);
     buf_deinit(&begin);
     buf_deinit(&end);
     return st;
@@ -313,12 +350,13 @@ static inferd_status check_room(grammars *g, inferd_err *err) {
     return st;
 }
 
-static grammar_machine *find(grammars *g, const model *m, uint64_t hash, bytes key) {
+static grammar_machine *find(grammars *g, const model *m, uint64_t hash, bytes key, buf *weakened) {
     grammar_machine *found = NULL;
     pthread_mutex_lock(&g->lock);
     entry *e = find_entry(g, m, hash, key);
     if (e != NULL) {
         found = e->made;
+        if (weakened != NULL && e->weakened != NULL) buf_add_str(weakened, e->weakened);
         grammar_machine_hold(found);
         g->stats.n_found++;
         keep_bounds(g);
@@ -367,7 +405,7 @@ inferd_status grammars_get(grammars *g, const model *m, const grammar_source *so
     *out = NULL;
     if (!make_key(source, &key)) goto no_memory;
     uint64_t hash = hash_bytes(HASH_BEGIN, key.p, key.n);
-    *out = find(g, m, hash, (bytes){key.p, key.n});
+    *out = find(g, m, hash, (bytes){key.p, key.n}, source->weakened);
     if (*out != NULL) {
         buf_deinit(&key);
         return INFERD_OK;
@@ -381,10 +419,15 @@ inferd_status grammars_get(grammars *g, const model *m, const grammar_source *so
     fresh = calloc(1, sizeof *fresh);
     if (fresh == NULL) goto no_memory;
     *fresh = (entry){.m = m, .hash = hash, .key = {key.p, key.n}, .made = made};
+    if (source->weakened != NULL && source->weakened->n > 0) {
+        fresh->weakened = strdup(buf_cstr(source->weakened));
+        if (fresh->weakened == NULL) goto no_memory;
+    }
     keep(g, fresh, out);
     return INFERD_OK;
 
 no_memory:
+    free(fresh);
     buf_deinit(&key);
     grammar_machine_release(made);
     return inferd_fail(err, INFERD_ENOMEM, "no memory for a grammar");

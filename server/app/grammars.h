@@ -46,7 +46,10 @@ typedef struct grammar_source {
     json_t *json; // of a schema, of tags; GRAMMAR_CHOICE: array of strings; borrowed
     bytes text;   // GRAMMAR_REGEX, GRAMMAR_GBNF; borrowed
     bool strict, compact, any_order, tokens; // grammar_schema_kind; `tokens` is never a client's
-    reasoning reasoning;                     // before it
+    /* What cannot be enforced is left out; each place is appended as "NAME#/properties/a/not ",
+     * where NAME is the "$comment" of the schema.  NULL: it is refused. */
+    buf *weakened;
+    reasoning reasoning; // before it
 } grammar_source;
 
 typedef struct grammars grammars;

@@ -21,6 +21,7 @@ static void close_slot(registry *r, registry_slot *s) {
     free(s->name);
     free(s->path);
     free(s->chat_template);
+    free(s->tool_format);
     *s = (registry_slot){0};
 }
 
@@ -44,7 +45,7 @@ int registry_match(const registry *r, const config_model *m) {
         const registry_slot *s = &r->slots[i];
         if (s->m != NULL && !s->leaving && !s->stale && strcmp(s->name, m->name) == 0 &&
             strcmp(s->path, m->path) == 0 && same_text(s->chat_template, m->chat_template) &&
-            s->max_context == m->max_context)
+            same_text(s->tool_format, m->tool_format) && s->max_context == m->max_context)
             return (int)i;
     }
     return REGISTRY_NONE;
@@ -117,6 +118,7 @@ inferd_status registry_open_model(const config_model *m, bool allow_dummy, model
                                   inferd_err *err) {
     model_options options = {.path = m->path,
                              .template_path = m->chat_template,
+                             .tool_format = m->tool_format,
                              .context_max = m->max_context,
                              .allow_dummy = allow_dummy};
     return model_open(&options, out, err);
@@ -182,8 +184,10 @@ static bool fill_texts(registry_slot *s, const config_model *m) {
     s->name = strdup(m->name);
     s->path = strdup(m->path);
     s->chat_template = m->chat_template != NULL ? strdup(m->chat_template) : NULL;
+    s->tool_format = m->tool_format != NULL ? strdup(m->tool_format) : NULL;
     return s->name != NULL && s->path != NULL &&
-           (m->chat_template == NULL || s->chat_template != NULL);
+           (m->chat_template == NULL || s->chat_template != NULL) &&
+           (m->tool_format == NULL || s->tool_format != NULL);
 }
 
 /* False: no memory, and registry_sweep tries again. */
@@ -421,7 +425,10 @@ int registry_replace(registry *r, int old, model *m, int same_as, inferd_err *pr
         return REGISTRY_NONE;
     }
     registry_slot *s = &r->slots[slot];
-    config_model like = {.name = was->name, .path = was->path, .chat_template = was->chat_template};
+    config_model like = {.name = was->name,
+                         .path = was->path,
+                         .chat_template = was->chat_template,
+                         .tool_format = was->tool_format};
     if (!fill_texts(s, &like)) {
         inferd_fail(problem, INFERD_ENOMEM, "no memory for the list of models");
         close_slot(r, s);

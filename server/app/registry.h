@@ -33,7 +33,7 @@ enum {
 typedef struct registry_slot {
     model *m;   // NULL: empty; owned
     char *name; // owned, like the next two
-    char *path, *chat_template;
+    char *path, *chat_template, *tool_format;
     uint32_t max_context;
     uint32_t name_idx;
     uint32_t n_configs;     // configurations that refer to it

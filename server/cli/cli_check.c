@@ -33,6 +33,7 @@ static bool check_models(const inferd_config *c, bool allow_dummy, uint64_t *fil
         model *m;
         model_options options = {.path = c->models[i].path,
                                  .template_path = c->models[i].chat_template,
+                                 .tool_format = c->models[i].tool_format,
                                  .context_max = c->models[i].max_context,
                                  .allow_dummy = allow_dummy};
         if (model_open(&options, &m, &err) == INFERD_OK) {

@@ -50,6 +50,7 @@ typedef struct config_model {
     uint32_t n_aliases;
     uint32_t max_context;             // 0 = the file's
     char *chat_template;              // a file, or NULL
+    char *tool_format;                // how it writes tool calls; NULL: as its template does
     bool special_tokens_in_text;      // text of requests may contain special tokens; default false
     double sampling[SAMPLING_PARAMS]; // of requests that give none; NaN: as the model's files say
     model_policy policy;

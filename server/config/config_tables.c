@@ -115,6 +115,9 @@ static const option of_model[] = {
      .about = "tokens of prompt and answer; 0: what the file says"},
     {"chat_template", OPTION_PATH, AT(M, chat_template), .min = 1, .max = PATH_BYTES_MAX,
      .about = "a Jinja file instead of the model's own template"},
+    {"tool_format", OPTION_TEXT, AT(M, tool_format), .min = 1, .max = 64,
+     .about = "how it writes tool calls, by name ([agents.md](agents.md#formats)); absent: as its "
+              "template writes them; `none`: not at all"},
     {"special_tokens_in_text", OPTION_BOOL, AT(M, special_tokens_in_text),
      .about = "text of requests may contain special tokens"},
     {"sampling", OPTION_OBJECT, 0, .table = &sampling_table,

@@ -29,6 +29,7 @@
 #include "inferd/buf.h"
 #include "inferd/status.h"
 #include "models/chat.h"
+#include "models/reasoning.h"
 
 typedef enum call_style {
     CALL_NONE,   // no tool calls; the format has marks of reasoning only, or none
@@ -60,6 +61,11 @@ bool call_format_is_single(const call_format *f); // a message has one call at m
 bool call_format_reasons(const call_format *f);
 /* Why a template's calls cannot be read; "" otherwise. */
 const char *call_format_why(const call_format *f);
+
+/* How the answer to a prompt begins, which was rendered from `input`: texts of the format, in the
+ * form that grammars have (models/grammar.h). */
+reasoning call_format_before(const call_format *f, const chat_input *input,
+                             const chat_text *prompt);
 
 /* ---- reading ---- */
 
@@ -104,7 +110,8 @@ typedef enum call_choice {
 } call_choice;
 
 typedef struct call_tags_options {
-    const json_t *tools; // those that may be called, in OpenAI's form; borrowed
+    const json_t *tools;   // those that may be called, in OpenAI's form; borrowed
+    const json_t *content; // a format (of structural tags) that content follows; NULL: it is free
     call_choice choice;
     bool parallel; // more than one call
 } call_tags_options;

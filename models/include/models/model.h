@@ -21,6 +21,7 @@
 #include "inferd/batch.h"
 #include "inferd/status.h"
 #include "kernels/backend.h"
+#include "models/calls.h"
 #include "models/chat.h"
 #include "models/sampling.h"
 #include "models/tokenizer.h"
@@ -30,6 +31,7 @@ typedef struct model model;
 typedef struct model_options {
     const char *path;          // a .gguf file, or dummy:NAME (models/dummy_model.h)
     const char *template_path; // a Jinja file that replaces the model's chat template, or NULL
+    const char *tool_format;   // the name of one (models/calls.h); NULL: the template's
     uint32_t context_max;      // 0 = that of the file
     bool allow_dummy;          // else a dummy: path is refused
 } model_options;
@@ -58,6 +60,7 @@ void model_close(model *m); // accepts NULL; no bound model uses it any more
 const model_info *model_about(const model *m);
 const tokenizer *model_tokenizer(const model *m);
 const chat_template *model_chat_template(const model *m); // NULL: the model has none
+const call_format *model_call_format(const model *m);     // NULL: it has no chat template
 
 /* The file that the path names now.  If that is not the open file, the data that model_open read
  * stays valid, but opening the path gives another file.  A made-up model's stays the same. */

@@ -25,6 +25,8 @@ typedef struct reasoning {
 
 /* The marks that a template's source has; {NULL, NULL}: none. */
 reasoning reasoning_of_source(bytes source);
+/* Which of two marks come next behind a prompt; begin "": the model never writes it. */
+reasoning reasoning_in_prompt(reasoning marks, const chat_input *input, const chat_text *prompt);
 /* What comes next behind a prompt that was rendered from `input`.  The spans are those of
  * chat_render: only text of the template counts, or of a last message that is continued.  tok NULL:
  * no mark is a token. */

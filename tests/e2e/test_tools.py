@@ -1,0 +1,74 @@
+"""Tool calls and reasoning in chats: what a script says as each family of models writes it, what clients get."""
+
+import dataclasses
+import json
+
+import openai
+import pytest
+import scripted
+
+WEATHER = {"type": "function", "function": {
+    "name": "get_weather", "description": "of a place",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+                   "required": ["city"], "additionalProperties": False}}}
+LIST = {"type": "function", "function": {"name": "ls", "parameters": {"type": "object", "properties": {}}}}
+ASKED = [{"role": "user", "content": "weather?"}]
+
+
+@pytest.fixture(scope="module")
+def hermes(launch, tmp_path_factory):
+    return scripted.start(launch, tmp_path_factory.mktemp("hermes"), scripted.HERMES)
+
+
+def both(s, **body):
+    """The message whole, and put together from a stream; they must say the same."""
+    client = s.openai()
+    whole = client.chat.completions.create(model="m", **body).choices[0]
+    with client.chat.completions.stream(model="m", **body) as stream:
+        for _ in stream:
+            pass
+        streamed = stream.get_final_completion().choices[0]
+    calls = lambda c: [(t.function.name, t.function.arguments) for t in c.message.tool_calls or []]
+    assert (whole.message.content or "") == (streamed.message.content or "")
+    assert calls(whole) == calls(streamed)
+    assert whole.finish_reason == streamed.finish_reason
+    return whole
+
+
+def test_a_call_and_its_answer(hermes):
+    hermes.say(["<tool_response>", "sunny"], "It is sunny.")
+    hermes.say("weather?", '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome", "days": 2}}\n</tool_call>')
+    choice = both(hermes, messages=ASKED, tools=[WEATHER])
+    call = choice.message.tool_calls[0]
+    assert choice.finish_reason == "tool_calls" and choice.message.content is None
+    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Rome", "days": 2})
+    answer = both(hermes, tools=[WEATHER], messages=[
+        *ASKED, choice.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "sunny"}])
+    assert answer.message.content == "It is sunny." and answer.finish_reason == "stop"
+
+
+def test_text_around_calls_is_kept(hermes):
+    hermes.say("around", 'Let me see.\n<tool_call>\n{"name": "ls", "arguments": {}}\n</tool_call>\n'
+                         '<tool_call>\n{"name": "ls", "arguments": {}}\n</tool_call>')
+    choice = both(hermes, messages=[{"role": "user", "content": "around"}], tools=[LIST])
+    assert choice.message.content == "Let me see." and len(choice.message.tool_calls) == 2
+    assert len({c.id for c in choice.message.tool_calls}) == 2
+
+
+def test_tool_choice(hermes):
+    hermes.say("force", "anything")  # not a call
+    with pytest.raises(openai.BadRequestError):
+        hermes.openai().chat.completions.create(model="m", messages=[{"role": "user", "content": "force"}],
+                                                tools=[LIST], tool_choice="required")
+    hermes.say("named", '<tool_call>\n{"name": "ls", "arguments": {}}\n</tool_call>')
+    choice = both(hermes, messages=[{"role": "user", "content": "named"}], tools=[WEATHER, LIST],
+                  tool_choice={"type": "function", "function": {"name": "ls"}})
+    assert choice.message.tool_calls[0].function.name == "ls"
+
+
+def test_arguments_follow_the_schema(hermes):
+    hermes.say("wrong", '<tool_call>\n{"name": "get_weather", "arguments": {"town": "Rome"}}\n</tool_call>')
+    with pytest.raises(openai.BadRequestError, match="not allowed|outside|mask"):
+        hermes.openai().chat.completions.create(model="m", messages=[{"role": "user", "content": "wrong"}],
+                                                tools=[WEATHER])
