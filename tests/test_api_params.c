@@ -612,7 +612,7 @@ static void members_of_a_field_are_named_too(void) {
         {"\"chat_template_kwargs\":{\"enable_thinking\":false}", NULL, NULL},
         {"\"logit_bias\":{\"1\":1}", NULL, NULL},
         {"\"prediction\":{\"type\":\"content\",\"content\":\"x\"}", NULL, NULL},
-        {"\"tools\":[{\"kind\":1}],\"tool_choice\":\"none\"", NULL, NULL},
+        {"\"tools\":[{\"function\":{\"name\":\"f\"},\"kind\":1}]", NULL, NULL},
     };
     for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
         api_params p;
@@ -677,26 +677,49 @@ static void what_asks_for_nothing_is_accepted(void) {
     GOOD(API_CHAT, "\"top_logprobs\":0,\"logprobs\":false");
 }
 
-/* Tools that must not be called are left out of the prompt; those that may be are refused. */
-static void tools_are_accepted_where_no_call_is_allowed(void) {
-#define TOOL "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
-    GOOD(API_CHAT, "\"tools\":" TOOL ",\"tool_choice\":\"none\"");
+/* Tools that must not be called are left out of the prompt. */
+static void tools_and_their_choice(void) {
+#define TOOL "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"function\":{\"name\":\"g-1\",\"parameters\":{}}}]"
+#define CHOOSES(field, kind, shown, n_called)                                                      \
+    do {                                                                                           \
+        api_params p;                                                                              \
+        api_error e;                                                                               \
+        EXPECT(read_with(API_CHAT, field, &p, &e));                                                \
+        EXPECT_EQ(p.choice, kind);                                                                 \
+        EXPECT_EQ(p.tools != NULL, shown);                                                         \
+        EXPECT_EQ(json_array_size(p.called), n_called);                                            \
+        api_params_deinit(&p);                                                                     \
+    } while (0)
+    CHOOSES("\"tools\":[]", TOOLS_NONE, false, 0);
+    CHOOSES("\"tools\":" TOOL, TOOLS_AUTO, true, 2);
+    CHOOSES("\"tools\":" TOOL ",\"tool_choice\":\"none\"", TOOLS_NONE, false, 0);
+    CHOOSES("\"tools\":" TOOL ",\"tool_choice\":\"required\"", TOOLS_REQUIRED, true, 2);
+    CHOOSES("\"tools\":" TOOL ",\"tool_choice\":\"any\"", TOOLS_REQUIRED, true, 2);
+    CHOOSES("\"tools\":" TOOL ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g-1\"}}",
+            TOOLS_REQUIRED, true, 1);
+    CHOOSES("\"tools\":" TOOL ",\"tool_choice\":{\"type\":\"function\",\"name\":\"f\"}", TOOLS_REQUIRED,
+            true, 1);
+    CHOOSES("\"tools\":" TOOL ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":"
+            "\"auto\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}}",
+            TOOLS_AUTO, true, 1);
+#undef CHOOSES
     GOOD(API_CHAT, "\"functions\":[{\"name\":\"f\"}],\"function_call\":\"none\"");
-    REFUSED_AS(API_CHAT, "\"tools\":" TOOL, "unsupported_parameter", "tools");
-    REFUSED_AS(API_CHAT, "\"tools\":" TOOL ",\"tool_choice\":\"auto\"", "unsupported_parameter",
-               "tools");
-    REFUSED_AS(API_CHAT, "\"tools\":" TOOL ",\"tool_choice\":null", "unsupported_parameter",
-               "tools");
-    REFUSED_AS(API_CHAT, "\"functions\":[{}],\"tool_choice\":\"none\"", "unsupported_parameter",
-               "functions");
-    REFUSED_AS(API_CHAT, "\"tool_choice\":\"required\"", "unsupported_parameter", "tool_choice");
-    REFUSED_AS(API_CHAT, "\"tool_choice\":{\"type\":\"function\"}", "unsupported_parameter",
-               "tool_choice");
+    GOOD(API_TOKENIZE, "\"tools\":" TOOL);
+    REFUSED_AS(API_CHAT, "\"functions\":[{}]", "unsupported_parameter", "functions");
     REFUSED_AS(API_CHAT, "\"function_call\":{\"name\":\"f\"}", "unsupported_parameter",
                "function_call");
-    REFUSED_AS(API_TOKENIZE, "\"tools\":" TOOL, "unsupported_parameter", "tools");
+    REFUSED_AS(API_CHAT, "\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"f\"}}]",
+               "unsupported_parameter", "tools[0].type");
+    BAD(API_CHAT, "\"tool_choice\":\"required\"", "tool_choice");
+    BAD(API_CHAT, "\"tools\":" TOOL ",\"tool_choice\":\"maybe\"", "tool_choice");
+    BAD(API_CHAT, "\"tools\":" TOOL ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"h\"}}",
+        "tool_choice.function.name");
     BAD(API_CHAT, "\"tools\":{}", "tools");
-    BAD(API_CHAT, "\"tools\":\"none\",\"tool_choice\":\"none\"", "tools");
+    BAD(API_CHAT, "\"tools\":[1]", "tools[0]");
+    BAD(API_CHAT, "\"tools\":[{\"function\":{\"name\":\"two words\"}}]", "tools[0].function.name");
+    BAD(API_CHAT, "\"tools\":[{\"function\":{\"name\":\"f\",\"parameters\":[]}}]",
+        "tools[0].function.parameters");
+    BAD(API_CHAT, "\"tools\":[{\"function\":{\"name\":\"f\",\"strict\":1}}]", "tools[0].function.strict");
 #undef TOOL
 }
 
@@ -1019,7 +1042,7 @@ static const test_case cases[] = {
     TEST(a_misspelt_field_is_named_with_the_one_that_is_meant),
     TEST(members_of_a_field_are_named_too),
     TEST(what_asks_for_nothing_is_accepted),
-    TEST(tools_are_accepted_where_no_call_is_allowed),
+    TEST(tools_and_their_choice),
     TEST(each_constraint_has_its_source_and_place),
     TEST(a_constraint_of_another_form_is_named),
     TEST(a_request_has_one_constraint_and_nothing_that_cuts_it),

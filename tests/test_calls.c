@@ -431,7 +431,7 @@ static grammar_machine *machine_of(const call_format *f, const call_tags_options
     if (tags == NULL || grammar_of_tags(tags, &kind, NULL, &g, &err) != INFERD_OK ||
         grammar_machine_create(g, v, &m, &err) != INFERD_OK) {
         char *text = tags == NULL ? NULL : json_dumps(tags, JSON_INDENT(1));
-        printf("%s\n%s\n", err.text, text);
+        printf("%s\n%s\n", err.text, text == NULL ? "" : text);
         free(text);
         test_failures++;
     }

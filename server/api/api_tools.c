@@ -86,6 +86,12 @@ static bool read_mode(const api_reader *r, json_t *v) {
     return fail_choice(r);
 }
 
+/* Of a function that a choice names: nested, as chats have it, or beside its type. */
+static const char *name_of(json_t *v) {
+    json_t *function = given(v, "function");
+    return json_string_value(given(function != NULL ? function : v, "name"));
+}
+
 bool api_tools_read_choice(const api_reader *r, json_t *v) {
     if (!json_is_object(v)) return read_mode(r, v);
     const char *type = json_string_value(given(v, "type"));
@@ -97,16 +103,21 @@ bool api_tools_read_choice(const api_reader *r, json_t *v) {
             return api_fail(
                 r->err, API_BAD_VALUE, "tool_choice.allowed_tools.tools",
                 "\"tool_choice.allowed_tools.tools\" must be an array that is not empty");
+        for (size_t i = 0; i < json_array_size(r->p->allowed); i++) {
+            char param[API_PARAM_BYTES];
+            snprintf(param, sizeof param, "tool_choice.allowed_tools.tools[%zu]", i);
+            if (name_of(json_array_get(r->p->allowed, i)) == NULL)
+                return api_fail(r->err, API_BAD_VALUE, param, "\"%s\" must name a function", param);
+        }
         return mode == NULL ? true : read_mode(r, mode);
     }
     if (type != NULL && strcmp(type, "function") != 0) return fail_choice(r);
-    json_t *function = given(v, "function"), *name = given(function, "name");
-    if (name == NULL) name = given(v, "name");
-    if (!json_is_string(name))
+    const char *name = name_of(v);
+    if (name == NULL)
         return api_fail(r->err, API_MISSING, "tool_choice.function.name",
                         "\"tool_choice.function.name\" is required: a string");
     r->p->choice = TOOLS_REQUIRED;
-    r->p->called_name = json_string_value(name);
+    r->p->called_name = name;
     return true;
 }
 
@@ -171,11 +182,9 @@ bool api_tools_check(api_params *p, api_error *err) {
     if (p->called_name != NULL)
         return add_called(p, p->called_name, "tool_choice.function.name", err);
     for (size_t i = 0; i < json_array_size(p->allowed); i++) {
-        json_t *one = json_array_get(p->allowed, i), *of = given(one, "function");
-        json_t *name = given(of != NULL ? of : one, "name");
         char param[API_PARAM_BYTES];
         snprintf(param, sizeof param, "tool_choice.allowed_tools.tools[%zu]", i);
-        if (!add_called(p, json_string_value(name), param, err)) return false;
+        if (!add_called(p, name_of(json_array_get(p->allowed, i)), param, err)) return false;
     }
     if (p->called == NULL) p->called = json_incref(p->tools);
     return true;
@@ -190,11 +199,14 @@ const char api_tools_schema[] =
     "'type':{'enum':['function',null]},"
     "'function':{'type':'object','required':['name'],'properties':{'name':" NAME ",'description':" MAYBE("string")
     ",'parameters':" MAYBE("object") ",'strict':" MAYBE("boolean") "}}}}}";
+#define FUNCTION    "{'type':'object','required':['name'],'properties':{'name':{'type':'string'}}}"
+/* The name of a function: nested, as chats have it, or beside the type, as /v1/responses has it. */
+#define CALLED      "'properties':{'type':{'enum':['function',null]},'function':{'anyOf':[{'type':'null'}," FUNCTION "]},'name':" MAYBE("string") "},'anyOf':[{'required':['function'],'properties':{'function':" FUNCTION "}},{'required':['name'],'properties':{'name':{'type':'string'},'function':{'type':'null'}}}]"
+#define ALLOWED     "{'type':'object','anyOf':[{'required':['function'],'properties':{'function':" FUNCTION "}},{'required':['name'],'properties':{'name':{'type':'string'}}}]}"
+
 const char api_tool_choice_schema[] =
     "{'anyOf':[{'enum':['none','auto','required','any']},"
-    "{'type':'object','properties':{'type':{'enum':['function',null]}},'anyOf':["
-        "{'required':['function'],'properties':{'function':{'type':'object','required':['name'],'properties':{'name':{'type':'string'}}}}},"
-        "{'required':['name'],'properties':{'name':{'type':'string'}}}]},"
+    "{'type':'object'," CALLED "},"
     "{'type':'object','required':['type','allowed_tools'],'properties':{'type':{'const':'allowed_tools'},"
-        "'allowed_tools':{'type':'object','required':['tools'],'properties':{'mode':{'enum':['none','auto','required','any',null]},'tools':{'type':'array','minItems':1}}}}}]}";
+        "'allowed_tools':{'type':'object','required':['tools'],'properties':{'mode':{'enum':['none','auto','required','any',null]},'tools':{'type':'array','minItems':1,'items':" ALLOWED "}}}}}]}";
 /* clang-format on */
