@@ -4,6 +4,7 @@
  * met first, its children are finished, then it is.  A child that is open already is a recursion
  * and becomes a reference to a rule. */
 #include "schema.h"
+#include "schema_weaken.h"
 
 #include "inferd/clock.h"
 

@@ -38,69 +38,7 @@
 #include "inferd/status.h"
 #include "ir.h"
 #include "models/grammar.h"
-
-/* ---- keywords (schema_words.c) ---- */
-
-typedef enum schema_word {
-    WORD_NONE, // not a keyword of JSON Schema, or an annotation: no effect
-    WORD_DYNAMIC_REF,
-    WORD_RECURSIVE_REF,
-    WORD_REF,
-    WORD_ADDITIONAL_ITEMS,
-    WORD_ADDITIONAL_PROPERTIES,
-    WORD_ALL_OF,
-    WORD_ANY_OF,
-    WORD_CONST,
-    WORD_CONTAINS,
-    WORD_DEPENDENCIES,
-    WORD_DEPENDENT_REQUIRED,
-    WORD_DEPENDENT_SCHEMAS,
-    WORD_DISALLOW,
-    WORD_DIVISIBLE_BY,
-    WORD_ELSE,
-    WORD_ENUM,
-    WORD_EXCLUSIVE_MAXIMUM,
-    WORD_EXCLUSIVE_MINIMUM,
-    WORD_EXTENDS,
-    WORD_FORMAT,
-    WORD_IF,
-    WORD_ITEMS,
-    WORD_MAX_CONTAINS,
-    WORD_MAX_ITEMS,
-    WORD_MAX_LENGTH,
-    WORD_MAX_PROPERTIES,
-    WORD_MAXIMUM,
-    WORD_MIN_CONTAINS,
-    WORD_MIN_ITEMS,
-    WORD_MIN_LENGTH,
-    WORD_MIN_PROPERTIES,
-    WORD_MINIMUM,
-    WORD_MULTIPLE_OF,
-    WORD_NOT,
-    WORD_ONE_OF,
-    WORD_PATTERN,
-    WORD_PATTERN_PROPERTIES,
-    WORD_PREFIX_ITEMS,
-    WORD_PROPERTIES,
-    WORD_PROPERTY_NAMES,
-    WORD_REQUIRED,
-    WORD_THEN,
-    WORD_TYPE,
-    WORD_UNEVALUATED_ITEMS,
-    WORD_UNEVALUATED_PROPERTIES,
-    WORD_UNIQUE_ITEMS,
-    WORD_COUNT
-} schema_word;
-schema_word schema_word_of(const char *name);
-const char *schema_word_name(schema_word w);
-
-/* Of one object, its keywords: looked up once. */
-typedef struct schema_view {
-    const json_t *schema;
-    bool made;                          // by the compiler: the same in both readings
-    json_t *of[WORD_COUNT];             // NULL: absent
-    uint8_t order[WORD_COUNT], n_words; // the keywords as they are written
-} schema_view;
+#include "schema_words.h"
 
 typedef enum schema_truth { TRUTH_NO, TRUTH_YES, TRUTH_UNKNOWN } schema_truth;
 
@@ -148,7 +86,6 @@ enum {
     TYPE_ALL = 127
 };
 
-typedef struct schema_table schema_table;
 typedef uint32_t goal_id;
 enum { GOAL_NEVER = 0 }; // always there
 
@@ -193,50 +130,9 @@ typedef struct goal {
     array_plan *array;   // NULL: no arrays
 } goal;
 
-/* ---- weakening (schema_weaken.c) ---- */
-
-typedef struct weak_word {
-    const json_t *schema;
-    schema_word word;
-    bool loose; // oneOf that is anyOf
-} weak_word;
-
-typedef struct weak_words {
-    weak_word *at; // [n] owned
-    size_t n, capacity;
-} weak_words;
-
-/* Of a schema, over all attempts to compile it. */
-typedef struct schema_weakening {
-    weak_words left;                // out, of views
-    weak_words soft;                // what the current attempt went on without
-    uint32_t n_attempts, n_changes; // of `left`
-    uint64_t deadline_us;
-} schema_weakening;
-
-/* A schema is below this keyword of another one. */
-typedef struct schema_edge {
-    const json_t *from; // NULL: it is the root
-    schema_word word;
-    const struct schema_edge *next; // to the same schema
-} schema_edge;
-
-typedef struct schema_fault {
-    const json_t *schema;
-    schema_word word;
-    bool is_part; // of its value: what is at `key` or `index` of it (SIZE_MAX: all) is no schema
-    const char *key;
-    size_t index;
-} schema_fault;
-
-typedef struct schema_reach {
-    schema_table *edges; // by schema: the newest edge to it
-    schema_fault *faults;
-    size_t n_faults;
-} schema_reach;
-
 typedef struct schema_site schema_site;
 typedef struct schema_block schema_block;
+typedef struct schema_table schema_table;
 
 enum { SCHEMA_RECENT_BITS = 8 };
 
@@ -256,12 +152,12 @@ typedef struct schema_ctx {
     /* Flattening and proofs may fail quietly: then a failure jumps to `quiet`. */
     jmp_buf exit;
     jmp_buf *quiet;
-    bool wide;              // the reading in force
-    bool has_resources;     // identifiers inside the document
-    bool has_places;        // all sites are known
-    schema_weakening *weak; // NULL: what cannot be enforced is refused
-    schema_table *left_out; // of `weak`, by schema and word
-    schema_reach reach;
+    bool wide;                     // the reading in force
+    bool has_resources;            // identifiers inside the document
+    bool has_places;               // all sites are known
+    struct schema_weakening *weak; // NULL: what cannot be enforced is refused
+    schema_table *left_out;        // of `weak`, by schema and word
+    struct schema_reach *reach;
     const goal *planned;     // the goal that is planned or finished
     const json_t *failed_at; // where the failure is; NULL: nobody said so
     schema_word failed_word;
@@ -318,34 +214,6 @@ json_t *schema_own_json(schema_ctx *c, json_t *take); // NULL: no memory
 schema_table *schema_table_create(schema_ctx *c);
 void **schema_table_at(schema_ctx *c, schema_table *t, const void *key, size_t n, bool add);
 const char *schema_intern(schema_ctx *c, const char *name);
-
-/* ---- weakening ---- */
-
-/* The keyword as views have it: WORD_NONE: left out. */
-schema_word schema_word_left(schema_ctx *c, const json_t *schema, schema_word w);
-void schema_weaken_begin(schema_ctx *c);
-void schema_weaken_scan(schema_ctx *c);
-/* True: go on as if the keyword were not there; the next attempt will do without it. */
-bool schema_soften(schema_ctx *c, schema_word w, const json_t *at);
-/* A split without an alternative, where one could not be described: the same for its `not` or if.
- */
-void schema_soften_split(schema_ctx *c, const schema_atom *a);
-/* Of the root something was left out, and nothing that is left says which types it has. */
-bool schema_root_lost_type(schema_ctx *c);
-
-typedef enum weaken_next {
-    WEAKEN_DONE,  // the report is appended
-    WEAKEN_AGAIN, // with less
-    WEAKEN_ALL,   // nothing more can be left out, or there is no time
-    WEAKEN_NO_MEMORY
-} weaken_next;
-weaken_next schema_weaken(schema_ctx *c, inferd_status s); // behind an attempt
-void schema_weakening_deinit(schema_weakening *w);
-
-/* (schema_reach.c) */
-void schema_reach_build(schema_ctx *c);
-bool schema_is_reached(schema_ctx *c, const json_t *schema);
-const schema_edge *schema_edges_to(schema_ctx *c, const json_t *schema); // NULL: none
 
 /* ---- places and references (schema_refs.c) ---- */
 

@@ -3,6 +3,7 @@
  * uniqueItems is enforced where the items are of few values, as a graph over the set of those that
  * have been written. */
 #include "schema.h"
+#include "schema_weaken.h"
 
 enum { UNIQUE_VALUES_MAX = 8 };
 

@@ -7,6 +7,7 @@
  * The path of entered schemas is the stack; a schema that is entered while it is on the path would
  * be defined by itself, and is an error. */
 #include "schema.h"
+#include "schema_weaken.h"
 
 typedef struct frame {
     atom_list list;      // atoms to enter, if `view` is NULL

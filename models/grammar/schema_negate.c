@@ -7,6 +7,7 @@
  * Violations are atoms, or schemas that are made here: the negation of maxLength 3 is minLength 4.
  */
 #include "schema.h"
+#include "schema_weaken.h"
 
 atom_list *schema_split_add(schema_ctx *c, split *s) {
     s->at = schema_grow_list(c, s->at, s->n, &s->capacity, sizeof *s->at);

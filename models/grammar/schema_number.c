@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "schema.h"
+#include "schema_weaken.h"
 
 enum { NUMBER_VALUES_MAX = 256 }; // excluded
 

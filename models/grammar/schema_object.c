@@ -10,6 +10,7 @@
  * and a maximum holds for the names if it holds for the text; a minimum beyond what named
  * properties ensure is refused. */
 #include "schema.h"
+#include "schema_weaken.h"
 
 enum { PATTERNS_MAX = 16 }; // of dfa_classify
 

@@ -4,6 +4,7 @@
  * form of each keyword's value, so that all that is malformed is found at once.
  * Thread: that of its schema_ctx. */
 #include "schema.h"
+#include "schema_weaken.h"
 
 typedef struct walk {
     schema_ctx *c;
@@ -12,7 +13,7 @@ typedef struct walk {
 } walk;
 
 static void add_fault(walk *w, const schema_fault *f) {
-    schema_reach *r = &w->c->reach;
+    schema_reach *r = w->c->reach;
     r->faults = schema_grow(w->c, r->faults, r->n_faults, &w->faults_capacity, sizeof *r->faults);
     r->faults[r->n_faults++] = *f;
 }
@@ -157,7 +158,7 @@ static void reach(walk *w, const schema_view *v, schema_word word, const json_t 
         add_fault(w, &(schema_fault){v->schema, word, true, key, index});
         return;
     }
-    void **at = schema_table_at(c, c->reach.edges, &to, sizeof to, true);
+    void **at = schema_table_at(c, c->reach->edges, &to, sizeof to, true);
     if (*at == NULL) push(w, to);
     schema_edge *e = schema_take(c, sizeof *e);
     *e = (schema_edge){v->schema, word, *at};
@@ -224,9 +225,10 @@ static void reach_below(walk *w, const schema_view *v, schema_word word) {
 
 void schema_reach_build(schema_ctx *c) {
     walk w = {.c = c};
-    c->reach = (schema_reach){.edges = schema_table_create(c)};
+    c->reach = schema_take(c, sizeof *c->reach);
+    c->reach->edges = schema_table_create(c);
     if (!json_is_object(c->root)) return;
-    void **at = schema_table_at(c, c->reach.edges, &c->root, sizeof c->root, true);
+    void **at = schema_table_at(c, c->reach->edges, &c->root, sizeof c->root, true);
     *at = schema_take(c, sizeof(schema_edge)); // from nowhere
     push(&w, c->root);
     while (w.n > 0) {
@@ -243,10 +245,10 @@ void schema_reach_build(schema_ctx *c) {
 }
 
 bool schema_is_reached(schema_ctx *c, const json_t *schema) {
-    return schema_table_at(c, c->reach.edges, &schema, sizeof schema, false) != NULL;
+    return schema_table_at(c, c->reach->edges, &schema, sizeof schema, false) != NULL;
 }
 
 const schema_edge *schema_edges_to(schema_ctx *c, const json_t *schema) {
-    void **at = schema_table_at(c, c->reach.edges, &schema, sizeof schema, false);
+    void **at = schema_table_at(c, c->reach->edges, &schema, sizeof schema, false);
     return at == NULL ? NULL : *at;
 }

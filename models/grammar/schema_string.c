@@ -4,6 +4,7 @@
  * content of the string; a maximal length is left out where the automaton has no longer text.
  * Automata are built once for each pattern, format, length and combination. */
 #include "schema.h"
+#include "schema_weaken.h"
 
 enum { LENGTH_FITS_MIN = 121 };
 

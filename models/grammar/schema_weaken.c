@@ -1,25 +1,25 @@
 /* schema_weaken.c - schemas that cannot be enforced become weaker ones (grammar_schema_kind).
  *
- *     scan       before goals are made: keywords with values of the wrong form, references that
- *                lead nowhere; and which schema is below which keyword of which other
- * (schema_reach.c) soften     while goals are made: the compiler goes on as if the keyword were not
- * there weaken     after a failure: its keyword is left out
+ *     scan      before goals are made: values of keywords that are malformed, references that lead
+ *               nowhere, patterns and formats that are not known (schema_reach.c)
+ *     soften    while goals are made: the compiler goes on as if the keyword were not there
+ *     failure   anything else that cannot be enforced, at the place that the failure names
  *
- * What is left out is not in views (schema_words.c), and the schema is compiled again until nothing
- * fails, within one deadline.  When time is up, or after WEAKEN_ATTEMPTS_MAX, the schema becomes
- * that of any object.
+ * What is left out is not in views (schema_words.c).  Behind `soften` and a failure the schema is
+ * compiled again, until nothing fails; all attempts have one deadline.  When time is up, or after
+ * WEAKEN_ATTEMPTS_MAX, the schema becomes that of any object.
  *
- * Always: what is valid for the schema is valid for the weaker one.  So what must not become wider
- * is not touched:
+ * Always: what is valid for the schema is valid for the weaker one.  Two things make that hard:
  *
- *     a schema below `not`, `if`, oneOf, or contains with maxContains: these keywords, the *gates*,
- *     are weakened first.  oneOf becomes anyOf, the others go
- *     a keyword that applies to what others leave: it goes with them, as additionalProperties with
- *     properties
+ *     gates     a schema below `not`, `if`, oneOf, or contains with maxContains must not become
+ *               wider.  These keywords are weakened first: oneOf becomes anyOf, the others go
+ *     leavings  a keyword may apply to what others leave, as additionalProperties to what
+ *               properties leave: it goes with them
  *
  * Thread: that of its schema_ctx. */
 #include "inferd/clock.h"
 #include "schema.h"
+#include "schema_weaken.h"
 
 enum { WEAKEN_ATTEMPTS_MAX = 64 };
 
@@ -136,25 +136,31 @@ static bool leave_gate(schema_ctx *c, const json_t *schema, schema_word w) {
     }
 }
 
-/* All gates above a schema; false: there is none left. */
-static bool leave_gates(schema_ctx *c, const json_t *schema) {
-    schema_table *seen = schema_table_create(c);
-    const json_t **stack = NULL;
-    size_t n = 0, capacity = 0;
+typedef struct climb {
+    schema_table *seen;
+    const json_t **stack;
+    size_t n, capacity;
+} climb;
+
+static void push(schema_ctx *c, climb *w, const json_t *schema) {
+    if (w->seen == NULL) w->seen = schema_table_create(c);
+    void **known = schema_table_at(c, w->seen, &schema, sizeof schema, true);
+    if (*known != NULL) return;
+    *known = w;
+    w->stack = schema_grow(c, w->stack, w->n, &w->capacity, sizeof *w->stack);
+    w->stack[w->n++] = schema;
+}
+
+/* All gates above the schemas that were pushed; false: there is none left. */
+static bool leave_gates(schema_ctx *c, climb *w) {
     bool any = false;
-    stack = schema_grow(c, stack, n, &capacity, sizeof *stack);
-    stack[n++] = schema;
-    while (n > 0) {
-        const json_t *at = stack[--n];
+    while (w->n > 0) {
+        const json_t *at = w->stack[--w->n];
         for (const schema_edge *e = schema_edges_to(c, at); e != NULL; e = e->next) {
             schema_tick(c);
             if (e->from == NULL) continue; // it is the root
             any |= leave_gate(c, e->from, e->word);
-            void **known = schema_table_at(c, seen, &e->from, sizeof e->from, true);
-            if (*known != NULL) continue;
-            *known = c;
-            stack = schema_grow(c, stack, n, &capacity, sizeof *stack);
-            stack[n++] = e->from;
+            push(c, w, e->from);
         }
     }
     return any;
@@ -186,14 +192,16 @@ static void renew_views(schema_ctx *c) {
 
 /* Gates first: perhaps they suffice.  A part that is no schema counts as true. */
 static bool weaken_faults(schema_ctx *c) {
-    const schema_reach *r = &c->reach;
+    const schema_reach *r = c->reach;
     uint32_t n_before = c->weak->n_changes;
     bool any = false;
+    climb above = {0};
     for (size_t i = 0; i < r->n_faults; i++) {
         const schema_fault *f = &r->faults[i];
         if (f->is_part) any |= leave_gate(c, f->schema, f->word);
-        any |= leave_gates(c, f->schema);
+        push(c, &above, f->schema);
     }
+    any |= leave_gates(c, &above);
     for (size_t i = 0; i < r->n_faults && !any; i++)
         if (!r->faults[i].is_part) leave_word(c, r->faults[i].schema, r->faults[i].word);
     return c->weak->n_changes != n_before;
@@ -245,16 +253,17 @@ static const json_t *planned_schema(const schema_ctx *c) {
 static bool weaken(schema_ctx *c, bool failed) {
     weak_words *soft = &c->weak->soft;
     uint32_t n_before = c->weak->n_changes;
-    bool any = false;
     if (failed && c->failed_at != NULL)
         note(c, soft, c->failed_at, c->failed_word);
     else if (failed)
         note(c, soft, planned_schema(c), WORD_NONE);
+    climb above = {0};
     for (size_t i = 0; i < soft->n; i++) {
         weak_word *one = &soft->at[i];
         one->schema = schema_around(c, one->schema, &one->word);
-        any |= leave_gates(c, one->schema);
+        push(c, &above, one->schema);
     }
+    bool any = leave_gates(c, &above);
     for (size_t i = 0; i < soft->n && !any; i++)
         leave_word(c, soft->at[i].schema, soft->at[i].word);
     return c->weak->n_changes != n_before;
@@ -280,8 +289,8 @@ static void report(schema_ctx *c, const json_t *schema, schema_word w, const sch
 static void report_all(schema_ctx *c) {
     const weak_words *left = &c->weak->left;
     for (size_t i = 0; i < left->n; i++) report(c, left->at[i].schema, left->at[i].word, NULL);
-    for (size_t i = 0; i < c->reach.n_faults; i++) {
-        const schema_fault *f = &c->reach.faults[i];
+    for (size_t i = 0; i < c->reach->n_faults; i++) {
+        const schema_fault *f = &c->reach->faults[i];
         bool loose = f->word == WORD_ANY_OF && leaving_of(c, f->schema, WORD_ONE_OF) == LEFT_LOOSE;
         report(c, f->schema, loose ? WORD_ONE_OF : f->word, f);
     }
@@ -314,7 +323,8 @@ bool schema_root_lost_type(schema_ctx *c) {
 
 weaken_next schema_weaken(schema_ctx *c, inferd_status s) {
     schema_weakening *w = c->weak;
-    if (s == INFERD_ENOMEM || setjmp(c->exit) != 0) return WEAKEN_NO_MEMORY;
+    if (s == INFERD_ENOMEM) return WEAKEN_NO_MEMORY;
+    if (setjmp(c->exit) != 0) return c->status == INFERD_ENOMEM ? WEAKEN_NO_MEMORY : WEAKEN_ALL;
     c->quiet = NULL;
     c->wide = false;
     c->n_scratch = 0;
@@ -324,7 +334,6 @@ weaken_next schema_weaken(schema_ctx *c, inferd_status s) {
     }
     bool late = ++w->n_attempts >= WEAKEN_ATTEMPTS_MAX || clock_thread_us() >= w->deadline_us;
     if (late || !c->has_places) return WEAKEN_ALL;
-    c->deadline_us = UINT64_MAX; // a walk or two more are short
     renew_views(c);
     schema_reach_build(c);
     return weaken(c, s != INFERD_OK) ? WEAKEN_AGAIN : WEAKEN_ALL;

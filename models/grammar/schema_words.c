@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "schema.h"
+#include "schema_weaken.h"
 
 typedef struct word {
     const char *name;
