@@ -115,6 +115,8 @@ static void one_keyword_goes_and_the_others_stay(void) {
         {OBJECT("{\"type\":\"array\",\"contains\":{\"const\":1},\"minContains\":2}"),
          "#/properties/a/contains", "{\"a\":[2]}", "{\"a\":1}"},
         {"{\"type\":\"object\",\"minProperties\":3}", "#/minProperties", "{}", "1"},
+        {"{\"type\":\"number\",\"multipleOf\":0.01,\"minimum\":0}", "#/multipleOf", "0.001\n5",
+         "-1"},
         {"{\"type\":\"object\",\"properties\":{\"a/b\":{\"type\":\"string\",\"format\":\"x\"},"
          "\"c~\":{\"format\":\"y\",\"type\":\"string\"}},\"additionalProperties\":false}",
          "#/properties/a~1b/format #/properties/c~0/format", "{\"a/b\":\"q\",\"c~\":\"\"}\n{}",
@@ -193,6 +195,18 @@ static void gates_go_first(void) {
     EXPECT_ROWS(rows);
 }
 
+/* Which names violate a pattern cannot be described here, and nothing else violates the schema. */
+static void a_negation_of_which_nothing_is_left_goes(void) {
+    static const row rows[] = {
+        {OBJECT(
+             "{\"type\":\"object\",\"additionalProperties\":false,\"patternProperties\":{\"^x\":{},"
+             "\"^[0-9]$\":{\"type\":\"null\"}},\"not\":{\"type\":\"object\",\"patternProperties\":{"
+             "\"^x\":{}},\"additionalProperties\":false}}"),
+         "#/properties/a/not", "{\"a\":{\"1\":null}}\n{\"a\":{}}", "{\"a\":{\"1\":1}}\n{\"a\":1}"},
+    };
+    EXPECT_ROWS(rows);
+}
+
 static void references_that_lead_nowhere_go(void) {
     static const row rows[] = {
         {OBJECT("{\"$ref\":\"#/$defs/none\"}"), "#/properties/a/$ref", "{\"a\":[1]}", "{}"},
@@ -209,6 +223,9 @@ static void a_root_that_lost_its_type_is_an_object(void) {
         {"{\"$ref\":\"#/$defs/none\"}", "#/$ref", "{}\n{\"a\":[1]}", "1\n[]"},
         {"{\"type\":\"objekt\",\"properties\":{\"a\":{\"type\":\"null\"}}}", "#/type",
          "{\"a\":null,\"b\":1}", "1\n{\"a\":1}"},
+        {"{\"minProperties\":4}", "#/minProperties", "{}", "1"},
+        {"{\"minProperties\":4,\"maxItems\":1}", "#/minProperties", "{}\n1",
+         "[1,2]"}, // it had none
         {"{\"type\":\"string\",\"enum\":[1]}", "#/type #/enum", "{}\n{\"a\":1}", "1\n\"a\""},
         {"false", "#", "{}", "1"},
         {"{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"(\"},{\"type\":\"null\"}]}",
@@ -337,6 +354,7 @@ static const test_case cases[] = {
     TEST(malformed_keywords_go),
     TEST(keywords_that_depend_on_others_go_with_them),
     TEST(gates_go_first),
+    TEST(a_negation_of_which_nothing_is_left_goes),
     TEST(references_that_lead_nowhere_go),
     TEST(a_root_that_lost_its_type_is_an_object),
     TEST(limits_are_met_by_one_keyword),

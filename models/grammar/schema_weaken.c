@@ -308,17 +308,37 @@ void schema_weaken_begin(schema_ctx *c) {
     c->weak->soft.n = 0;
 }
 
+/* Does the keyword say which types a value has? */
+static bool says_type(schema_word w) {
+    switch (w) {
+    case WORD_TYPE:
+    case WORD_ENUM:
+    case WORD_CONST:
+    case WORD_REF:
+    case WORD_RECURSIVE_REF:
+    case WORD_DYNAMIC_REF:
+    case WORD_ALL_OF:
+    case WORD_ANY_OF:
+    case WORD_ONE_OF:
+        return true;
+    default:
+        return false;
+    }
+}
+
 bool schema_root_lost_type(schema_ctx *c) {
-    static const schema_word types[] = {WORD_TYPE,   WORD_ENUM,          WORD_CONST,
-                                        WORD_REF,    WORD_RECURSIVE_REF, WORD_DYNAMIC_REF,
-                                        WORD_ALL_OF, WORD_ANY_OF,        WORD_ONE_OF};
-    bool any = false;
-    for (size_t i = 0; i < c->weak->left.n; i++) any |= c->weak->left.at[i].schema == c->root;
+    const weak_words *left = &c->weak->left;
+    bool any = false, lost = false;
+    for (size_t i = 0; i < left->n; i++) {
+        if (left->at[i].schema != c->root) continue;
+        any = true;
+        lost |= says_type(left->at[i].word);
+    }
     if (!any) return false;
     const schema_view *v = schema_view_of(c, c->root);
-    for (size_t i = 0; i < INFERD_COUNT(types); i++)
-        if (v->of[types[i]] != NULL) return false;
-    return true;
+    for (uint32_t i = 0; i < v->n_words; i++)
+        if (says_type((schema_word)v->order[i])) return false;
+    return lost || v->n_words == 0;
 }
 
 weaken_next schema_weaken(schema_ctx *c, inferd_status s) {

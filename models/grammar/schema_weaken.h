@@ -54,7 +54,7 @@ bool schema_soften(schema_ctx *c, schema_word w, const json_t *at);
 /* A split without an alternative, where one could not be described: the same for its `not` or if.
  */
 void schema_soften_split(schema_ctx *c, const schema_atom *a);
-/* Of the root something was left out, and nothing that is left says which types it has. */
+/* Of the root all was left out, or all that said which types it has. */
 bool schema_root_lost_type(schema_ctx *c);
 
 typedef enum weaken_next {

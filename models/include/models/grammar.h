@@ -89,9 +89,9 @@ typedef struct grammar_schema_kind {
     bool tokens;
     /* NULL: what cannot be enforced is refused.  Else an array (of the caller): what cannot be
      * enforced, or is malformed, is left out, so that the grammar accepts more, and its JSON
-     * pointer is appended: "#/properties/a/not".  "#": the whole schema, now any object.  Of the
-     * root, what has no type any more is an object.  In structural tags the pointers are those of
-     * the whole document.  Not with `strict`. */
+     * pointer is appended: "#/properties/a/not".  "#": the whole schema, now any object.  A
+     * root of which nothing is left, or nothing that says its type any more, is an object, too.  In
+     * structural tags the pointers are those of the whole document.  Not with `strict`. */
     json_t *weakened;
 } grammar_schema_kind;
 
