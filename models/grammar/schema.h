@@ -159,7 +159,7 @@ typedef struct schema_ctx {
     schema_table *left_out;        // of `weak`, by schema and word
     struct schema_reach *reach;
     const goal *planned;     // the goal that is planned or finished
-    const json_t *failed_at; // where the failure is; NULL: nobody said so
+    const json_t *failed_at; // the place of the failure; NULL: it has none
     schema_word failed_word;
     inferd_status status;
     inferd_err *err;

@@ -241,7 +241,7 @@ static const json_t *schema_around(schema_ctx *c, const json_t *at, schema_word 
     return at != NULL ? at : c->root;
 }
 
-/* Where an attempt has failed without a word about the place: in what was planned. */
+/* Where an attempt has failed that does not say where: in what was planned. */
 static const json_t *planned_schema(const schema_ctx *c) {
     const json_t *found = c->root;
     for (size_t i = 0; c->planned != NULL && i < c->planned->atoms.n; i++)
@@ -249,13 +249,14 @@ static const json_t *planned_schema(const schema_ctx *c) {
     return found;
 }
 
-/* What the attempt went on without, and what it has failed of.  False: nothing is left. */
+/* What the attempt went on without, or what it failed at.  False: nothing is left. */
 static bool weaken(schema_ctx *c, bool failed) {
     weak_words *soft = &c->weak->soft;
     uint32_t n_before = c->weak->n_changes;
-    if (failed && c->failed_at != NULL)
+    /* Behind a soft one a failure may be a consequence: if not, it comes again. */
+    if (failed && soft->n == 0 && c->failed_at != NULL)
         note(c, soft, c->failed_at, c->failed_word);
-    else if (failed)
+    else if (failed && soft->n == 0)
         note(c, soft, planned_schema(c), WORD_NONE);
     climb above = {0};
     for (size_t i = 0; i < soft->n; i++) {

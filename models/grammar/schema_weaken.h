@@ -51,8 +51,7 @@ void schema_weaken_begin(schema_ctx *c);
 void schema_weaken_scan(schema_ctx *c);
 /* True: go on as if the keyword were not there; the next attempt will do without it. */
 bool schema_soften(schema_ctx *c, schema_word w, const json_t *at);
-/* A split without an alternative, where one could not be described: the same for its `not` or if.
- */
+/* Of a split no alternative is left, but one could not be described: the same for its `not`, if. */
 void schema_soften_split(schema_ctx *c, const schema_atom *a);
 /* Of the root all was left out, or all that said which types it has. */
 bool schema_root_lost_type(schema_ctx *c);
