@@ -29,6 +29,9 @@
     ",'system_fingerprint':" STRING ",'service_tier':" ENUM("'priority','default','flex'")
 #define FINISH "'finish_reason':" ENUM("'stop','length'") ",'stop_reason':{'type':['string','integer','null']}"
 #define CHUNK_FINISH "'finish_reason':" ENUM("'stop','length',null") ",'stop_reason':{'type':['string','integer','null']}"
+#define CHAT_FINISH "'finish_reason':" ENUM("'stop','length','tool_calls'") ",'stop_reason':{'type':['string','integer','null']}"
+#define CHAT_CHUNK_FINISH "'finish_reason':" ENUM("'stop','length','tool_calls',null") ",'stop_reason':{'type':['string','integer','null']}"
+#define REASONED "'reasoning_content':" STRING ",'reasoning':{'type':'string','description':'the same, under the name that other clients look for'}"
 #define CHOICE_IDS "'token_ids':" IDS ",'prompt_token_ids':" IDS
 #define RUNNING_USAGE "'usage':" REF_OR_NULL("Usage")
 
@@ -54,11 +57,14 @@ static const openapi_schema schemas[] = {
         "'top_logprobs':" LIST("{'type':['object','null'],'additionalProperties':" NUMBER "}") ",'text_offset':" LIST(COUNT))},
     {"ChatCompletion", STRUCT(HEAD_REQUIRED ",'usage'", HEAD("chat.completion") ",'choices':" LIST(REF("ChatChoice")) ",'usage':" REF("Usage") ",'prompt_token_ids':" IDS)},
     {"ChatChoice", STRUCT("'index','message','logprobs','finish_reason','stop_reason'",
-        "'index':" COUNT ",'message':" STRUCT("'role','content','refusal'", "'role':{'const':'assistant'},'content':" STRING ",'refusal':{'type':'null'}") ","
-        "'logprobs':" REF_OR_NULL("ChatLogprobs") "," FINISH "," CHOICE_IDS)},
+        "'index':" COUNT ",'message':" STRUCT("'role','content','refusal'", "'role':{'const':'assistant'},'content':{'type':['string','null'],'description':'null beside tool calls'},'refusal':{'type':'null'},"
+            REASONED ",'tool_calls':" LIST(REF("ToolCall"))) ","
+        "'logprobs':" REF_OR_NULL("ChatLogprobs") "," CHAT_FINISH "," CHOICE_IDS)},
+    {"ToolCall", STRUCT("'id','type','function'", "'id':" STRING ",'type':{'const':'function'},'function':" STRUCT("'name','arguments'", "'name':" STRING ",'arguments':{'type':'string','description':'JSON'}"))},
+    {"ToolCallDelta", STRUCT("'index','function'", "'index':" COUNT ",'id':{'type':'string','description':'in the first part of a call'},'type':{'const':'function'},'function':" STRUCT("'arguments'", "'name':" STRING ",'arguments':" STRING))},
     {"ChatCompletionChunk", STRUCT(HEAD_REQUIRED, HEAD("chat.completion.chunk") ",'choices':" LIST(REF("ChatChunkChoice")) "," RUNNING_USAGE ",'prompt_token_ids':" IDS)},
     {"ChatChunkChoice", STRUCT("'index','delta','logprobs','finish_reason'",
-        "'index':" COUNT ",'delta':" STRUCT("", "'role':{'const':'assistant'},'content':" STRING) ",'logprobs':" REF_OR_NULL("ChatLogprobs") "," CHUNK_FINISH "," CHOICE_IDS)},
+        "'index':" COUNT ",'delta':" STRUCT("", "'role':{'const':'assistant'},'content':" STRING "," REASONED ",'tool_calls':" LIST(REF("ToolCallDelta"))) ",'logprobs':" REF_OR_NULL("ChatLogprobs") "," CHAT_CHUNK_FINISH "," CHOICE_IDS)},
     {"Completion", STRUCT(HEAD_REQUIRED ",'usage'", HEAD("text_completion") ",'choices':" LIST(REF("CompletionChoice")) ",'usage':" REF("Usage"))},
     {"CompletionChoice", STRUCT("'index','text','logprobs','finish_reason','stop_reason'",
         "'index':" COUNT ",'text':" STRING ",'logprobs':" REF_OR_NULL("CompletionLogprobs") "," FINISH "," CHOICE_IDS)},
@@ -66,10 +72,12 @@ static const openapi_schema schemas[] = {
     {"CompletionChunkChoice", STRUCT("'index','text','logprobs','finish_reason'",
         "'index':" COUNT ",'text':" STRING ",'logprobs':" REF_OR_NULL("CompletionLogprobs") "," CHUNK_FINISH "," CHOICE_IDS)},
     {"Sampling", STRUCT("'value','from'", "'value':" NUMBER ",'from':" ENUM("'default','generation_config.json','gguf','configuration'"))},
-    {"Model", STRUCT("'id','object','created','owned_by','root','parent','max_model_len','sampling'",
+    {"Model", STRUCT("'id','object','created','owned_by','root','parent','max_model_len','sampling','tool_format','reasoning'",
         "'id':" STRING ",'object':{'const':'model'},'created':" COUNT ",'owned_by':" STRING ",'root':{'type':'string','description':'of an alias: its model'},"
         "'parent':{'type':'null'},'max_model_len':{'type':'integer','minimum':1,'description':'tokens of the context'},"
-        "'sampling':{'type':'object','additionalProperties':" REF("Sampling") ",'description':'what a request gets that gives none'}")},
+        "'sampling':{'type':'object','additionalProperties':" REF("Sampling") ",'description':'what a request gets that gives none'},"
+        "'tool_format':{'type':'string','description':'how it writes tool calls; none: it cannot'},'tool_format_refused':{'type':'string','description':'why the tool calls of its chat template cannot be read'},"
+        "'reasoning':{'type':'boolean','description':'it may reason before it answers'}")},
     {"ModelList", STRUCT("'object','data'", "'object':{'const':'list'},'data':" LIST(REF("Model")))},
     {"Tokens", STRUCT("'count','max_model_len','tokens','token_strs'",
         "'count':" COUNT ",'max_model_len':" COUNT ",'tokens':" IDS ",'token_strs':{'type':['array','null'],'items':" STRING "}")},
