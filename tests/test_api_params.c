@@ -679,7 +679,9 @@ static void what_asks_for_nothing_is_accepted(void) {
 
 /* Tools that must not be called are left out of the prompt. */
 static void tools_and_their_choice(void) {
-#define TOOL "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"function\":{\"name\":\"g-1\",\"parameters\":{}}}]"
+#define TOOL                                                                                       \
+    "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"function\":{\"name\":\"g-1\","      \
+    "\"parameters\":{}}}]"
 #define CHOOSES(field, kind, shown, n_called)                                                      \
     do {                                                                                           \
         api_params p;                                                                              \
@@ -695,11 +697,13 @@ static void tools_and_their_choice(void) {
     CHOOSES("\"tools\":" TOOL ",\"tool_choice\":\"none\"", TOOLS_NONE, false, 0);
     CHOOSES("\"tools\":" TOOL ",\"tool_choice\":\"required\"", TOOLS_REQUIRED, true, 2);
     CHOOSES("\"tools\":" TOOL ",\"tool_choice\":\"any\"", TOOLS_REQUIRED, true, 2);
-    CHOOSES("\"tools\":" TOOL ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g-1\"}}",
+    CHOOSES("\"tools\":" TOOL
+            ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g-1\"}}",
             TOOLS_REQUIRED, true, 1);
-    CHOOSES("\"tools\":" TOOL ",\"tool_choice\":{\"type\":\"function\",\"name\":\"f\"}", TOOLS_REQUIRED,
-            true, 1);
-    CHOOSES("\"tools\":" TOOL ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":"
+    CHOOSES("\"tools\":" TOOL ",\"tool_choice\":{\"type\":\"function\",\"name\":\"f\"}",
+            TOOLS_REQUIRED, true, 1);
+    CHOOSES("\"tools\":" TOOL
+            ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":"
             "\"auto\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}}",
             TOOLS_AUTO, true, 1);
 #undef CHOOSES
@@ -712,14 +716,16 @@ static void tools_and_their_choice(void) {
                "unsupported_parameter", "tools[0].type");
     BAD(API_CHAT, "\"tool_choice\":\"required\"", "tool_choice");
     BAD(API_CHAT, "\"tools\":" TOOL ",\"tool_choice\":\"maybe\"", "tool_choice");
-    BAD(API_CHAT, "\"tools\":" TOOL ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"h\"}}",
+    BAD(API_CHAT,
+        "\"tools\":" TOOL ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"h\"}}",
         "tool_choice.function.name");
     BAD(API_CHAT, "\"tools\":{}", "tools");
     BAD(API_CHAT, "\"tools\":[1]", "tools[0]");
     BAD(API_CHAT, "\"tools\":[{\"function\":{\"name\":\"two words\"}}]", "tools[0].function.name");
     BAD(API_CHAT, "\"tools\":[{\"function\":{\"name\":\"f\",\"parameters\":[]}}]",
         "tools[0].function.parameters");
-    BAD(API_CHAT, "\"tools\":[{\"function\":{\"name\":\"f\",\"strict\":1}}]", "tools[0].function.strict");
+    BAD(API_CHAT, "\"tools\":[{\"function\":{\"name\":\"f\",\"strict\":1}}]",
+        "tools[0].function.strict");
 #undef TOOL
 }
 

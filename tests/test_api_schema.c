@@ -286,11 +286,12 @@ static bool is_input(const char *name) {
 static void add_companions(json_t *body, const char *name, api_route route, json_t *v) {
     static const struct {
         const char *name, *needs, *value;
-    } rows[] = {
-        {"stream_options", "stream", "true"},       {"top_logprobs", "logprobs", "true"},
-        {"tool_choice", "tools", "[{\"function\":{\"name\":\"f\"}}]"},
-        {"functions", "function_call", "\"none\""},
-        {"min_tokens", "max_tokens", "2147483647"}, {"max_tokens", "echo", "true"}};
+    } rows[] = {{"stream_options", "stream", "true"},
+                {"top_logprobs", "logprobs", "true"},
+                {"tool_choice", "tools", "[{\"function\":{\"name\":\"f\"}}]"},
+                {"functions", "function_call", "\"none\""},
+                {"min_tokens", "max_tokens", "2147483647"},
+                {"max_tokens", "echo", "true"}};
     for (size_t i = 0; i < INFERD_COUNT(rows); i++)
         if (strcmp(rows[i].name, name) == 0)
             json_object_set_new(body, rows[i].needs,

@@ -69,22 +69,26 @@ size_t learn_suffix(bytes a, bytes b) {
 /* ---- known marks ---- */
 
 typedef struct mark_pair {
-    const char *open, *close;
+    const char *open, *close, *mention; // mention: in a template that has them; NULL: one of both
 } mark_pair;
 
-static const mark_pair known[] = {{"<think>", "</think>"},
-                                  {"[THINK]", "[/THINK]"},
-                                  {"<seed:think>", "</seed:think>"},
-                                  {"<|START_THINKING|>", "<|END_THINKING|>"},
-                                  {"<|channel>thought\n", "<channel|>"},
-                                  {"<|inner_prefix|>", "<|inner_suffix|>"}};
+static const mark_pair known[] = {
+    {"<think>", "</think>"},
+    {"[THINK]", "[/THINK]"},
+    {"<seed:think>", "</seed:think>"},
+    {"<|START_THINKING|>", "<|END_THINKING|>"},
+    {"<|channel>thought\n", "<channel|>"},
+    {"<|inner_prefix|>", "<|inner_suffix|>"},
+    {"<|channel|>analysis<|message|>", "<|end|><|start|>assistant", "<|channel|>final<|message|>"}};
 
 static bool set_known(bytes source, call_format *f) {
     for (size_t i = 0; i < INFERD_COUNT(known); i++) {
         bytes open = bytes_trim(bytes_of(known[i].open));
-        if (bytes_find(source, open, 0) == SIZE_MAX &&
-            bytes_find(source, bytes_of(known[i].close), 0) == SIZE_MAX)
-            continue;
+        bool there = known[i].mention != NULL
+                         ? bytes_find(source, bytes_of(known[i].mention), 0) != SIZE_MAX
+                         : bytes_find(source, open, 0) != SIZE_MAX ||
+                               bytes_find(source, bytes_of(known[i].close), 0) != SIZE_MAX;
+        if (!there) continue;
         return call_format_set(f, &f->reasoning_open, bytes_of(known[i].open)) &&
                call_format_set(f, &f->reasoning_close, bytes_of(known[i].close));
     }
@@ -178,6 +182,9 @@ bool learn_reasoning(prober *p, bytes source, call_format *f) {
     } else {
         ok = set_known(source, f);
     }
+    bytes turn = bytes_trim((bytes){header.p, header.n}), close = bytes_trim(f->reasoning_close);
+    f->closes_turn =
+        turn.n > 0 && close.n > turn.n && bytes_equal(bytes_from(close, close.n - turn.n), turn);
     buf_deinit(&header);
     buf_deinit(&said);
     buf_deinit(&text);

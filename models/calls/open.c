@@ -72,6 +72,8 @@ reasoning call_format_before(const call_format *f, const chat_input *input,
     if (f->plain_close[0] == 0 || f->symbol_close[0] == 0)
         return (reasoning){.begin = NULL, .end = NULL};
     reasoning found = reasoning_in_prompt(marks, input, prompt);
+    bool fresh = found.end == NULL && f->closes_turn && !input->continue_final_message;
+    if (fresh) found = marks;
     if (found.begin != NULL) found.begin = f->symbol_open;
     if (found.end != NULL) found.end = f->symbol_close;
     return found;

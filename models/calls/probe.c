@@ -29,7 +29,7 @@ static bool render(prober *p, json_t *message, bool prompt, buf *out) {
     inferd_err err = {0};
     bool ok = messages != NULL && user != NULL &&
               json_object_set_new(user, "role", json_string("user")) == 0 &&
-              json_object_set_new(user, "content", json_string("inferd_asked")) == 0 &&
+              json_object_set_new(user, "content", json_string(PROBE_ASKED)) == 0 &&
               json_array_append(messages, user) == 0 &&
               (message == NULL || json_array_append(messages, message) == 0);
     if (p->tok == NULL) { // without a vocabulary the names of its special tokens are empty
@@ -59,8 +59,14 @@ static size_t shared(bytes a, bytes b) {
     return n;
 }
 
+/* The end of the user's turn is looked for behind its text: what stands before may depend on what
+ * follows (tools before the last message). */
 static void cut_base(prober *p, buf *text) {
-    size_t n = shared((bytes){p->base.p, p->base.n}, (bytes){text->p, text->n});
+    bytes base = {p->base.p, p->base.n}, all = {text->p, text->n}, asked = bytes_of(PROBE_ASKED);
+    size_t in_base = bytes_find(base, asked, 0), in_text = bytes_find(all, asked, 0);
+    size_t n = 0;
+    if (in_base != SIZE_MAX && in_text != SIZE_MAX)
+        n = in_text + shared(bytes_from(base, in_base), bytes_from(all, in_text));
     if (n > 0) memmove(text->p, text->p + n, text->n - n);
     text->n -= n;
 }

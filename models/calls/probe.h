@@ -9,6 +9,7 @@
 
 #include "calls/format.h"
 
+#define PROBE_ASKED   "inferd_asked"
 #define PROBE_CONTENT "inferd_said"
 #define PROBE_REASON  "inferd_thought"
 #define PROBE_NAME_1  "inferd_alpha"

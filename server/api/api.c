@@ -78,14 +78,47 @@ static void log_unknown(const api_job *job, const unknown_field *f) {
     log_end(&line);
 }
 
+enum { WEAKENED_NAMED_MAX = 32, WEAKENED_NAME_BYTES = 128 };
+
+/* Appends the header that names what the schemas of tools do not enforce.  Bytes that a header
+ * cannot have are written as %XX. */
+static void add_weakened(buf *out, const char *names) {
+    uint32_t n = 0, n_left = 0;
+    buf_add_str(out, "x-inferd-weakened: ");
+    for (const char *p = names; *p != 0; p += strspn(p, " ")) {
+        size_t length = strcspn(p, " ");
+        if (n < WEAKENED_NAMED_MAX && length <= WEAKENED_NAME_BYTES) {
+            if (n++ > 0) buf_add_str(out, ", ");
+            for (size_t i = 0; i < length; i++) {
+                unsigned char c = (unsigned char)p[i];
+                bool plain = c > ' ' && c < 0x7f && c != '%' && c != ',';
+                buf_add_format(out, plain ? "%c" : "%%%02X", c);
+            }
+        } else {
+            n_left++;
+        }
+        p += length;
+    }
+    if (n_left > 0) buf_add_format(out, "%s+%u", n > 0 ? ", " : "", n_left);
+    buf_add_char(out, '\n');
+}
+
 void api_tell_unknown(api_job *job) {
     const unknown_fields *u = &job->unknown;
-    if (u->n == 0) return;
-    metrics_unknown_fields(job->app->metrics, u->n);
-    for (uint32_t i = 0; i < u->n && i < UNKNOWN_NAMED_MAX; i++) log_unknown(job, &u->named[i]);
     char text[UNKNOWN_LINE_BYTES];
-    unknown_line(u, text);
-    job->rq->headers = strdup(text); // NULL, no memory: the log and the metric still have it
+    buf lines = {0};
+    if (u->n > 0) {
+        metrics_unknown_fields(job->app->metrics, u->n);
+        for (uint32_t i = 0; i < u->n && i < UNKNOWN_NAMED_MAX; i++) log_unknown(job, &u->named[i]);
+        unknown_line(u, text);
+        buf_add_str(&lines, text);
+    }
+    if (job->weakened != NULL) add_weakened(&lines, job->weakened);
+    bool written = lines.n > 0 && buf_cstr(&lines) != NULL && !lines.failed;
+    if (written)
+        job->rq->headers = lines.p;
+    else
+        buf_deinit(&lines); // no memory: the log still has it
 }
 
 void api_refuse(api_job *job, bool rq_gone) {

@@ -43,7 +43,8 @@ void api_start(app *a, http_request *rq, api_route route, void (*work)(void *job
 void api_job_destroy(api_job *job); // accepts NULL
 void api_answer_error(http_request *rq, const api_error *e);
 void api_answer_json(http_request *rq, int status, buf *body);
-/* Before the answer: counts unknown fields, logs each name once, names them in a header of it. */
+/* Before the answer: counts unknown fields, logs each name once, names them in a header of it; and
+ * what is not enforced of the schemas of tools, in another. */
 void api_tell_unknown(api_job *job);
 /* Refuses a job: counts, logs, and answers unless rq_gone. */
 void api_refuse(api_job *job, bool rq_gone);

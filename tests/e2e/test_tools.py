@@ -72,3 +72,40 @@ def test_arguments_follow_the_schema(hermes):
     with pytest.raises(openai.BadRequestError, match="not allowed|outside|mask"):
         hermes.openai().chat.completions.create(model="m", messages=[{"role": "user", "content": "wrong"}],
                                                 tools=[WEATHER])
+
+
+def test_what_cannot_be_enforced_is_named(hermes):
+    schema = {"type": "object", "properties": {
+        "n": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "when": {"type": "string", "format": "lunar"}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    hermes.say("weaken", '<tool_call>\n{"name": "f", "arguments": {"n": [7, 7], "when": "full"}}\n</tool_call>')
+    ask = {"model": "m", "messages": [{"role": "user", "content": "weaken"}], "tools": [tool]}
+    for _ in range(2):  # compiled, and kept
+        r = hermes.http.post("/v1/chat/completions", json=ask)
+        assert r.status_code == 200, r.text
+        assert sorted(r.headers["x-inferd-weakened"].split(", ")) == ["f#/properties/n/uniqueItems", "f#/properties/when/format"]
+    tool["function"]["strict"] = True
+    r = hermes.http.post("/v1/chat/completions", json=ask)
+    assert r.status_code == 400 and r.json()["error"]["param"] == "tools[0].function.parameters", r.text
+
+
+FAMILIES = {
+    "mistral": (scripted.MISTRAL, 'Wait. [TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Rome"}, "id": "abcdefgh1"}, '
+                                  '{"name": "ls", "arguments": {}, "id": "abcdefgh2"}]', "Wait.", None, 2),
+    "harmony": (scripted.HARMONY, '<|channel|>analysis<|message|>hm<|end|><|start|>assistant to=functions.get_weather'
+                                  '<|channel|>commentary json<|message|>{"city": "Rome"}<|call|>', None, "hm", 1),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_marks_that_are_control_tokens(launch, tmp_path, name):
+    family, said, content, thought, n_calls = FAMILIES[name]
+    s = scripted.start(launch, tmp_path, family)
+    s.say("weather?", said)
+    model = s.http.get("/v1/models").json()["data"][0]
+    assert model["tool_format"] == name and "tool_format_refused" not in model
+    choice = both(s, messages=ASKED, tools=[WEATHER, LIST])
+    assert choice.finish_reason == "tool_calls" and choice.message.content == content
+    assert getattr(choice.message, "reasoning_content", None) == thought
+    calls = [(c.function.name, json.loads(c.function.arguments)) for c in choice.message.tool_calls]
+    assert calls == [("get_weather", {"city": "Rome"}), ("ls", {})][:n_calls]
