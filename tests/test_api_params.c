@@ -24,8 +24,9 @@ static const char *base_of(api_route route) {
         return "\"model\":\"m\",\"prompt\":\"x\"";
     case API_DETOKENIZE:
         return "\"model\":\"m\",\"tokens\":[1]";
+    default:
+        return "";
     }
-    return "";
 }
 
 /* A body with the least that the route needs, and `more`. */

@@ -18,7 +18,7 @@ static bytes header_of(void *rq, const char *name) {
 
 /* Data that the transport gives only inside a handler. */
 static void note_client(api_job *job) {
-    if ((job->route & (API_CHAT | API_COMPLETION)) == 0) return;
+    if (!api_is_chat(job->route) && job->route != API_COMPLETION) return;
     api_hints_read(header_of, job->rq, &job->hints, &job->error);
 }
 

@@ -49,6 +49,11 @@ void api_tell_unknown(api_job *job);
 /* Refuses a job: counts, logs, and answers unless rq_gone. */
 void api_refuse(api_job *job, bool rq_gone);
 
+/* Conversations: rendered by the chat template, answered in parts. */
+static inline bool api_is_chat(api_route route) {
+    return (route & (API_CHAT | API_RESPONSES | API_MESSAGES | API_COUNT_TOKENS)) != 0;
+}
+
 /* -- api_prepare.c -- */
 void api_prepare(void *ctx);
 /* The model a request names.  False: job->error is set. */

@@ -300,7 +300,7 @@ static bool check_together(api_params *p, api_error *err) {
            check_choices(p, err) && check_stream(p, err) && api_constraint_check(p, err);
 }
 
-static bool parse_body(const json_limits *limits, bytes body, json_t **root, api_error *err) {
+bool api_params_parse(const json_limits *limits, bytes body, json_t **root, api_error *err) {
     inferd_err why = {0};
     inferd_status s = json_in_parse(body, limits, root, &why);
     if (s == INFERD_ENOMEM)
@@ -314,8 +314,14 @@ static bool parse_body(const json_limits *limits, bytes body, json_t **root, api
 
 bool api_params_read(api_route route, const json_limits *limits, bytes body, api_params *p,
                      api_error *err) {
+    json_t *root = NULL;
     set_defaults(p, route);
-    if (!parse_body(limits, body, &p->root, err)) return false;
+    return api_params_parse(limits, body, &root, err) && api_params_take(route, root, p, err);
+}
+
+bool api_params_take(api_route route, json_t *root, api_params *p, api_error *err) {
+    set_defaults(p, route);
+    p->root = root;
     find_unknown(p); // reported beside an error, too: "promt" explains why "prompt" is missing
     if (!require_input(p, err)) return false;
     p->add_special =

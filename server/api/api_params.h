@@ -26,7 +26,11 @@ typedef enum api_route {
     API_CHAT = 1,
     API_COMPLETION = 2,
     API_TOKENIZE = 4,
-    API_DETOKENIZE = 8
+    API_DETOKENIZE = 8,
+    /* Their bodies become that of a chat (form.h). */
+    API_RESPONSES = 16,
+    API_MESSAGES = 32,
+    API_COUNT_TOKENS = 64
 } api_route;
 
 enum {
@@ -143,6 +147,9 @@ const api_field *api_fields(size_t *n);
  * api_params_check checks the rest.  `p` needs deinit in both cases. */
 bool api_params_read(api_route route, const json_limits *limits, bytes body, api_params *p,
                      api_error *err);
+/* The two halves of it: a new reference to the object; its check, which takes the reference. */
+bool api_params_parse(const json_limits *limits, bytes body, json_t **root, api_error *err);
+bool api_params_take(api_route route, json_t *root, api_params *p, api_error *err);
 /* The checks that need the model: every id is below n_vocab. */
 bool api_params_check(const api_params *p, uint32_t n_vocab, api_error *err);
 void api_params_deinit(api_params *p);

@@ -29,6 +29,7 @@ typedef struct request_draft {
     uint32_t n_prompts;
     reasoning reasoning;      // before the answer of a chat
     buf weakened;             // of its tools
+    answer_form *form;        // of another protocol; owned until the stream takes it
     grammar_machine *grammar; // of a constraint; counted
     bool has_parts;           // the answer of a chat has reasoning or calls, perhaps
 } request_draft;
@@ -202,7 +203,7 @@ static bool make_prompts(request_draft *d) {
     d->prompts = calloc(n, sizeof *d->prompts);
     if (d->prompts == NULL) return no_memory(d->job);
     d->n_prompts = n;
-    if (d->job->route == API_CHAT)
+    if (api_is_chat(d->job->route))
         return api_encode_chat(d->job, &d->p, d->about, &d->prompts[0].ids, &d->reasoning);
     for (uint32_t i = 0; i < n; i++)
         if (!encode_prompt(d, list ? json_array_get(prompt, i) : prompt, i)) return false;
@@ -324,8 +325,8 @@ static bool compile_constraint(request_draft *d) {
     const app *a = d->job->app;
     const model *m = app_model(a, (uint32_t)d->job->model_idx)->m;
     const call_format *f = model_call_format(m);
-    d->has_parts = d->job->route == API_CHAT && f != NULL &&
-                   (call_format_reasons(f) || d->p.choice != TOOLS_NONE);
+    d->has_parts = api_is_chat(d->job->route) && f != NULL &&
+                   (call_format_reasons(f) || d->p.choice != TOOLS_NONE || d->form != NULL);
     api_answer_form form = {.format = f, .before = d->reasoning, .weakened = &d->weakened};
     return api_constraint_compile(&d->p, &d->job->config->c->limits.json, a->models.grammars, m,
                                   &form, &d->grammar, &d->job->error);
@@ -423,7 +424,7 @@ static bool make_stream(request_draft *d) {
     const api_params *p = &d->p;
     api_job *job = d->job;
     stream_options o = {
-        .chat = job->route == API_CHAT,
+        .chat = api_is_chat(job->route),
         .streaming = p->stream,
         .include_usage = p->include_usage,
         .continuous_usage = p->include_usage && p->continuous_usage,
@@ -452,7 +453,12 @@ static bool make_stream(request_draft *d) {
         .created = (int64_t)time(NULL)};
     const char *id = strncmp(job->rq->id, "req-", 4) == 0 ? job->rq->id + 4 : job->rq->id;
     snprintf(o.fingerprint, sizeof o.fingerprint, "%s", job->config->fingerprint);
-    snprintf(o.id, sizeof o.id, "%s%s", o.chat ? "chatcmpl-" : "cmpl-", id);
+    const char *prefix = d->form != NULL ? d->form->type->id_prefix
+                         : o.chat        ? "chatcmpl-"
+                                         : "cmpl-";
+    snprintf(o.id, sizeof o.id, "%s%s", prefix, id);
+    o.form = d->form;
+    d->form = NULL;
     bool ok = true;
     if (o.format != NULL && p->choice != TOOLS_NONE) o.tools = json_incref(p->tools);
     if (o.format != NULL && getrandom(o.secret, sizeof o.secret, 0) != (ssize_t)sizeof o.secret)
@@ -478,16 +484,36 @@ static bool make_stream(request_draft *d) {
     return job->stream != NULL ? true : no_memory(job);
 }
 
+/* Protocols whose bodies become that of a chat. */
+static const answer_form_type *form_of(api_route route) {
+    switch (route) {
+    default:
+        return NULL;
+    }
+}
+
+static bool read_body(request_draft *d, const json_limits *limits) {
+    api_job *job = d->job;
+    const answer_form_type *type = form_of(job->route);
+    json_t *body = NULL, *chat = NULL;
+    unknown_fields unknown = {0};
+    if (type == NULL) return api_params_read(job->route, limits, job->rq->body, &d->p, &job->error);
+    bool ok = api_params_parse(limits, job->rq->body, &body, &job->error) &&
+              type->read(body, &chat, &d->form, &unknown, &job->error) &&
+              api_params_take(API_CHAT, chat, &d->p, &job->error);
+    d->p.unknown = unknown; // those of the body that the client sent
+    json_decref(body);
+    return ok;
+}
+
 static bool prepare(request_draft *d) {
     api_job *job = d->job;
     const json_limits *limits = &job->config->c->limits.json;
     if (job->error.fault != API_OK) return false; // from its headers
-    if (!api_params_read(job->route, limits, job->rq->body, &d->p, &job->error) ||
-        !api_pick_model(job, &d->p, &d->about))
-        return false;
+    if (!read_body(d, limits) || !api_pick_model(job, &d->p, &d->about)) return false;
     const model *m = app_model(job->app, (uint32_t)job->model_idx)->m;
     d->info = model_about(m);
-    job->input = job->route == API_CHAT ? "messages" : "prompt";
+    job->input = api_is_chat(job->route) ? "messages" : "prompt";
     job->context = d->info->context;
     d->tok = model_tokenizer(m);
     uint32_t n_vocab = u32_min(d->info->n_vocab, (uint32_t)tok_n_vocab(d->tok));
@@ -505,6 +531,7 @@ void api_prepare(void *ctx) {
     stream_options_deinit(&leftover);
     if (d.weakened.n > 0) d.job->weakened = strdup(buf_cstr(&d.weakened)); // NULL: not told
     buf_deinit(&d.weakened);
+    answer_form_destroy(d.form);
     grammar_machine_release(d.grammar);
     api_params_deinit(&d.p);
 }

@@ -367,7 +367,7 @@ static void end_failed(generation *f) {
         return;
     }
     if (f->out.failed) buf_clear(&f->out); // it may end in the middle of an event
-    sse_error(&f->out, &e);
+    stream_write_error(f->stream, &e, &f->out);
     if (f->out.failed) {
         http_stream_abort(let_go(f));
     } else {

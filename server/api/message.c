@@ -5,22 +5,22 @@
 #include "json_out.h"
 
 /* An id that every protocol and template accepts: nine letters and digits. */
-static void make_id(const parts *p, char out[PARTS_ID_BYTES]) {
+static void make_id(const message_parts *p, char out[PARTS_ID_BYTES]) {
     static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     uint64_t of[2] = {p->n_choice, p->n_calls}, h = siphash(p->secret, of, sizeof of);
     for (int i = 0; i < 9; i++, h /= 62) out[i] = letters[h % 62];
     out[9] = 0;
 }
 
-static void give(parts *p, const part *one) {
+static void give(message_parts *p, const message_part *one) {
     if (p->on != NULL) p->on(p->ctx, one);
 }
 
-static void begin_call(parts *p, const call_event *ev) {
+static void begin_call(message_parts *p, const call_event *ev) {
     char made[PARTS_ID_BYTES];
     make_id(p, made);
     bytes id = ev->id.n > 0 ? ev->id : (bytes){made, strlen(made)};
-    give(p, &(part){.kind = PART_CALL, .call_idx = p->n_calls, .id = id, .name = ev->name});
+    give(p, &(message_part){.kind = PART_CALL, .call_idx = p->n_calls, .id = id, .name = ev->name});
     if (!p->keeps) return;
     buf_add_str(&p->calls, p->n_calls > 0 ? ",{\"id\":" : "{\"id\":");
     json_add_string(&p->calls, id.p, id.n);
@@ -29,8 +29,8 @@ static void begin_call(parts *p, const call_event *ev) {
     buf_add_str(&p->calls, ",\"arguments\":");
 }
 
-static void end_call(parts *p) {
-    give(p, &(part){.kind = PART_CALL_END, .call_idx = p->n_calls});
+static void end_call(message_parts *p) {
+    give(p, &(message_part){.kind = PART_CALL_END, .call_idx = p->n_calls});
     p->n_calls++;
     if (!p->keeps) return;
     json_add_string(&p->calls, p->arguments.n > 0 ? p->arguments.p : "", p->arguments.n);
@@ -40,8 +40,8 @@ static void end_call(parts *p) {
 }
 
 static void on_event(void *ctx, const call_event *ev) {
-    parts *p = ctx;
-    part one = {.text = ev->text, .call_idx = p->n_calls};
+    message_parts *p = ctx;
+    message_part one = {.text = ev->text, .call_idx = p->n_calls};
     switch (ev->kind) {
     case CALL_EVENT_REASONING:
         if (p->hides_reasoning) return;
@@ -66,29 +66,30 @@ static void on_event(void *ctx, const call_event *ev) {
     give(p, &one);
 }
 
-static bool is_fine(const parts *p) {
+static bool is_fine(const message_parts *p) {
     return !p->failed && !p->reasoning.failed && !p->content.failed && !p->calls.failed &&
            !p->arguments.failed;
 }
 
-bool message_push(parts *p, bytes text, void (*on)(void *ctx, const part *), void *ctx) {
+bool message_push(message_parts *p, bytes text, void (*on)(void *ctx, const message_part *),
+                  void *ctx) {
     p->on = on;
     p->ctx = ctx;
     return call_parser_push(p->parser, text, on_event, p) && is_fine(p);
 }
 
-bool message_finish(parts *p, void (*on)(void *ctx, const part *), void *ctx) {
+bool message_finish(message_parts *p, void (*on)(void *ctx, const message_part *), void *ctx) {
     p->on = on;
     p->ctx = ctx;
     return call_parser_finish(p->parser, on_event, p) && is_fine(p);
 }
 
-bool message_init(parts *p, const call_format *f, const call_parser_options *o) {
+bool message_init(message_parts *p, const call_format *f, const call_parser_options *o) {
     p->parser = call_parser_create(f, o);
     return p->parser != NULL;
 }
 
-void message_deinit(parts *p) {
+void message_deinit(message_parts *p) {
     call_parser_destroy(p->parser);
     buf_deinit(&p->reasoning);
     buf_deinit(&p->content);

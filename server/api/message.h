@@ -22,14 +22,14 @@ typedef enum part_kind {
     PART_CALL_END
 } part_kind;
 
-typedef struct part {
+typedef struct message_part {
     part_kind kind;
     bytes text; // of PART_REASONING, PART_CONTENT, PART_ARGUMENTS
     uint32_t call_idx;
     bytes id, name; // of PART_CALL
-} part;
+} message_part;
 
-typedef struct parts {
+typedef struct message_parts {
     call_parser *parser;    // owned
     bool hides_reasoning;   // it is left out
     bool keeps;             // the whole answer is wanted
@@ -38,17 +38,18 @@ typedef struct parts {
     uint32_t n_calls;
     unsigned char secret[16]; // of ids
     uint64_t n_choice;        // of the choice, for ids
-    void (*on)(void *ctx, const part *p);
+    void (*on)(void *ctx, const message_part *p);
     void *ctx;
     buf arguments; // of the present call
     bool failed;   // no memory
-} parts;
+} message_parts;
 
 /* Borrows the format and the tools.  False: no memory. */
-bool message_init(parts *p, const call_format *f, const call_parser_options *o);
-void message_deinit(parts *p);
+bool message_init(message_parts *p, const call_format *f, const call_parser_options *o);
+void message_deinit(message_parts *p);
 /* More text; `on` is called for each delta.  False: no memory. */
-bool message_push(parts *p, bytes text, void (*on)(void *ctx, const part *), void *ctx);
-bool message_finish(parts *p, void (*on)(void *ctx, const part *), void *ctx);
+bool message_push(message_parts *p, bytes text, void (*on)(void *ctx, const message_part *),
+                  void *ctx);
+bool message_finish(message_parts *p, void (*on)(void *ctx, const message_part *), void *ctx);
 
 #endif

@@ -21,7 +21,7 @@ typedef struct entry {
 typedef struct choice {
     tok_stream words;
     buf text;             // decoded, not sent
-    parts parts;          // what the text is made of, if the format has parts
+    message_parts parts;  // what the text is made of, if the format has parts
     uint32_t n_reasoning; // tokens of reasoning
     uint64_t sent;        // bytes sent before text
     uint16_t *stop;       // [stop_set_n] state of the matcher; owned
@@ -69,6 +69,8 @@ void stream_options_deinit(stream_options *o) {
     free(o->stop_ids);
     stop_set_destroy(o->stops);
     json_decref(o->tools);
+    answer_form_destroy(o->form);
+    o->form = NULL;
     o->tools = NULL;
     o->prompts = NULL;
     o->stop_ids = NULL;
@@ -105,7 +107,7 @@ static bool init_choice(stream *s, choice *c, const stream_prompt *p) {
     call_parser_options po = {
         .tools = s->o.tools, .in_reasoning = s->o.in_reasoning, .no_calls = s->o.no_calls};
     if (apart && !message_init(&c->parts, s->o.format, &po)) return false;
-    c->parts.keeps = !s->o.streaming;
+    c->parts.keeps = !s->o.streaming && s->o.form == NULL;
     c->parts.hides_reasoning = s->o.hides_reasoning;
     c->parts.n_choice = (uint64_t)(c - s->choices);
     memcpy(c->parts.secret, s->o.secret, sizeof c->parts.secret);
@@ -130,6 +132,7 @@ stream *stream_create(stream_options *options) {
     options->stop_ids = NULL;
     options->stops = NULL;
     options->tools = NULL;
+    options->form = NULL;
     options->n_prompts = 0;
     const stream_options *o = &s->o;
     s->head = (answer_head){.chat = o->chat,
@@ -287,6 +290,12 @@ static void open_choice(stream *s, uint32_t choice_idx, buf *out) {
     choice *c = &s->choices[choice_idx];
     if (c->opened) return;
     c->opened = true;
+    if (s->o.form != NULL) {
+        answer_usage now = stream_usage(s);
+        s->o.form->streaming = s->o.streaming;
+        s->o.form->type->begin(s->o.form, &s->head, &now, s->o.streaming ? out : NULL);
+        return;
+    }
     const stream_prompt *p = &s->o.prompts[choice_idx / s->o.n];
     if (!s->o.chat && !s->o.echo && !s->o.show_ids) return;
     answer_choice a = {.index = choice_idx, .opens = true, .show_ids = s->o.show_ids};
@@ -350,9 +359,14 @@ typedef struct deltas {
 } deltas;
 
 /* Writes one part as a chunk; log-probabilities and ids of the text so far go with it. */
-static void write_part(void *ctx, const part *p) {
+static void write_part(void *ctx, const message_part *p) {
     deltas *d = ctx;
     stream *s = d->s;
+    if (s->o.form != NULL) {
+        open_choice(s, d->choice_idx, d->out);
+        s->o.form->type->part(s->o.form, p, s->o.streaming ? d->out : NULL);
+        return;
+    }
     choice *c = &s->choices[d->choice_idx];
     answer_choice a = describe(s, d->choice_idx);
     answer_call call = {.index = p->call_idx, .id = p->id, .name = p->name, .arguments = p->text};
@@ -375,13 +389,17 @@ static void write_part(void *ctx, const part *p) {
     write_entries(s, c, &a, c->sent, false, d->out);
 }
 
+static bool writes_parts(const stream *s) {
+    return s->o.streaming || s->o.form != NULL;
+}
+
 /* Takes the next n_text bytes apart. */
 static void push_parts(stream *s, uint32_t choice_idx, size_t n_text, buf *out) {
     choice *c = &s->choices[choice_idx];
     deltas d = {s, choice_idx, out};
     bytes text = {c->text.p, n_text};
     c->sent += n_text;
-    bool ok = n_text == 0 || message_push(&c->parts, text, s->o.streaming ? write_part : NULL, &d);
+    bool ok = n_text == 0 || message_push(&c->parts, text, writes_parts(s) ? write_part : NULL, &d);
     if (n_text > 0) memmove(c->text.p, c->text.p + n_text, c->text.n - n_text);
     c->text.n -= n_text;
     if (!ok) fail_memory(s);
@@ -392,7 +410,7 @@ static void end_parts(stream *s, uint32_t choice_idx, buf *out) {
     choice *c = &s->choices[choice_idx];
     deltas d = {s, choice_idx, out};
     push_parts(s, choice_idx, c->text.n, out);
-    if (!message_finish(&c->parts, s->o.streaming ? write_part : NULL, &d)) fail_memory(s);
+    if (!message_finish(&c->parts, writes_parts(s) ? write_part : NULL, &d)) fail_memory(s);
     bool stopped = c->finish != NULL && strcmp(c->finish, "stop") == 0;
     if (stopped && c->parts.n_calls > 0) c->finish = "tool_calls";
 }
@@ -507,10 +525,10 @@ static void end_choice(stream *s, uint32_t choice_idx, buf *out) {
         if (c->n_tokens > s->o.min_tokens) match_stops(s, c, from);
     }
     if (s->o.format != NULL) {
-        if (s->o.streaming) open_choice(s, choice_idx, out);
+        if (writes_parts(s)) open_choice(s, choice_idx, out);
         end_parts(s, choice_idx, out);
     }
-    if (!s->o.streaming) return;
+    if (!s->o.streaming || s->o.form != NULL) return;
     open_choice(s, choice_idx, out);
     if (c->text.n > 0) write_delta(s, choice_idx, c->text.n, false, out);
     write_delta(s, choice_idx, 0, true, out);
@@ -647,6 +665,12 @@ static bool write_choice(stream *s, uint32_t choice_idx, buf *out) {
 bool stream_finish(stream *s, buf *out) {
     INFERD_CHECK(stream_is_done(s) && s->error.fault == API_OK);
     answer_usage u = stream_usage(s);
+    if (s->o.form != NULL) {
+        answer_choice a = describe(s, 0);
+        answer_end e = {.finish = a.finish, .stop_string = a.stop_string, .usage = u};
+        s->o.form->type->end(s->o.form, &e, out);
+        return !out->failed;
+    }
     if (s->o.streaming) {
         if (s->o.include_usage) sse_usage(out, &s->head, &u);
         sse_done(out);
@@ -659,4 +683,11 @@ bool stream_finish(stream *s, buf *out) {
     bool ids = s->o.chat && s->o.show_ids;
     answer_close(out, &s->head, &u, ids ? p->ids.ids : NULL, ids ? p->ids.n : 0);
     return !out->failed;
+}
+
+void stream_write_error(stream *s, const api_error *e, buf *out) {
+    if (s->o.form != NULL)
+        s->o.form->type->fail(s->o.form, e, out);
+    else
+        sse_error(out, e);
 }

@@ -20,6 +20,7 @@
 #include "api_error.h"
 #include "inferd/base.h"
 #include "inferd/buf.h"
+#include "form.h"
 #include "models/calls.h"
 #include "models/tokenizer.h"
 #include "scheduler/gen.h"
@@ -64,6 +65,7 @@ typedef struct stream_options {
     const call_format *format; // borrowed: of the model
     json_t *tools;             // of the request; owned; NULL: none
     bool in_reasoning, no_calls, hides_reasoning;
+    answer_form *form;        // writes the answer of another protocol; owned; NULL: this one's
     unsigned char secret[16]; // of the ids of calls
     char id[64];              // of the answer
     const char *model, *tier; // borrowed
@@ -83,6 +85,8 @@ const stream_options *stream_about(const stream *s);
  * sequence did, so the caller should cancel the sequence. */
 bool stream_on_event(stream *s, uint32_t choice_idx, const gen_event *ev, buf *out);
 
+/* The last event of a stream that began and failed. */
+void stream_write_error(stream *s, const api_error *e, buf *out);
 /* The reason of a failure; fault API_OK: none.  After a failure events are ignored. */
 const api_error *stream_error(const stream *s);
 void stream_fail(stream *s, api_fault fault, const char *message);

@@ -1,0 +1,54 @@
+/* form.h - a protocol beside chat completions: its body becomes that of a chat, and its answer is
+ * written from the parts of the chat's message.
+ *
+ *     body --read--> body of a chat --> the same request, the same engine, the same stream
+ *     parts of the message --begin, part ..., end--> events, or one body
+ *
+ * An answer has one choice.  A form keeps what its events and its body repeat (items, blocks).
+ * Thread: read: worker; the rest: front. */
+#ifndef INFERD_FORM_H
+#define INFERD_FORM_H
+
+#include <jansson.h>
+
+#include "api_error.h"
+#include "message.h"
+#include "sse.h"
+#include "unknown.h"
+
+typedef struct answer_end {
+    const char *finish; // "stop", "length", "tool_calls"
+    bytes stop_string;  // that ended it; p NULL: none
+    answer_usage usage;
+} answer_end;
+
+typedef struct answer_form answer_form;
+
+typedef struct answer_form_type {
+    const char *id_prefix; // "resp_"
+    /* The body (an object) as that of a chat: a new reference in *chat; *out is owned by the
+     * caller, also on failure (then it may be NULL).  Fields without effect that a client should
+     * hear of are added to `unknown`.  False: *err has the answer. */
+    bool (*read)(json_t *body, json_t **chat, answer_form **out, unknown_fields *unknown,
+                 api_error *err);
+    /* Before the first part.  out NULL: the answer is not streamed.  `head` stays valid. */
+    void (*begin)(answer_form *f, const answer_head *head, const answer_usage *now, buf *out);
+    void (*part)(answer_form *f, const message_part *p, buf *out); // out NULL: not streamed
+    /* The last events; or the whole body, if it is not streamed. */
+    void (*end)(answer_form *f, const answer_end *end, buf *out);
+    /* The last event of a stream that has begun and cannot go on. */
+    void (*fail)(answer_form *f, const api_error *e, buf *out);
+    void (*destroy)(answer_form *f);
+} answer_form_type;
+
+/* The first member of each form. */
+struct answer_form {
+    const answer_form_type *type;
+    bool streaming; // set by the stream
+};
+
+static inline void answer_form_destroy(answer_form *f) { // accepts NULL
+    if (f != NULL) f->type->destroy(f);
+}
+
+#endif
