@@ -275,7 +275,6 @@ static void reasoning_is_apart(void) {
         "{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}<|end|>{% endfor %}"
         "{% if add_generation_prompt %}<|assistant|>{% endif %}";
     call_format *f = learn(source);
-    EXPECT_EQ(call_format_style(f), CALL_NONE);
     EXPECT(call_format_reasons(f));
     READS(f, "<think>\nhm\n</think>\n\nyes", "hm", "yes", "");
     READS(f, "yes <think> no", "", "yes <think> no", "");
@@ -293,15 +292,48 @@ static void calls_can_be_text(void) {
     call_format_close(f);
 }
 
-static void templates_without_calls_say_so(void) {
-    call_format *f = learn("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}");
-    EXPECT_EQ(call_format_style(f), CALL_NONE);
-    EXPECT_STR(call_format_name(f), "none");
-    EXPECT(!call_format_reasons(f));
+/* A template that knows no tools gets them, and the calls of earlier turns, as text. */
+static void tools_are_described_where_the_template_knows_none(void) {
+    static const char turns[] =
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+    static const char no_system[] = "{% for m in messages %}{% if m.role == 'system' %}{{ "
+                                    "raise_exception('no system') }}{% endif %}"
+                                    "{{ m.role }}: {{ m.content }}\n{% endfor %}";
+    json_t *tools = json_loads("[{\"function\":{\"name\":\"f\"}}]", 0, NULL);
+    json_t *messages = json_loads(
+        "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":null,\"tool_"
+        "calls\":["
+        "{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 1}\"}}]},"
+        "{\"role\":\"tool\",\"content\":\"y\"},{\"role\":\"tool\",\"content\":[{\"type\":\"text\","
+        "\"text\":\"z\"}]}]",
+        0, NULL);
+    for (int i = 0; i < 2; i++) {
+        call_format *f = learn(i == 0 ? turns : no_system);
+        EXPECT_STR(call_format_name(f), "hermes");
+        EXPECT(call_format_is_prompted(f));
+        json_t *shown = call_format_messages(f, messages, tools);
+        size_t at = i == 0 ? 1 : 0; // behind the system message
+        EXPECT_EQ(json_array_size(shown), 3 + at);
+        const char *first = json_string_value(json_object_get(json_array_get(shown, 0), "content"));
+        EXPECT(strstr(first, "{\"name\": \"f\"}") != NULL);
+        EXPECT_STR(json_string_value(json_object_get(json_array_get(shown, at + 1), "content")),
+                   "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>");
+        EXPECT_STR(json_string_value(json_object_get(json_array_get(shown, at + 2), "content")),
+                   "<tool_response>\ny\n</tool_response>\n<tool_response>\nz\n</tool_response>");
+        json_decref(shown);
+        shown = call_format_messages(f, messages, NULL);
+        EXPECT_EQ(json_array_size(shown), 3);
+        json_decref(shown);
+        call_format_close(f);
+    }
+    call_format *f = learn(hermes); // shows calls
+    EXPECT(!call_format_is_prompted(f));
     call_format_close(f);
     f = learn("{{ raise_exception('no') }}");
-    EXPECT_EQ(call_format_style(f), CALL_NONE);
+    EXPECT_STR(call_format_name(f), "none");
     call_format_close(f);
+    json_decref(tools);
+    json_decref(messages);
 }
 
 /* ---- real templates ---- */
@@ -476,6 +508,12 @@ static bool try_calls(const char *name, const chat_template *t, const call_forma
         size_t at = 0;
         while (at < text.n && at < turn.n && text.p[at] == turn.p[at]) at++;
         at = learn_back((bytes){text.p, text.n}, at);
+        /* Where a prompt has more before its last mark than an earlier turn. */
+        bytes opens = bytes_trim((bytes){turn.p, turn.n});
+        size_t mark = opens.n;
+        while (mark > 0 && opens.p[mark - 1] != '<') mark--;
+        bytes last = bytes_from(opens, mark > 0 ? mark - 1 : opens.n);
+        if (bytes_start((bytes){text.p + at, text.n - at}, last)) at += last.n;
         bytes close = bytes_trim(f->reasoning_close);
         const json_t *first = json_object_get(json_array_get(calls, 0), "function");
         bytes called = bytes_of(json_string_value(json_object_get(first, "name")));
@@ -574,6 +612,6 @@ static const test_case cases[] = {TEST(objects_between_tags),
                                   TEST(a_message_that_is_a_call),
                                   TEST(reasoning_is_apart),
                                   TEST(calls_can_be_text),
-                                  TEST(templates_without_calls_say_so),
+                                  TEST(tools_are_described_where_the_template_knows_none),
                                   TEST(real_templates_give_calls_back)};
 TEST_MAIN(cases)

@@ -27,6 +27,9 @@ bool call_format_is_single(const call_format *f) {
 bool call_format_reasons(const call_format *f) {
     return f->reasoning_close.n > 0;
 }
+bool call_format_is_prompted(const call_format *f) {
+    return f->prompted;
+}
 const char *call_format_why(const call_format *f) {
     return f->why;
 }

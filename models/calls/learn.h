@@ -18,6 +18,9 @@ bool learn_reasoning(prober *p, bytes source, call_format *f);
 /* The style, and all marks of calls.  False: no memory. */
 bool learn_calls_of(prober *p, call_format *f);
 
+/* Does the template show tools, and take a system message?  False: no memory. */
+bool learn_prompted(prober *p, call_format *f);
+
 /* One call in a text of the template. */
 typedef struct call_core {
     call_style style;

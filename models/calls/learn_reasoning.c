@@ -177,7 +177,11 @@ bool learn_reasoning(prober *p, bytes source, call_format *f) {
             bytes open = bytes_from(lead, learn_prefix(lead, turn));
             bytes close = bytes_trim(f->reasoning_close);
             bool closes = close.n > 0 && bytes_find(open, close, 0) != SIZE_MAX;
-            if (!closes && !is_blank(open)) ok = call_format_set(f, &f->content_open, open);
+            bytes mark = bytes_trim(open), before = bytes_trim(turn);
+            bool opened = before.n >= mark.n && // by the prompt
+                          bytes_equal(bytes_from(before, before.n - mark.n), mark);
+            if (!closes && !opened && !is_blank(open))
+                ok = call_format_set(f, &f->content_open, open);
         }
     } else {
         ok = set_known(source, f);

@@ -94,8 +94,10 @@ static bool set_harmony(call_format *f) {
 static bool find_calls(prober *p, bytes source, call_format *f) {
     if (!learn_calls_of(p, f)) return false;
     if (f->why[0] != 0) return true; // written, but in no way that can be read
+    if (!learn_prompted(p, f)) return false;
     const char *name = f->style == CALL_NONE ? call_format_mentioned(source) : call_format_like(f);
-    if (f->style == CALL_NONE) return name == NULL || call_format_set_known(f, name);
+    if (f->style != CALL_NONE) f->prompted = false;
+    if (f->style == CALL_NONE) return call_format_set_known(f, name != NULL ? name : "hermes");
     if (name != NULL) f->name = name;
     return true;
 }
@@ -108,9 +110,11 @@ inferd_status call_format_open(const chat_template *t, bytes source, const token
     bool ok = f != NULL;
     if (ok) f->name = "template";
     if (ok && prober_init(&p, t, tok, NULL))
-        ok = learn_reasoning(&p, source, f) && (name != NULL || find_calls(&p, source, f));
+        ok = learn_reasoning(&p, source, f) &&
+             (name != NULL ? learn_prompted(&p, f) : find_calls(&p, source, f));
     ok = ok && !p.no_memory;
     prober_deinit(&p);
+    if (ok && name != NULL && strcmp(name, "none") == 0) f->prompted = false;
     if (ok && name != NULL && strcmp(name, "none") != 0 && !call_format_set_known(f, name)) {
         call_format_close(f);
         return inferd_fail(err, INFERD_EINVAL, "no format of tool calls has the name \"%.64s\"",

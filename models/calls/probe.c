@@ -22,7 +22,8 @@ static json_t *parse(const char *text) {
     return json_text_read(bytes_of(text), &v, &ignored) == INFERD_OK ? v : NULL;
 }
 
-static bool render(prober *p, json_t *message, bool prompt, buf *out) {
+/* `first` stands before the user's message, `message` behind it; both may be NULL. */
+static bool render(prober *p, json_t *first, json_t *message, bool prompt, buf *out) {
     json_t *messages = json_array(), *user = json_object();
     chat_input in = {.messages = messages, .tools = p->tools, .add_generation_prompt = prompt};
     chat_text text = {0};
@@ -30,6 +31,7 @@ static bool render(prober *p, json_t *message, bool prompt, buf *out) {
     bool ok = messages != NULL && user != NULL &&
               json_object_set_new(user, "role", json_string("user")) == 0 &&
               json_object_set_new(user, "content", json_string(PROBE_ASKED)) == 0 &&
+              (first == NULL || json_array_append(messages, first) == 0) &&
               json_array_append(messages, user) == 0 &&
               (message == NULL || json_array_append(messages, message) == 0);
     if (p->tok == NULL) { // without a vocabulary the names of its special tokens are empty
@@ -73,14 +75,18 @@ static void cut_base(prober *p, buf *text) {
 
 bool probe_prompt(prober *p, buf *out) {
     buf_clear(out);
-    if (!render(p, NULL, true, out)) return false;
+    if (!render(p, NULL, NULL, true, out)) return false;
     cut_base(p, out);
     return true;
 }
 
+bool probe_conversation(prober *p, json_t *first, buf *out) {
+    return render(p, first, NULL, true, out);
+}
+
 bool probe_message(prober *p, json_t *message, buf *out) {
     buf_clear(out);
-    bool ok = message != NULL && render(p, message, false, out);
+    bool ok = message != NULL && render(p, NULL, message, false, out);
     if (message == NULL) p->no_memory = true;
     json_decref(message);
     if (ok) cut_base(p, out);
@@ -94,7 +100,7 @@ bool prober_init(prober *p, const chat_template *t, const tokenizer *tok, json_t
         p->no_memory = true;
         return false;
     }
-    return render(p, NULL, false, &p->base);
+    return render(p, NULL, NULL, false, &p->base);
 }
 
 void prober_deinit(prober *p) {

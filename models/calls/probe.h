@@ -36,6 +36,8 @@ void prober_deinit(prober *p);
 
 /* The header that the template writes for the next turn of the assistant. */
 bool probe_prompt(prober *p, buf *out);
+/* A conversation with this message before the user's (NULL: none), whole. */
+bool probe_conversation(prober *p, json_t *first, buf *out);
 /* A message of the assistant; takes the reference.  False: the template refuses it, or no memory.
  */
 bool probe_message(prober *p, json_t *message, buf *out);

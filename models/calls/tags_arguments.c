@@ -164,6 +164,7 @@ static json_t *quoted_text(const call_format *f, const json_t *schema) {
     bool python = f->style == CALL_PYTHON;
     json_t *listed = listed_texts(schema, python ? bytes_of("'") : f->quote);
     if (listed != NULL) return listed;
+    if (python && f->raw_text) return tag_of_pattern("'[^']*'|\"[^\"]*\"");
     if (python) return tag_of_pattern("'(?:[^'\\\\\\n]|\\\\.)*'|\"(?:[^\"\\\\\\n]|\\\\.)*\"");
     tag_writer w;
     tag_begin(&w);

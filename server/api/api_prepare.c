@@ -104,6 +104,20 @@ static json_t *fill_contents(json_t *messages) {
     return copy;
 }
 
+/* Does the conversation have tools, and the template none? */
+static bool is_prompted(const model *m, const api_params *p) {
+    bool with_tools = p->tools != NULL;
+    size_t i;
+    json_t *message;
+    if (!call_format_is_prompted(model_call_format(m))) return false;
+    json_array_foreach(p->messages, i, message) {
+        const char *role = json_string_value(json_object_get(message, "role"));
+        with_tools = with_tools || (role != NULL && strcmp(role, "tool") == 0) ||
+                     json_array_size(json_object_get(message, "tool_calls")) > 0;
+    }
+    return with_tools;
+}
+
 static bool render_chat(api_job *job, const api_params *p, chat_text *out, reasoning *before) {
     const model *m = app_model(job->app, (uint32_t)job->model_idx)->m;
     const chat_template *t = model_chat_template(m);
@@ -117,6 +131,15 @@ static bool render_chat(api_job *job, const api_params *p, chat_text *out, reaso
                      .kwargs = kwargs,
                      .add_generation_prompt = p->add_generation_prompt,
                      .continue_final_message = p->continue_final_message};
+    json_t *prompted = NULL;
+    if (is_prompted(m, p)) {
+        in.messages = prompted = call_format_messages(model_call_format(m), p->messages, p->tools);
+        in.tools = NULL;
+        if (prompted == NULL) {
+            json_decref(kwargs);
+            return no_memory(job);
+        }
+    }
     time_t unix_s = time(NULL);
     struct tm now = {0};
     localtime_r(&unix_s, &now);
@@ -124,13 +147,14 @@ static bool render_chat(api_job *job, const api_params *p, chat_text *out, reaso
     inferd_status s = chat_render(t, model_tokenizer(m), &in, &now, out, &err);
     /* An assistant's content may be null beside its tool calls.  Some templates test for that null,
      * others join every content as text and fail on it: those get an empty text instead. */
-    json_t *filled = s == INFERD_EINVAL ? fill_contents(p->messages) : NULL;
+    json_t *filled = s == INFERD_EINVAL ? fill_contents(in.messages) : NULL;
     if (filled != NULL) {
         in.messages = filled;
         s = chat_render(t, model_tokenizer(m), &in, &now, out, &err);
         json_decref(filled);
     }
     json_decref(kwargs);
+    json_decref(prompted);
     if (s != INFERD_OK) return fail_render(job, &err);
     in.messages = p->messages;
     *before = call_format_before(model_call_format(m), &in, out);

@@ -7,6 +7,8 @@ import openai
 import pytest
 import scripted
 
+from conftest import model_config
+
 WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "of a place",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
@@ -109,3 +111,23 @@ def test_marks_that_are_control_tokens(launch, tmp_path, name):
     assert getattr(choice.message, "reasoning_content", None) == thought
     calls = [(c.function.name, json.loads(c.function.arguments)) for c in choice.message.tool_calls]
     assert calls == [("get_weather", {"city": "Rome"}), ("ls", {})][:n_calls]
+
+
+def test_a_real_model_whose_template_knows_no_tools(launch, real_model):
+    """Its answers are those of a model of 135 million parameters; their form is right."""
+    d = launch(model_config(real_model, "smollm2", memory="1GiB"))
+    client = openai.OpenAI(base_url=d.url + "/v1", api_key="-", max_retries=0)
+    ask = {"model": "smollm2", "temperature": 0, "max_tokens": 200, "tools": [WEATHER, LIST]}
+    messages = [{"role": "user", "content": "What is the weather in Rome?"}]
+    choice = client.chat.completions.create(messages=messages, tool_choice="required", parallel_tool_calls=False,
+                                            **ask).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    for call in choice.message.tool_calls:
+        arguments = json.loads(call.function.arguments)
+        assert call.function.name in ("get_weather", "ls")
+        assert "city" in arguments if call.function.name == "get_weather" else isinstance(arguments, dict)
+    messages += [choice.message.model_dump(exclude_none=True),
+                 *({"role": "tool", "tool_call_id": c.id, "content": "sunny"} for c in choice.message.tool_calls)]
+    answer = client.chat.completions.create(messages=messages, **ask)
+    assert answer.choices[0].message.content or answer.choices[0].message.tool_calls
+    assert answer.usage.prompt_tokens_details.cached_tokens > 0

@@ -62,6 +62,11 @@ bool call_format_reasons(const call_format *f);
 /* Why a template's calls cannot be read; "" otherwise. */
 const char *call_format_why(const call_format *f);
 
+/* Does the template show no tools?  Then a conversation with tools is rendered from
+ * call_format_messages: a copy in which tools, calls and results are text; NULL: no memory. */
+bool call_format_is_prompted(const call_format *f);
+json_t *call_format_messages(const call_format *f, const json_t *messages, const json_t *tools);
+
 /* How the answer to a prompt begins, which was rendered from `input`: texts of the format, in the
  * form that grammars have (models/grammar.h). */
 reasoning call_format_before(const call_format *f, const chat_input *input,
