@@ -84,7 +84,7 @@ static inline bytes bytes_of(const char *s) {
     return (bytes){s, __builtin_strlen(s)};
 }
 static inline bytes bytes_from(bytes s, size_t at) {
-    return (bytes){s.p + at, s.n - at};
+    return s.p == NULL ? s : (bytes){s.p + at, s.n - at};
 }
 static inline bool bytes_start(bytes s, bytes with) {
     return s.n >= with.n && (with.n == 0 || __builtin_memcmp(s.p, with.p, with.n) == 0);

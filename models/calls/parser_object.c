@@ -24,7 +24,7 @@ static int kind_of_key(const call_parser *p) {
 
 /* A call without a mark before it must look like one from its first key on. */
 static bool is_likely(const call_parser *p) {
-    return !p->f->at_start || p->of_key != OF_OTHER || is_key(p, "type") || is_key(p, "function");
+    return !p->f->at_start || p->begun || p->of_key != OF_OTHER || is_key(p, "type") || is_key(p, "function");
 }
 
 /* The text of a JSON string. */
@@ -148,7 +148,10 @@ static step_result step_member(call_parser *p) {
         if (p->object == OBJECT_KEY) {
             value_deinit(&p->value);
             p->has_value = false;
-            if (!end_key(p)) return STEP_NO_CALL;
+            if (!end_key(p)) {
+                p->at = at;
+                return STEP_NO_CALL;
+            }
             if (p->f->style == CALL_KEYED && !p->begun) {
                 begin_call(p, at);
                 at = 0;
@@ -157,7 +160,10 @@ static step_result step_member(call_parser *p) {
             p->object = OBJECT_COLON;
             return STEP_ON;
         }
-        if (!end_member(p, at)) return STEP_NO_CALL;
+        if (!end_member(p, at)) {
+            p->at = at;
+            return STEP_NO_CALL;
+        }
         p->object = OBJECT_NEXT;
         return STEP_ON;
     }

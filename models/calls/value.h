@@ -10,8 +10,8 @@
  * Some templates write quotes inside of loose text as they are, 'it's': a quote ends a loose text
  * if what follows may stand behind one.
  *
- * Text is never held back longer than one escape or mark, so the output can be streamed.  What was
- * written is valid JSON up to there; value_close completes it when the text was cut.
+ * Text is never held back longer than one escape or mark, so the output can be streamed.  It is the
+ * beginning of valid JSON, also where the text was cut or broke off.
  *
  * Thread: that of its owner. */
 #ifndef INFERD_CALLS_VALUE_H
