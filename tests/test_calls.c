@@ -458,7 +458,7 @@ static grammar_machine *machine_of(const call_format *f, const call_tags_options
     grammar *g = NULL;
     grammar_machine *m = NULL;
     inferd_err err = {0};
-    grammar_schema_kind kind = {0};
+    grammar_schema_kind kind = {.any_order = true, .spaced = f->spaced, .compact = f->compact};
     grammar_vocab *v = byte_vocab();
     if (tags == NULL || grammar_of_tags(tags, &kind, NULL, &g, &err) != INFERD_OK ||
         grammar_machine_create(g, v, &m, &err) != INFERD_OK) {

@@ -375,6 +375,28 @@ static void white_space_is_bounded_or_absent(void) {
     grammar_machine_release(m);
 }
 
+/* The text is the one that Python's json.dumps writes, also of what a schema lists. */
+static void white_space_can_be_as_python_writes_it(void) {
+    static const row rows[] = {
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\"},\"b\":{\"type\":"
+         "\"object\"}}}",
+         "{\"a\": [1, {\"x\": []}], \"b\": {}}\n{}\n{\"b\": {\"x\": 1, \"y\": 2}}",
+         "{\"a\":[]}\n{ \"a\": []}\n{\"a\": [1,2]}\n{\"a\": [] , \"b\": {}}\n{\"a\": [], \"b\": {} "
+         "}"},
+        {"{\"enum\":[{\"a\":[1,2],\"b\":3}]}", "{\"a\": [1, 2], \"b\": 3}",
+         "{\"a\":[1,2],\"b\":3}"},
+        {"{\"type\":\"array\",\"contains\":{\"const\":1},\"items\":{\"type\":\"integer\"}}",
+         "[2, 1]\n[1]", "[2,1]\n[ 1]"},
+    };
+    static const grammar_schema_kind spaced = {.spaced = true};
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        grammar_machine *m = machine_of(rows[i].schema, &spaced);
+        expect_texts(m, &rows[i], rows[i].yes, true);
+        expect_texts(m, &rows[i], rows[i].no, false);
+        grammar_machine_release(m);
+    }
+}
+
 /* A name is begun only if its value can be written, here by no text. */
 static void no_name_is_begun_in_vain(void) {
     grammar_machine *m =
@@ -576,6 +598,7 @@ static const test_case tests[] = {
     TEST(references_are_followed),
     TEST(siblings_of_a_reference_count_in_old_drafts),
     TEST(white_space_is_bounded_or_absent),
+    TEST(white_space_can_be_as_python_writes_it),
     TEST(properties_come_in_order_if_it_is_not_waived),
     TEST(no_name_is_begun_in_vain),
     TEST(what_cannot_be_enforced_is_refused),

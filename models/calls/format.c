@@ -27,6 +27,12 @@ bool call_format_is_single(const call_format *f) {
 bool call_format_reasons(const call_format *f) {
     return f->reasoning_close.n > 0;
 }
+bool call_format_is_spaced(const call_format *f) {
+    return f->spaced;
+}
+bool call_format_is_compact(const call_format *f) {
+    return f->compact;
+}
 bool call_format_is_prompted(const call_format *f) {
     return f->prompted;
 }

@@ -53,6 +53,7 @@ struct call_format {
     bytes prompt_end;            // marks that the prompt ends with: the text goes on behind them
     /* CALL_OBJECT as the template writes it: before the name, between, behind the arguments. */
     bytes object_head, object_middle, object_tail;
+    bool spaced, compact;  // how it writes JSON: see grammar_schema_kind
     bool prompted;         // the template shows no tools: they are described in a message
     bool prompted_in_user; // of the user; else the system message
     bool closes_turn; // reasoning_close begins the turn anew: a prompt ends with it in any case

@@ -24,6 +24,7 @@
 
 #define ARGUMENT(key, value) "{\"" key "\":\"" value "\"}"
 #define ARGUMENT_1           ARGUMENT(PROBE_KEY_1, PROBE_VALUE_1)
+#define BOTH                 "{\"" PROBE_KEY_1 "\":\"" PROBE_VALUE_1 "\",\"" PROBE_KEY_2 "\":\"" PROBE_VALUE_2 "\"}"
 #define ARGUMENT_2           ARGUMENT(PROBE_KEY_2, PROBE_VALUE_2)
 
 /* Texts of the template, and the calls in them. */
@@ -210,6 +211,10 @@ static bool set_type(learner *l, call_type type, bytes behind) {
             if (from != SIZE_MAX) value = from++;
         }
         if (value != SIZE_MAX && type == CALL_TYPE_BOOL) f->python_words = i == 1;
+        if (value != SIZE_MAX && type == CALL_TYPE_OBJECT) {
+            f->spaced = i == 0;
+            f->compact = i == 2;
+        }
         n = written.n;
     }
     bool ok = true;
@@ -251,13 +256,11 @@ static bool set_wrap(learner *l) {
 
 /* Marks around keys and values: `first` is the only call in `one`. */
 static bool set_tags(learner *l, const call_core *first, size_t *end) {
-    static const char both[] =
-        "{\"" PROBE_KEY_1 "\":\"" PROBE_VALUE_1 "\",\"" PROBE_KEY_2 "\":\"" PROBE_VALUE_2 "\"}";
     call_format *f = l->f;
     bytes one = text_of(&l->one);
     buf two = {0};
     call_core core;
-    if (!probe_message(l->p, probe_calls(PROBE_NAME_1, both, NULL, NULL), &two) ||
+    if (!probe_message(l->p, probe_calls(PROBE_NAME_1, BOTH, NULL, NULL), &two) ||
         !learn_core(text_of(&two), 0, bytes_of(PROBE_NAME_1), bytes_of(PROBE_KEY_1),
                     bytes_of(PROBE_VALUE_1), &core)) {
         buf_deinit(&two);
@@ -316,6 +319,18 @@ static bool find_calls(learner *l) {
     return !l->p->no_memory;
 }
 
+/* The white space between the tokens of JSON: in a call of two arguments. */
+static void set_spacing(learner *l) {
+    buf text = {0};
+    probe_message(l->p, probe_calls(PROBE_NAME_1, BOTH, NULL, NULL), &text);
+    bytes all = text_of(&text);
+    l->f->spaced = bytes_find(all, bytes_of("\": \"" PROBE_VALUE_1 "\", \"" PROBE_KEY_2 "\": "),
+                              0) != SIZE_MAX;
+    l->f->compact =
+        bytes_find(all, bytes_of("\":\"" PROBE_VALUE_1 "\",\"" PROBE_KEY_2 "\":"), 0) != SIZE_MAX;
+    buf_deinit(&text);
+}
+
 /* Python's strings have escapes; some templates write none. */
 static void set_raw(learner *l) {
     buf text = {0};
@@ -342,6 +357,7 @@ static bool set_styles(learner *l, bytes text) {
     call_format *f = l->f;
     const call_core *c = &l->first;
     bool ok = true;
+    set_spacing(l);
     if (f->style == CALL_OBJECT || f->style == CALL_KEYED) {
         ok = set(f, &f->name_key, c->name_key) && set(f, &f->arguments_key, c->arguments_key) &&
              set_object(l, text);

@@ -97,7 +97,10 @@ static bool find_calls(prober *p, bytes source, call_format *f) {
     if (!learn_prompted(p, f)) return false;
     const char *name = f->style == CALL_NONE ? call_format_mentioned(source) : call_format_like(f);
     if (f->style != CALL_NONE) f->prompted = false;
-    if (f->style == CALL_NONE) return call_format_set_known(f, name != NULL ? name : "hermes");
+    if (f->style == CALL_NONE) {
+        f->spaced = true; // prompted.c writes JSON so
+        return call_format_set_known(f, name != NULL ? name : "hermes");
+    }
     if (name != NULL) f->name = name;
     return true;
 }

@@ -24,7 +24,8 @@ static int kind_of_key(const call_parser *p) {
 
 /* A call without a mark before it must look like one from its first key on. */
 static bool is_likely(const call_parser *p) {
-    return !p->f->at_start || p->begun || p->of_key != OF_OTHER || is_key(p, "type") || is_key(p, "function");
+    return !p->f->at_start || p->begun || p->of_key != OF_OTHER || is_key(p, "type") ||
+           is_key(p, "function");
 }
 
 /* The text of a JSON string. */

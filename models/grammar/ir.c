@@ -240,6 +240,14 @@ ir_node ir_white(ir *g) {
     return ir_term_node(g, TERM_WHITE);
 }
 
+ir_node ir_comma(ir *g) {
+    return ir_term_node(g, TERM_COMMA);
+}
+
+ir_node ir_colon(ir *g) {
+    return ir_term_node(g, TERM_COLON);
+}
+
 /* ---- rules ---- */
 
 uint32_t ir_rule(ir *g) {

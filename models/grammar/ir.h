@@ -55,6 +55,8 @@ ir_node ir_repeat(ir *g, ir_node first, ir_node rest, uint32_t min, uint32_t max
 /* A JSON string of any content, min to max code points (IR_NO_MAX), in any valid encoding. */
 ir_node ir_string(ir *g, uint32_t min, uint32_t max);
 ir_node ir_white(ir *g); // optional white space of JSON, limits.white_bytes_max at most
+ir_node ir_comma(ir *g); // a comma, and white space around it
+ir_node ir_colon(ir *g);
 
 /* A rule may be referred to before it is set. */
 uint32_t ir_rule(ir *g);

@@ -166,8 +166,16 @@ bool ir_add_fixed_terms(ir *g) {
         [TERM_KEY_NEXT] = "_,_\"", [TERM_COLON] = "_:_",     [TERM_OBJECT_CLOSE] = "_}",
         [TERM_ARRAY_OPEN] = "[_",  [TERM_COMMA] = "_,_",     [TERM_ARRAY_CLOSE] = "_]",
         [TERM_ARRAY_EMPTY] = "]",  [TERM_QUOTE] = "\""};
+    /* As Python's json.dumps writes them. */
+    static const char *const spaced[TERM_CHAR] = {
+        [TERM_WHITE] = "",        [TERM_OBJECT_OPEN] = "{", [TERM_KEY_FIRST] = "\"",
+        [TERM_KEY_NEXT] = ", \"", [TERM_COLON] = ": ",      [TERM_OBJECT_CLOSE] = "}",
+        [TERM_ARRAY_OPEN] = "[",  [TERM_COMMA] = ", ",      [TERM_ARRAY_CLOSE] = "]",
+        [TERM_ARRAY_EMPTY] = "]", [TERM_QUOTE] = "\""};
+    bool fixed = g->limits.white_bytes_max == GRAMMAR_WHITE_SPACED;
     for (uint32_t i = 0; i < TERM_CHAR; i++)
-        if (!term_of_punctuation(&g->terms[i], punctuation[i], g->limits.white_bytes_max))
+        if (!term_of_punctuation(&g->terms[i], fixed ? spaced[i] : punctuation[i],
+                                 fixed ? 0 : g->limits.white_bytes_max))
             return false;
     return term_of_char(&g->terms[TERM_CHAR]) && term_of_string(&g->terms[TERM_STRING]);
 }

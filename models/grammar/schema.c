@@ -430,6 +430,7 @@ inferd_status grammar_of_schema(const json_t *schema, const grammar_schema_kind 
         options == NULL || options->limits == NULL ? grammar_limits_default : *options->limits;
     *out = NULL;
     if (kind != NULL && kind->compact) limits.white_bytes_max = 0;
+    if (kind != NULL && kind->spaced) limits.white_bytes_max = GRAMMAR_WHITE_SPACED;
     ir *g = ir_create(&limits);
     if (g == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a grammar");
     ir_node root = IR_NEVER;

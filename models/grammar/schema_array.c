@@ -148,7 +148,7 @@ static ir_node finish_unique(schema_ctx *c, const array_plan *p) {
     size_t n = json_array_size(p->unique);
     uint32_t n_sets = 1u << n;
     ir_node values[UNIQUE_VALUES_MAX], *of = schema_take_array(c, n_sets, sizeof *of);
-    ir_node white = ir_white(c->graph), comma = text(c, ",");
+    ir_node white = ir_white(c->graph), comma = ir_comma(c->graph);
     ir_node close[2] = {white, text(c, "]")};
     for (size_t i = 0; i < n; i++) values[i] = schema_value_node(c, json_array_get(p->unique, i));
     for (uint32_t set = n_sets; set-- > 0;) {
@@ -159,9 +159,9 @@ static ir_node finish_unique(schema_ctx *c, const array_plan *p) {
             ways[n_ways++] = set == 0 ? close[1] : ir_seq(c->graph, close, 2);
         for (size_t i = 0; i < n && n_in < p->max; i++) {
             if ((set >> i & 1) != 0) continue;
-            ir_node one[5] = {white, comma, white, values[i], of[set | 1u << i]};
-            size_t from = set == 0 ? 3 : 0;
-            ways[n_ways++] = ir_seq(c->graph, one + from, 5 - from);
+            ir_node one[3] = {comma, values[i], of[set | 1u << i]};
+            size_t from = set == 0 ? 1 : 0;
+            ways[n_ways++] = ir_seq(c->graph, one + from, 3 - from);
         }
         of[set] = ir_alt(c->graph, ways, n_ways);
     }

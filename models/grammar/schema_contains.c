@@ -69,14 +69,14 @@ static ir_node text(schema_ctx *c, const char *s) {
 /* One demand and no bound: first such an item, or some others, it, and any. */
 static ir_node unbounded(schema_ctx *c, const array_plan *p, ir_node rest, ir_node with) {
     if (with == IR_NEVER) return IR_NEVER;
-    ir_node white = ir_white(c->graph), comma = text(c, ",");
-    ir_node next[4] = {white, comma, white, rest};
-    ir_node more = ir_seq(c->graph, next, 4);
+    ir_node white = ir_white(c->graph);
+    ir_node next[2] = {ir_comma(c->graph), rest};
+    ir_node more = ir_seq(c->graph, next, 2);
     ir_node any = ir_repeat(c->graph, more, more, 0, IR_NO_MAX);
-    next[3] = with;
+    next[1] = with;
     ir_node close[2] = {white, text(c, "]")};
     ir_node all[7] = {
-        text(c, "["), white, rest, any, ir_seq(c->graph, next, 4), any, ir_seq(c->graph, close, 2)};
+        text(c, "["), white, rest, any, ir_seq(c->graph, next, 2), any, ir_seq(c->graph, close, 2)};
     ir_node ways[2] = {ir_array(c->graph, &with, 1, rest, u32_max(p->min, 1), IR_NO_MAX),
                        ir_seq(c->graph, all, 7)};
     return ir_alt(c->graph, ways, 2);

@@ -155,25 +155,20 @@ ir_node schema_value_node(schema_ctx *c, const json_t *value) {
             part *top = &stack[n - 1];
             json_t *at = (json_t *)(uintptr_t)top->at;
             bool object = json_is_object(at), first = top->index == 0;
-            add_node(c, &s, ir_white(c->graph));
             if (object)
                 top->iter = first ? json_object_iter(at) : json_object_iter_next(at, top->iter);
             if (object ? top->iter == NULL : top->index == json_array_size(at)) {
+                add_node(c, &s, ir_white(c->graph));
                 add_word(c, &s, object ? "}" : "]");
                 n--;
                 continue;
             }
-            if (!first) {
-                add_word(c, &s, ",");
-                add_node(c, &s, ir_white(c->graph));
-            }
+            add_node(c, &s, first ? ir_white(c->graph) : ir_comma(c->graph));
             if (object) {
                 texts t = {0};
                 add_string(c, &t, json_object_iter_key(top->iter));
                 add_node(c, &s, node_of_texts(c, &t));
-                add_node(c, &s, ir_white(c->graph));
-                add_word(c, &s, ":");
-                add_node(c, &s, ir_white(c->graph));
+                add_node(c, &s, ir_colon(c->graph));
                 next = json_object_iter_value(top->iter);
             } else {
                 next = json_array_get(at, top->index);

@@ -374,6 +374,7 @@ inferd_status grammar_of_tags(const json_t *tags, const grammar_schema_kind *kin
     grammar_limits limits =
         options == NULL || options->limits == NULL ? grammar_limits_default : *options->limits;
     if (kind != NULL && kind->compact) limits.white_bytes_max = 0;
+    if (kind != NULL && kind->spaced) limits.white_bytes_max = GRAMMAR_WHITE_SPACED;
     tags_builder *b = calloc(1, sizeof *b);
     ir *g = ir_create(&limits);
     *out = NULL;

@@ -454,6 +454,8 @@ static bool add_tools(const api_params *p, const api_answer_form *form, grammar_
                                .json = *tags,
                                .tokens = true,
                                .any_order = true,
+                               .spaced = call_format_is_spaced(form->format),
+                               .compact = call_format_is_compact(form->format),
                                .weakened = form->weakened};
     return *tags != NULL || fail_memory(err);
 }

@@ -110,8 +110,8 @@ static void add_json(buf *key, const json_t *json) {
 }
 
 static bool make_key(const grammar_source *s, buf *key) {
-    buf_add_format(key, "%d%d%d%d%d%d", (int)s->kind, s->strict, s->compact, s->any_order,
-                   s->tokens, s->weakened != NULL);
+    buf_add_format(key, "%d%d%d%d%d%d%d", (int)s->kind, s->strict, s->compact, s->spaced,
+                   s->any_order, s->tokens, s->weakened != NULL);
     add_mark(key, s->reasoning.begin, s->reasoning.begin_is_token);
     add_mark(key, s->reasoning.end, s->reasoning.end_is_token);
     if (s->json != NULL)
@@ -155,6 +155,7 @@ static inferd_status compile_kind(const grammar_source *s, const grammar_options
                                   json_t *weakened, grammar **out, inferd_err *err) {
     grammar_schema_kind kind = {.strict = s->strict,
                                 .compact = s->compact,
+                                .spaced = s->spaced,
                                 .any_order = s->any_order,
                                 .tokens = s->tokens,
                                 .weakened = weakened};

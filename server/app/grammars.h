@@ -45,7 +45,8 @@ typedef struct grammar_source {
     grammar_kind kind;
     json_t *json; // of a schema, of tags; GRAMMAR_CHOICE: array of strings; borrowed
     bytes text;   // GRAMMAR_REGEX, GRAMMAR_GBNF; borrowed
-    bool strict, compact, any_order, tokens; // grammar_schema_kind; `tokens` is never a client's
+    bool strict, compact, spaced, any_order,
+        tokens; // grammar_schema_kind; `tokens` is never a client's
     /* What cannot be enforced is left out; each place is appended as "NAME#/properties/a/not ",
      * where NAME is the "$comment" of the schema.  NULL: it is refused. */
     buf *weakened;

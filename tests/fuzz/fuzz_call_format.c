@@ -1,5 +1,5 @@
-/* fuzz_call_format.c - any bytes as a chat template whose tool calls are learned: a format comes out
- * in the end, and what it allows can be written down. */
+/* fuzz_call_format.c - any bytes as a chat template whose tool calls are learned: a format comes
+ * out in the end, and what it allows can be written down. */
 #include <string.h>
 
 #include "models/calls.h"

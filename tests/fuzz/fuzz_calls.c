@@ -1,5 +1,5 @@
-/* fuzz_calls.c - any text as a message with tool calls, in each known format.  However it is cut, the
- * message is the same, and every call that begins ends. */
+/* fuzz_calls.c - any text as a message with tool calls, in each known format.  However it is cut,
+ * the message is the same, and every call that begins ends. */
 #include <string.h>
 
 #include "models/calls.h"

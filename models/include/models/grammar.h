@@ -46,11 +46,13 @@ typedef struct grammar_limits {
     uint32_t configs_max;         // ways to read the text, at once       default 1,024
     uint32_t steps_max;           // of closures, for one mask or text    default 500,000
     uint32_t white_bytes_max;     // of white space between JSON tokens   default 20
+                                  // (GRAMMAR_WHITE_SPACED: see grammar_schema_kind.spaced)
     size_t machine_bytes_max;     // states of a machine                  default 8 MiB
     size_t mask_bytes_max;        // cached masks of a machine            default 32 MiB
     uint32_t compile_ms_max;      // of a CPU, until compiling gives up   default 80
 } grammar_limits;
 extern const grammar_limits grammar_limits_default;
+#define GRAMMAR_WHITE_SPACED UINT32_MAX
 
 /* The symbol of a control token, which is not one of the tokens of the end: mark, name, mark. */
 #define GRAMMAR_TOKEN_MARK '\xff'
@@ -81,6 +83,7 @@ typedef struct grammar_schema_kind {
      * others, and more; what violates it is refused. */
     bool strict;
     bool compact; // no white space between JSON tokens; else up to limits.white_bytes_max
+    bool spaced;  // one blank behind each comma and colon, as Python's json.dumps writes them
     /* The properties of an object of up to 64 come in any order; else in the schema's, where it has
      * one (docs/structured-output.md). */
     bool any_order;
