@@ -224,7 +224,13 @@ static const row keys[] = {
      BYTES("GET /v1/models?api_key=" GOOD_KEY "&access_token=" GOOD_KEY
            " HTTP/1.1\r\nHost: x\r\n\r\n"),
      BAD_KEY},
-    {"H44 in another header", KEYED("x-api-key: " GOOD_KEY "\r\n"), BAD_KEY},
+    {"H44 in another header", KEYED("x-key: " GOOD_KEY "\r\n"), BAD_KEY},
+    {"as Anthropic's clients send it", KEYED("X-Api-Key: " GOOD_KEY "\r\n"), 200, false, 1},
+    {"x-api-key is wrong", KEYED("x-api-key: " GOOD_KEY "0\r\n"), BAD_KEY},
+    {"x-api-key twice", KEYED("x-api-key: " GOOD_KEY "\r\nx-api-key: " GOOD_KEY "\r\n"), BAD_KEY},
+    {"two keys: Authorization counts", KEYED(AUTH "x-api-key: wrong\r\n"), 200, false, 1},
+    {"two keys: Authorization is wrong",
+     KEYED("Authorization: Bearer wrong\r\nx-api-key: " GOOD_KEY "\r\n"), BAD_KEY},
     {"no key needed", BYTES("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"), 200, false, 1},
 };
 
@@ -853,6 +859,39 @@ static http_admin admin_of_key(void *ctx, bytes key) {
     return asking_role;
 }
 
+static int write_own_error(buf *out, const http_error *e) {
+    buf_add_format(out, "<%d %s %s>", e->status, e->type, e->request_id);
+    return e->status == 413 ? 529 : e->status;
+}
+
+/* A route whose protocol has another form of errors writes them itself, also where it never runs,
+ * and in the middle of a body, past the library. */
+static void a_route_may_write_its_errors_itself(void) {
+    static const http_route own[] = {
+        {"/own", HTTP_POST, HTTP_KEYED, true, true, handle_echo, write_own_error}};
+    static const struct {
+        const char *bytes, *has, *code;
+    } rows[] = {
+        {"POST /own HTTP/1.1\r\nHost: x\r\n\r\n", "<401 authentication_error req-", "HTTP/1.1 401"},
+        {"POST /own HTTP/1.1\r\nHost: x\r\n" AUTH "Content-Length: 99999999\r\n\r\n",
+         "<413 invalid_request_error req-", "HTTP/1.1 529"},
+        {"POST /own HTTP/1.1\r\nHost: x\r\n" AUTH "Transfer-Encoding: chunked\r\n\r\n5\r\n123456",
+         "<400 invalid_request_error req-", "HTTP/1.1 400"}};
+    http_options o = toy_options();
+    o.routes = own;
+    o.n_routes = 1;
+    start(&o);
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        int fd = client_connect();
+        client_text(fd, rows[i].bytes);
+        client_read_all(fd, &r, 10, 2000);
+        EXPECT(reply_has(&r, rows[i].has));
+        EXPECT(reply_has(&r, rows[i].code));
+        close(fd);
+    }
+    stop();
+}
+
 /* Where all are trusted, as on a socket file of one owner, only a tenant's key is refused. */
 static void a_route_of_administrators_is_for_them(void) {
     static const http_route admin_routes[] = {
@@ -903,5 +942,6 @@ static const test_case cases[] = {
     TEST(every_head_has_room_however_it_is_cut),
     TEST(pipelined_requests_are_answered_in_order),
     TEST(a_route_of_administrators_is_for_them),
+    TEST(a_route_may_write_its_errors_itself),
 };
 TEST_MAIN(cases)

@@ -48,6 +48,13 @@ typedef enum http_admin {
     HTTP_ADMIN_UNKNOWN  // no key, or an unknown key
 } http_admin;
 
+/* What an error answer says; strings are borrowed. */
+typedef struct http_error {
+    int status;
+    const char *type, *code, *param, *message; // code, param: NULL = null
+    const char *request_id;
+} http_error;
+
 typedef struct http_route {
     /* The raw target, no query.  A segment "*" matches any, decoded; a final "**" one or more. */
     const char *path;
@@ -56,6 +63,10 @@ typedef struct http_route {
     bool json_body;   // POST, PUT, PATCH: needs application/json or no type, may be large
     bool admits_work; // refused with 503 while draining or when the daemon is overloaded
     void (*handle)(void *ctx, http_request *rq);
+    /* Writes the body of an error answer of this route, also of one that the transport makes before
+     * the handler runs; returns the status that is sent.  It allocates nothing but through `out`.
+     * NULL: {"error":{...}}. */
+    int (*write_error)(buf *out, const http_error *e);
 } http_route;
 
 enum { HTTP_LINES_BYTES = 512, HTTP_ORIGIN_BYTES = 255 };
@@ -66,9 +77,10 @@ typedef struct http_options {
     const http_route *routes; // [n_routes] borrowed for life
     size_t n_routes;
     /* Key -> tenant: the index of the tenant, or -1.  Called once per request to a keyed route with
-     * the bearer token (n = 0: none given).  Constant time in the key's bytes.  NULL: there are no
-     * keys, every request has tenant -1, and on TCP only a loopback `Host` is accepted, and only an
-     * `Origin` of allows_origin (a web page must not reach a keyless daemon). */
+     * the key (n = 0: none given): the bearer token, or without one the value of x-api-key.
+     * Constant time in the key's bytes.  NULL: there are no keys, every request has tenant -1, and
+     * on TCP only a loopback `Host` is accepted, and only an `Origin` of allows_origin (a web page
+     * must not reach a keyless daemon). */
     int (*tenant_of_key)(void *ctx, bytes key);
     /* The same for routes of HTTP_ADMIN.  NULL: as HTTP_ADMIN_NO_KEYS for every key. */
     http_admin (*admin_of_key)(void *ctx, bytes key);

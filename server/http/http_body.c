@@ -73,7 +73,7 @@ static bool check_key(exchange *x, const guard *g) {
     if (g->route->access == HTTP_WATCH && s->admin_of_key != NULL &&
         s->admin_of_key(s->ctx, guard_bearer(g)) == HTTP_ADMIN_YES)
         return true;
-    x->rq.tenant = s->tenant_of_key(s->ctx, guard_bearer(g));
+    x->rq.tenant = s->tenant_of_key(s->ctx, guard_key(g));
     if (x->rq.tenant >= 0) return true;
     return refuse(x, 401, "authentication_error", "invalid_api_key",
                   "A valid API key is needed: Authorization: Bearer KEY.", 0);

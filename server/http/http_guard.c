@@ -122,6 +122,7 @@ void guard_header(guard *g, bytes name, bytes value) {
         {"Content-Encoding", offsetof(guard, content_encoding)},
         {"Expect", offsetof(guard, expect)},
         {"Origin", offsetof(guard, origin)},
+        {"X-Api-Key", offsetof(guard, api_key)},
     };
     for (size_t i = 0; i < INFERD_COUNT(watched); i++) {
         if (!equals_nocase(name, watched[i].name)) continue;
@@ -361,6 +362,12 @@ bytes guard_bearer(const guard *g) {
     size_t n = sizeof scheme - 1;
     if (g->authorization.n != 1 || v.n <= n || strncasecmp(v.p, scheme, n) != 0) return (bytes){0};
     return (bytes){v.p + n, v.n - n};
+}
+
+bytes guard_key(const guard *g) {
+    bytes bearer = guard_bearer(g);
+    if (bearer.n > 0 || g->api_key.n != 1) return bearer;
+    return trim(g->api_key.value);
 }
 
 /* application/json, with at most a charset and that utf-8. */

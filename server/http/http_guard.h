@@ -46,7 +46,7 @@ typedef struct guard_single {
 typedef struct guard {
     const char *method, *target, *version; // target: raw path, query already cut off
     guard_single content_length, transfer_encoding, host, authorization, content_type, expect;
-    guard_single content_encoding, origin;
+    guard_single content_encoding, origin, api_key;
     double timeout_s; // the client's own timeout in seconds; 0 = none given
 
     /* set by the steps */
@@ -83,6 +83,9 @@ bool guard_host(const guard *g, bool keyless, guard_refusal *why);
 bool guard_route(guard *g, const http_route *routes, size_t n_routes, guard_refusal *why);
 /* The token of `Authorization: Bearer <token>`; n = 0 when there is none. */
 bytes guard_bearer(const guard *g);
+/* The key of a tenant: that token; without one the value of x-api-key, as Anthropic's clients send
+ * it.  A client that sends both means Authorization. */
+bytes guard_key(const guard *g);
 bool guard_content(const guard *g, uint64_t body_bytes_max, guard_refusal *why);
 
 #endif

@@ -265,8 +265,6 @@ bool reply_headers(exchange *x, struct MHD_Response *r, const char *content_type
  * form: x has no answer yet, and nothing more is read or sent for it. */
 void reply_raw(exchange *x, const guard_refusal *why);
 extern const guard_refusal reply_no_memory, reply_half_closed, reply_too_late;
-void reply_error_body(buf *out, const char *type, const char *code, const char *param,
-                      const char *message);
 
 /* -- http_listen.c -- */
 inferd_status listen_open(http_server *s, const char *listen, inferd_err *err);

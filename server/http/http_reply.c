@@ -24,17 +24,20 @@ static void add_member(buf *out, const char *name, const char *value) {
         json_add_string(out, value, strlen(value));
 }
 
-void reply_error_body(buf *out, const char *type, const char *code, const char *param,
-                      const char *message) {
+/* In the form of the route; returns the status. */
+static int write_error(const exchange *x, buf *out, const http_error *e) {
+    if (x->rq.route != NULL && x->rq.route->write_error != NULL)
+        return x->rq.route->write_error(out, e);
     buf_add_str(out, "{\"error\":{");
-    add_member(out, "message", message);
+    add_member(out, "message", e->message);
     buf_add_char(out, ',');
-    add_member(out, "type", type);
+    add_member(out, "type", e->type);
     buf_add_char(out, ',');
-    add_member(out, "param", param);
+    add_member(out, "param", e->param);
     buf_add_char(out, ',');
-    add_member(out, "code", code);
+    add_member(out, "code", e->code);
     buf_add_str(out, "}}");
+    return e->status;
 }
 
 /* -- headers -- */
@@ -217,8 +220,9 @@ static void prepare_error(exchange *x, int status, const char *type, const char 
     char lines[HEADER_LINES_BYTES];
     buf body;
     buf_init(&body, 0);
-    reply_error_body(&body, type, code, param, message);
     error_headers(lines, status, retry_after_s, allow);
+    const http_error e = {status, type, code, param, message, x->rq.id};
+    status = write_error(x, &body, &e);
     prepare(x, status, "application/json", &body, lines);
 }
 
@@ -298,20 +302,20 @@ static size_t add_raw_lines(char *text, size_t n, size_t n_max, const char *line
     return n;
 }
 
-static size_t add_raw_head(exchange *x, const guard_refusal *why, size_t n_body, char *text,
-                           size_t n_max) {
+static size_t add_raw_head(exchange *x, const guard_refusal *why, int status, size_t n_body,
+                           char *text, size_t n_max) {
     char date[64] = "", lines[HEADER_LINES_BYTES], own[HTTP_LINES_BYTES];
     char origin[ORIGIN_LINES_BYTES];
     time_t now = time(NULL);
     struct tm tm;
     if (gmtime_r(&now, &tm) != NULL)
         strftime(date, sizeof date, "Date: %a, %d %b %Y %H:%M:%S GMT\r\n", &tm);
-    const char *reason = why->status == 499 ? "Client Closed Request"
-                                            : MHD_get_reason_phrase_for((unsigned)why->status);
+    const char *reason =
+        status == 499 ? "Client Closed Request" : MHD_get_reason_phrase_for((unsigned)status);
     size_t n = (size_t)snprintf(text, n_max,
                                 "HTTP/1.1 %d %s\r\n%sConnection: close\r\nx-request-id: %s\r\n"
                                 "Content-Type: application/json\r\nContent-Length: %zu\r\n",
-                                why->status, reason, date, x->rq.id, n_body);
+                                status, reason, date, x->rq.id, n_body);
     error_headers(lines, why->status, why->retry_after_s, why->allow);
     n = add_raw_lines(text, n, n_max, lines);
     write_own_lines(x, own);
@@ -328,20 +332,18 @@ void reply_raw(exchange *x, const guard_refusal *why) {
         HEAD_BYTES = 1024 + HEADER_LINES_BYTES + HTTP_LINES_BYTES + ORIGIN_LINES_BYTES,
         BODY_BYTES = 512
     };
-    char body[BODY_BYTES], text[HEAD_BYTES + BODY_BYTES];
-    INFERD_CHECK(strpbrk(why->message, "\"\\") == NULL); // our own text: nothing to escape
-    int n_body = snprintf(body, sizeof body,
-                          "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,"
-                          "\"code\":\"%s\"}}",
-                          why->message, why->type, why->code);
-    INFERD_CHECK(n_body > 0 && n_body < BODY_BYTES);
+    char room[BODY_BYTES], text[HEAD_BYTES + BODY_BYTES];
+    buf body = {.p = room, .capacity = sizeof room, .bytes_max = sizeof room - 1}; // never grows
+    const http_error e = {why->status, why->type, why->code, NULL, why->message, x->rq.id};
+    int status = write_error(x, &body, &e);
+    INFERD_CHECK(!body.failed && body.n > 0);
     x->raw = true;
-    x->rq.status = why->status;
-    size_t n = add_raw_head(x, why, (size_t)n_body, text, HEAD_BYTES);
+    x->rq.status = status;
+    size_t n = add_raw_head(x, why, status, body.n, text, HEAD_BYTES);
     if (x->rq.method != HTTP_HEAD) {
-        memcpy(text + n, body, (size_t)n_body);
-        n += (size_t)n_body;
-        x->rq.n_sent = (uint64_t)n_body;
+        memcpy(text + n, body.p, body.n);
+        n += body.n;
+        x->rq.n_sent = body.n;
     }
     (void)!send(x->c->fd, text, n, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
