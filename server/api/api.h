@@ -71,6 +71,8 @@ void api_models_list(void *ctx, http_request *rq);
 void api_models_one(void *ctx, http_request *rq);
 void api_tokenize(void *ctx, http_request *rq);
 void api_detokenize(void *ctx, http_request *rq);
+void api_messages(void *ctx, http_request *rq);
+void api_count_tokens(void *ctx, http_request *rq);
 void api_health(void *ctx, http_request *rq);
 void api_ready(void *ctx, http_request *rq);
 void api_metrics(void *ctx, http_request *rq);

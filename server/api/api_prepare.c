@@ -14,6 +14,7 @@
 #include "api_constraint.h"
 #include "inferd/siphash.h"
 #include "json_out.h"
+#include "messages.h"
 #include "models/chat.h"
 
 /* Log-probabilities that a request may keep in memory: each takes 8 bytes, and about 60 as JSON. */
@@ -511,6 +512,8 @@ static bool make_stream(request_draft *d) {
 /* Protocols whose bodies become that of a chat. */
 static const answer_form_type *form_of(api_route route) {
     switch (route) {
+    case API_MESSAGES:
+        return &messages_form;
     default:
         return NULL;
     }

@@ -1,6 +1,8 @@
-/* api_tokenize.c - POST /tokenize and /detokenize, in vLLM's shapes. */
+/* api_tokenize.c - POST /tokenize and /detokenize, in vLLM's shapes, and
+ * /v1/messages/count_tokens. */
 #include "api.h"
 #include "json_out.h"
+#include "messages.h"
 
 static void write_ids(api_job *job, const api_params *p, const tokenizer *tok, const tok_ids *ids) {
     buf *out = &job->answer;
@@ -62,6 +64,25 @@ static bool detokenize(api_job *job, api_params *p) {
     return true;
 }
 
+/* Of a body of /v1/messages: the tokens of its prompt. */
+static bool count(api_job *job, api_params *p) {
+    const config_model *about;
+    json_t *body = NULL, *chat = NULL;
+    tok_ids ids = {0};
+    reasoning before;
+    unknown_fields unknown = {0};
+    if (job->error.fault != API_OK) return false; // from its headers
+    bool ok = api_params_parse(&job->config->c->limits.json, job->rq->body, &body, &job->error) &&
+              messages_read(body, true, &chat, &unknown, &job->error) &&
+              api_params_take(API_CHAT, chat, p, &job->error) && api_pick_model(job, p, &about) &&
+              api_encode_chat(job, p, about, &ids, &before);
+    if (ok) buf_add_format(&job->answer, "{\"input_tokens\":%zu}", ids.n);
+    p->unknown = unknown; // those of the body that the client sent
+    json_decref(body);
+    tok_ids_deinit(&ids);
+    return ok;
+}
+
 static void run(api_job *job, bool (*read)(api_job *job, api_params *p)) {
     api_params p = {0};
     read(job, &p);
@@ -73,6 +94,9 @@ static void run(api_job *job, bool (*read)(api_job *job, api_params *p)) {
 
 static void tokenize_work(void *job) {
     run(job, tokenize);
+}
+static void count_work(void *job) {
+    run(job, count);
 }
 static void detokenize_work(void *job) {
     run(job, detokenize);
@@ -95,4 +119,7 @@ void api_tokenize(void *ctx, http_request *rq) {
 }
 void api_detokenize(void *ctx, http_request *rq) {
     api_start(ctx, rq, API_DETOKENIZE, detokenize_work, answer);
+}
+void api_count_tokens(void *ctx, http_request *rq) {
+    api_start(ctx, rq, API_COUNT_TOKENS, count_work, answer);
 }

@@ -507,3 +507,7 @@ void api_chat(void *ctx, http_request *rq) {
 void api_completions(void *ctx, http_request *rq) {
     api_start(ctx, rq, API_COMPLETION, api_prepare, generation_launch);
 }
+
+void api_messages(void *ctx, http_request *rq) {
+    api_start(ctx, rq, API_MESSAGES, api_prepare, generation_launch);
+}

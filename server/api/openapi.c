@@ -26,6 +26,7 @@ enum { // bits, in the order of `statuses`
     S503 = 1 << 14,
     S504 = 1 << 15,
     S505 = 1 << 16,
+    S529 = 1 << 17,
     /* The transport answers these on every route, and S408 where it waits for a body. */
     OF_TRANSPORT = S400 | S403 | S413 | S414 | S415 | S417 | S431 | S503 | S505,
     OF_WORK = S404 | S499 | S500, // routes that work on a body beside the loop
@@ -60,6 +61,7 @@ static const struct status {
      "The queue is full, the model cannot be served now, the daemon drains, or a device is lost."},
     {504, "DeadlineExceeded", "It waited too long in the queue, or ran too long."},
     {505, "VersionNotSupported", "The HTTP version is not 1.0 or 1.1."},
+    {529, "Overloaded", "As 503 of other routes, where waiting helps."},
 };
 
 /* ---- operations ---- */
@@ -91,6 +93,8 @@ static const char text_type[] = "text/plain; charset=utf-8";
 static const operation operations[] = {
     {"/v1/chat/completions", HTTP_POST, "inference", "createChatCompletion", "A conversation, through the model's chat template", NULL, API_CHAT, ANSWERS_STREAM, "ChatCompletion", OF_GENERATION},
     {"/v1/completions", HTTP_POST, "inference", "createCompletion", "Text as it is; also scoring (echo with max_tokens 0)", NULL, API_COMPLETION, ANSWERS_STREAM, "Completion", OF_GENERATION},
+    {"/v1/messages", HTTP_POST, "inference", "createMessage", "A conversation, in the form of Anthropic's Messages", "MessagesRequest", 0, ANSWERS_STREAM, "Message", OF_GENERATION | S529},
+    {"/v1/messages/count_tokens", HTTP_POST, "inference", "countTokens", "The tokens of the prompt of such a conversation", "CountTokensRequest", 0, ANSWERS_JSON, "MessageTokens", OF_WORK | S529},
     {"/v1/models", HTTP_GET, "models", "listModels", "The models this key may use, aliases behind their model", NULL, 0, ANSWERS_JSON, "ModelList", 0},
     {"/v1/models/*", HTTP_GET, "models", "getModel", "One of them", NULL, 0, ANSWERS_JSON, "Model", S404},
     {"/tokenize", HTTP_POST, "inference", "tokenize", "Text or messages to token ids", NULL, API_TOKENIZE, ANSWERS_JSON, "Tokens", OF_WORK},
@@ -276,6 +280,14 @@ static void add_responses(writer *w, const http_route *r, const operation *o) {
             buf_add_char(w->out, ',');
             ref(w, "Error");
             buf_add_str(w->out, "]}}}}");
+            continue;
+        }
+        if (r->write_error != NULL) { // in a form of its own
+            text(w, "{'description':");
+            string(w, statuses[i].what);
+            text(w, ",'content':{'application/json':{'schema':");
+            ref(w, "MessageError");
+            buf_add_str(w->out, "}}}");
             continue;
         }
         text(w, "{'$ref':'#/components/responses/");

@@ -35,6 +35,21 @@
 #define CHOICE_IDS "'token_ids':" IDS ",'prompt_token_ids':" IDS
 #define RUNNING_USAGE "'usage':" REF_OR_NULL("Usage")
 
+#define MESSAGE_STOP "'stop_reason':" ENUM("'end_turn','max_tokens','stop_sequence','tool_use',null") ",'stop_sequence':" OR_NULL("string")
+#define MAY_BE(of) "{'anyOf':[{'type':'null'}," of "]}"
+/* Those that are checked; the others are of any type. */
+#define MESSAGES_FIELDS \
+    "'model':" OR_NULL("string") ",'max_tokens':{'type':'integer','minimum':1,'maximum':2147483647}" \
+    ",'messages':{'type':'array','minItems':1,'items':{'type':'object','required':['role','content'],'properties':{'role':" ENUM("'user','assistant','system'") ",'content':" REF("MessageContent") "}}}" \
+    ",'system':" MAY_BE("{'anyOf':[" STRING "," LIST("{'anyOf':[" STRING ",{'type':'object','required':['text'],'properties':{'text':" STRING "}}]}") "]}") \
+    ",'temperature':" MAY_BE("{'type':'number','minimum':0,'maximum':2}") ",'top_p':" MAY_BE("{'type':'number','exclusiveMinimum':0,'maximum':1}") \
+    ",'top_k':" MAY_BE("{'type':'integer','minimum':-1,'maximum':2147483647}") ",'stream':" OR_NULL("boolean") \
+    ",'stop_sequences':" MAY_BE("{'type':'array','maxItems':16,'items':{'type':'string','minLength':1,'maxLength':1024}}") \
+    ",'tools':" MAY_BE("{'type':'array','maxItems':512,'items':{'type':'object','required':['name','input_schema'],'properties':{'name':{'type':'string','pattern':'^[a-zA-Z0-9_./-]{1,128}$'},'description':" OR_NULL("string") ",'input_schema':" OBJECT "}}}") \
+    ",'tool_choice':" MAY_BE("{'type':'object','required':['type'],'properties':{'type':" ENUM("'auto','any','none'") "}},{'type':'object','required':['type','name'],'properties':{'type':{'const':'tool'},'name':" STRING "}}") \
+    ",'thinking':" MAY_BE("{'type':'object','required':['type'],'properties':{'type':" STRING ",'budget_tokens':{'description':'tokens, where the type is not disabled'}}}") \
+    ",'output_config':" MAY_BE("{'type':'object','properties':{'effort':" OR_NULL("string") ",'format':" MAY_BE("{'type':'object','required':['type','schema'],'properties':{'type':{'const':'json_schema'},'schema':" OBJECT "}}") "}}")
+
 static const openapi_schema schemas[] = {
     {"Error", STRUCT("'error'", "'error':" STRUCT("'message','type','param','code'",
         "'message':" STRING ",'type':" STRING ",'param':{'type':['string','null'],'description':'the path of a field, or the name of a header'},"
@@ -105,6 +120,17 @@ static const openapi_schema schemas[] = {
     {"Plan", STRUCT("'fits'", "'fits':" BOOL)},
     {"Running", STRUCT("'running'", "'running':" LIST(STRUCT("'model','state','ttl'", "'model':" STRING ",'state':" ENUM("'ready','starting','stopping'") ",'ttl':" COUNT)))},
     {"Done", STRUCT("'msg'", "'msg':" STRING)},
+    /* /v1/messages */
+    {"MessagesRequest", "{'type':'object','required':['max_tokens','messages'],'properties':{" MESSAGES_FIELDS "}}"},
+    {"CountTokensRequest", "{'type':'object','required':['messages'],'properties':{" MESSAGES_FIELDS "}}"},
+    {"MessageContent", "{'anyOf':[" STRING "," LIST("{'type':'object','required':['type'],'properties':{'type':{'type':'string','minLength':1,'description':'text, tool_use, tool_result, thinking, redacted_thinking; image and document are refused, others have no effect'}}}") "]}"},
+    {"Message", STRUCT("'id','type','role','model','content','stop_reason','stop_sequence','usage'", "'id':" STRING ",'type':{'const':'message'},'role':{'const':'assistant'},'model':" STRING ",'content':" LIST(REF("MessageBlock")) "," MESSAGE_STOP ",'usage':" REF("MessageUsage"))},
+    {"MessageBlock", STRUCT("'type'", "'type':" ENUM("'text','thinking','tool_use'") ",'text':" STRING ",'thinking':" STRING ",'signature':{'const':''},'id':" STRING ",'name':" STRING ",'input':" OBJECT)},
+    {"MessageUsage", STRUCT("'input_tokens','cache_creation_input_tokens','cache_read_input_tokens','output_tokens'", "'input_tokens':{'type':'integer','minimum':0,'description':'those that were not in the cache'},'cache_creation_input_tokens':{'const':0},'cache_read_input_tokens':" COUNT ",'output_tokens':" COUNT ",'output_tokens_details':" STRUCT("'thinking_tokens'", "'thinking_tokens':" COUNT))},
+    {"MessageChunk", STRUCT("'type'", "'type':" ENUM("'message_start','content_block_start','content_block_delta','content_block_stop','message_delta','message_stop'") ",'index':" COUNT ",'message':" REF("Message") ",'content_block':" REF("MessageBlock")
+        ",'delta':{'type':'object','properties':{'type':" ENUM("'text_delta','thinking_delta','signature_delta','input_json_delta'") ",'text':" STRING ",'thinking':" STRING ",'signature':{'const':''},'partial_json':" STRING "," MESSAGE_STOP "}},'usage':" REF("MessageUsage"))},
+    {"MessageTokens", STRUCT("'input_tokens'", "'input_tokens':" COUNT)},
+    {"MessageError", STRUCT("'type','error','request_id'", "'type':{'const':'error'},'error':" STRUCT("'type','message'", "'type':" STRING ",'message':" STRING) ",'request_id':" OR_NULL("string"))},
     /* bodies of administrators */
     {"Command", "{'type':'object','additionalProperties':false,'properties':{'wait':{'type':'boolean','description':'answer when the command is complete'},"
         "'timeout_ms':{'type':'integer','minimum':0,'maximum':86400000,'description':'of the wait; default 60000'}}}"},

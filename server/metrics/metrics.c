@@ -37,9 +37,9 @@ const hist_row metrics_hist_rows[HISTS] = {
 
 const char *const metrics_outcome_names[OUTCOMES] = {"stop",    "length", "cancelled",
                                                      "timeout", "error",  "refused"};
-const int metrics_statuses[METRICS_STATUSES] = {200, 202, 400, 401, 403, 404, 405, 408,
-                                                409, 411, 413, 414, 415, 417, 429, 431,
-                                                499, 500, 501, 503, 504, 505, 0}; // 0: any other
+const int metrics_statuses[METRICS_STATUSES] = {200, 202, 400, 401, 403, 404, 405, 408, 409,
+                                                411, 413, 414, 415, 417, 429, 431, 499, 500,
+                                                501, 503, 504, 505, 529, 0}; // 0: any other
 
 /* Rows are found by hash, since a flood of refusals looks them up each time, and never freed. */
 static refusal_row *refusal_row_of(metrics *m, int64_t tenant, int64_t name_idx) {

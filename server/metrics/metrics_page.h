@@ -38,7 +38,7 @@ typedef struct hist_row {
 } hist_row;
 
 /* HTTP statuses with a counter of their own; the last one counts all others. */
-enum { METRICS_STATUSES = 23 };
+enum { METRICS_STATUSES = 24 };
 
 typedef struct model_metrics {
     uint64_t n_requests[OUTCOMES];

@@ -117,13 +117,15 @@ def ask(daemon, path, body):
     return answer
 
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+CHAT, TEXT, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 EVERYTHING = {"max_tokens": 5, "n": 2, "usage_details": True, "return_token_ids": True, "seed": 1, "temperature": 1}
 
 
 @pytest.mark.parametrize("path,name,body", [
     (CHAT, "ChatCompletion", {"messages": SAY, "max_tokens": 1}),
     (CHAT, "ChatCompletion", {"messages": SAY, "logprobs": True, "top_logprobs": 2, **EVERYTHING}),
+    (MESSAGES, "Message", {"messages": SAY, "max_tokens": 1}),
+    (MESSAGES + "/count_tokens", "MessageTokens", {"messages": SAY}),
     (TEXT, "Completion", {"prompt": "a"}),
     (TEXT, "Completion", {"prompt": ["a", "bc"], "logprobs": 3, "echo": True, **EVERYTHING}),
     (TEXT, "Completion", {"prompt": "ab", "logprobs": 1, "echo": True, "max_tokens": 0}),
@@ -167,12 +169,21 @@ def test_errors_have_the_members_that_are_documented(daemon, check):
         check("Error", answer.json())
 
 
+def test_messages_have_events_and_errors_of_their_own(daemon, document, check):
+    answer = ask(daemon, MESSAGES, {"messages": SAY, "max_tokens": 5, "stream": True})
+    for line in answer.text.splitlines():
+        if line.startswith("data: "):
+            check("MessageChunk", json.loads(line[len("data: "):]))
+    check("MessageError", daemon.http.post(MESSAGES, json={}).json())
+    assert "529" in operations(document)["post", MESSAGES]["responses"]
+
+
 # ---- schemathesis ----
 
 def named(document):
     """With the names that this daemon has, so that requests reach more than a 404."""
     out = copy.deepcopy(document)
-    for s in ("ChatRequest", "CompletionRequest", "TokenizeRequest", "DetokenizeRequest"):
+    for s in ("ChatRequest", "CompletionRequest", "TokenizeRequest", "DetokenizeRequest", "MessagesRequest", "CountTokensRequest"):
         out["components"]["schemas"][s]["properties"]["model"] = {"enum": ["m", None]}
     for _, o in operations(out).items():
         for p in o.get("parameters", []):
@@ -186,7 +197,7 @@ def schemathesis(d, document, folder, key, *options):
     (folder / "document.json").write_text(json.dumps(document))
     # A wait that is over, and a place that is taken, are answers, too; that each is documented is another check.
     (folder / "schemathesis.toml").write_text("[checks.not_a_server_error]\n"
-                                              'expected-statuses = ["2xx", "4xx", "503", "504"]\n')
+                                              'expected-statuses = ["2xx", "4xx", "503", "504", "529"]\n')
     done = subprocess.run(
         [Path(sys.executable).with_name("schemathesis"), "run", "document.json", "--url", d.url,
          "--header", "Authorization: Bearer " + key, "--seed", "1", "--generation-deterministic",
@@ -206,7 +217,7 @@ def answers(d, route):
 def test_schemathesis_finds_no_difference_on_the_routes_of_clients(daemon, document, tmp_path):
     status, report = schemathesis(daemon, named(document), tmp_path, KEY, "--exclude-tag", "admin", "--max-examples", "25")
     assert status == 0, report
-    for route in (CHAT, TEXT, "/tokenize", "/detokenize"):
+    for route in (CHAT, TEXT, MESSAGES, "/tokenize", "/detokenize"):
         seen = answers(daemon, route)
         assert seen[200] > 5 and seen[400] > 20 and seen[401] > 0 and seen[415] > 0, (route, seen)
     assert daemon.alive()
