@@ -299,8 +299,17 @@ static bool check_first_chunks(const request_draft *d, const stream_prompt *p, u
                     bytes_max);
 }
 
-static bool check_room(const request_draft *d) {
+/* Messages must give max_tokens, which clients set without a look at the context: it is a bound. */
+static void bound_max_tokens(request_draft *d) {
+    uint64_t context = d->info->context, n_prompt = d->prompts[0].ids.n;
+    if (d->job->route != API_MESSAGES || n_prompt >= context) return;
+    if ((uint64_t)d->p.max_tokens > context - n_prompt)
+        d->p.max_tokens = (int64_t)(context - n_prompt);
+}
+
+static bool check_room(request_draft *d) {
     uint64_t n_entries = 0, n_bytes = 0;
+    bound_max_tokens(d);
     for (uint32_t i = 0; i < d->n_prompts; i++)
         if (!check_context(d, d->prompts[i].ids.n) ||
             !check_logprobs(d, &d->prompts[i], &n_entries) ||
