@@ -479,7 +479,8 @@ bool api_constraint_compile(const api_params *p, const json_limits *limits, gram
     if (source.kind == GRAMMAR_NONE && !with_tools && !bounded) return true;
     parse_source(p, limits, &source, &parsed, &why);
     if (why.status == INFERD_OK && with_tools) ok = add_tools(p, form, &source, &tags, err);
-    if (why.status == INFERD_OK && source.kind == GRAMMAR_NONE) ok = add_free(&source, &tags, err);
+    if (ok && why.status == INFERD_OK && source.kind == GRAMMAR_NONE)
+        ok = add_free(&source, &tags, err);
     source.reasoning = form->before;
     if (ok && why.status == INFERD_OK) grammars_get(kept, m, &source, out, &why);
     json_decref(tags);
