@@ -31,12 +31,15 @@ typedef struct answer_form_type {
      * hear of are added to `unknown`.  False: *err has the answer. */
     bool (*read)(json_t *body, json_t **chat, answer_form **out, unknown_fields *unknown,
                  api_error *err);
+    /* Gives a path in the chat's body (err->param) as the path in the client's; NULL: they are the
+     * same. */
+    void (*locate)(const answer_form *f, api_error *err);
     /* Before the first part.  out NULL: the answer is not streamed.  `head` stays valid. */
     void (*begin)(answer_form *f, const answer_head *head, const answer_usage *now, buf *out);
     void (*part)(answer_form *f, const message_part *p, buf *out); // out NULL: not streamed
     /* The last events; or the whole body, if it is not streamed. */
     void (*end)(answer_form *f, const answer_end *end, buf *out);
-    /* The last event of a stream that has begun and cannot go on. */
+    /* The last event of a stream that cannot go on; behind begin. */
     void (*fail)(answer_form *f, const api_error *e, buf *out);
     void (*destroy)(answer_form *f);
 } answer_form_type;

@@ -553,6 +553,8 @@ static void take_failure(stream *s, const gen_event *ev) {
     else
         api_fail_status(&s->error, &err, s->o.chat ? "messages" : "prompt");
     if (err.status == INFERD_EMODEL) api_retry_after(&s->error, ev->done.retry_after_ms);
+    if (s->o.form != NULL && s->o.form->type->locate != NULL)
+        s->o.form->type->locate(s->o.form, &s->error);
 }
 
 static void take_done(stream *s, uint32_t choice_idx, const gen_event *ev, buf *out) {
@@ -686,8 +688,10 @@ bool stream_finish(stream *s, buf *out) {
 }
 
 void stream_write_error(stream *s, const api_error *e, buf *out) {
-    if (s->o.form != NULL)
-        s->o.form->type->fail(s->o.form, e, out);
-    else
+    if (s->o.form == NULL) {
         sse_error(out, e);
+        return;
+    }
+    open_choice(s, 0, out); // it may fail before its first token
+    s->o.form->type->fail(s->o.form, e, out);
 }
