@@ -67,6 +67,7 @@ bool api_encode_text(api_job *job, const api_params *p, bytes text, const char *
 /* -- handlers -- */
 void api_chat(void *ctx, http_request *rq);
 void api_completions(void *ctx, http_request *rq);
+void api_responses(void *ctx, http_request *rq);
 void api_models_list(void *ctx, http_request *rq);
 void api_models_one(void *ctx, http_request *rq);
 void api_tokenize(void *ctx, http_request *rq);

@@ -16,6 +16,7 @@
 #include "json_out.h"
 #include "messages.h"
 #include "models/chat.h"
+#include "responses.h"
 
 /* Log-probabilities that a request may keep in memory: each takes 8 bytes, and about 60 as JSON. */
 enum { LOGPROB_ENTRIES_MAX = 4000000 };
@@ -523,6 +524,8 @@ static const answer_form_type *form_of(api_route route) {
     switch (route) {
     case API_MESSAGES:
         return &messages_form;
+    case API_RESPONSES:
+        return &responses_form_type;
     default:
         return NULL;
     }
@@ -549,7 +552,9 @@ static bool prepare(request_draft *d) {
     if (!read_body(d, limits) || !api_pick_model(job, &d->p, &d->about)) return false;
     const model *m = app_model(job->app, (uint32_t)job->model_idx)->m;
     d->info = model_about(m);
-    job->input = api_is_chat(job->route) ? "messages" : "prompt";
+    job->input = job->route == API_RESPONSES ? "input"
+                 : api_is_chat(job->route)   ? "messages"
+                                             : "prompt";
     job->context = d->info->context;
     d->tok = model_tokenizer(m);
     uint32_t n_vocab = u32_min(d->info->n_vocab, (uint32_t)tok_n_vocab(d->tok));
@@ -560,6 +565,8 @@ static bool prepare(request_draft *d) {
 void api_prepare(void *ctx) {
     request_draft d = {.job = ctx};
     prepare(&d);
+    if (d.job->error.fault != API_OK && d.form != NULL && d.form->type->locate != NULL)
+        d.form->type->locate(d.form, &d.job->error);
     d.job->unknown = d.p.unknown;
     d.job->has_keep_alive = d.p.has_keep_alive;
     d.job->keep_alive_us = d.p.keep_alive_us;

@@ -511,3 +511,7 @@ void api_completions(void *ctx, http_request *rq) {
 void api_messages(void *ctx, http_request *rq) {
     api_start(ctx, rq, API_MESSAGES, api_prepare, generation_launch);
 }
+
+void api_responses(void *ctx, http_request *rq) {
+    api_start(ctx, rq, API_RESPONSES, api_prepare, generation_launch);
+}

@@ -95,6 +95,7 @@ static const operation operations[] = {
     {"/v1/completions", HTTP_POST, "inference", "createCompletion", "Text as it is; also scoring (echo with max_tokens 0)", NULL, API_COMPLETION, ANSWERS_STREAM, "Completion", OF_GENERATION},
     {"/v1/messages", HTTP_POST, "inference", "createMessage", "A conversation, in the form of Anthropic's Messages", "MessagesRequest", 0, ANSWERS_STREAM, "Message", OF_GENERATION | S529},
     {"/v1/messages/count_tokens", HTTP_POST, "inference", "countTokens", "The tokens of the prompt of such a conversation", "CountTokensRequest", 0, ANSWERS_JSON, "MessageTokens", OF_WORK | S529},
+    {"/v1/responses", HTTP_POST, "inference", "createResponse", "A conversation as OpenAI's Responses API has it; nothing is kept", "ResponsesRequest", 0, ANSWERS_STREAM, "ModelResponse", OF_GENERATION},
     {"/v1/models", HTTP_GET, "models", "listModels", "The models this key may use, aliases behind their model", NULL, 0, ANSWERS_JSON, "ModelList", 0},
     {"/v1/models/*", HTTP_GET, "models", "getModel", "One of them", NULL, 0, ANSWERS_JSON, "Model", S404},
     {"/tokenize", HTTP_POST, "inference", "tokenize", "Text or messages to token ids", NULL, API_TOKENIZE, ANSWERS_JSON, "Tokens", OF_WORK},
@@ -222,14 +223,14 @@ static void add_body(writer *w, const operation *o) {
 }
 
 /* One event of a stream; its data is JSON in a string. */
-static void ref_event(writer *w, const char *answer) {
+static void ref_event(writer *w, const operation *o) {
     text(w,
          "{'type':'object','description':'each event, with stream; lines that begin with a colon "
-         "are heartbeats','required':['data'],'properties':{'data':{'anyOf':["
-         "{'const':'[DONE]','description':'the last event'},"
-         "{'type':'string','contentMediaType':'application/json','contentSchema':"
-         "{'$ref':'#/components/schemas/");
-    buf_add_str(w->out, answer);
+         "are heartbeats','required':['data'],'properties':{'data':{'anyOf':[");
+    if (o->fields != 0) text(w, "{'const':'[DONE]','description':'the last event'},");
+    text(w, "{'type':'string','contentMediaType':'application/json','contentSchema':"
+            "{'$ref':'#/components/schemas/");
+    buf_add_str(w->out, o->answer);
     text(w, "Chunk'}},{'type':'string','contentMediaType':'application/json','contentSchema':"
             "{'$ref':'#/components/schemas/Error'},'description':'a failure ends the stream'}]}}}");
 }
@@ -248,7 +249,7 @@ static void add_success(writer *w, const operation *o, int status, const char *w
     buf_add_char(w->out, '}');
     if (o->kind == ANSWERS_STREAM) {
         text(w, ",'text/event-stream':{'schema':");
-        ref_event(w, o->answer);
+        ref_event(w, o);
         buf_add_char(w->out, '}');
     }
     buf_add_str(w->out, "}}");

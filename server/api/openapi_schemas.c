@@ -86,6 +86,38 @@ static const openapi_schema schemas[] = {
     {"CompletionChunk", STRUCT(HEAD_REQUIRED, HEAD("text_completion") ",'choices':" LIST(REF("CompletionChunkChoice")) "," RUNNING_USAGE)},
     {"CompletionChunkChoice", STRUCT("'index','text','logprobs','finish_reason'",
         "'index':" COUNT ",'text':" STRING ",'logprobs':" REF_OR_NULL("CompletionLogprobs") "," CHUNK_FINISH "," CHOICE_IDS)},
+    /* /v1/responses: members that repeat the request are those of the request */
+    {"ResponsesRequest", STRUCT("'input'", "'input':{'anyOf':[{'type':'string'},{'type':'array','minItems':1,'items':{'type':'object'}}],'description':'a text, or items: messages, calls, their outputs, reasoning; items of other types are left out'},"
+        "'model':" OR_NULL("string") ",'instructions':" OR_NULL("string") ",'stream':" OR_NULL("boolean") ","
+        "'tools':{'type':['array','null'],'maxItems':512,'items':" STRUCT("'type'", "'type':{'type':'string','description':'function, custom, namespace; others are left out'}") "},"
+        "'tool_choice':{'anyOf':[{'enum':['none','auto','required',null]}," STRUCT("'type'", "'type':" STRING) "]},"
+        "'parallel_tool_calls':" OR_NULL("boolean") ",'max_output_tokens':{'type':['integer','null'],'minimum':1,'maximum':2147483647},"
+        "'temperature':{'type':['number','null'],'minimum':0,'maximum':2},'top_p':{'type':['number','null'],'exclusiveMinimum':0,'maximum':1},"
+        "'text':{'type':['object','null'],'properties':{'format':{'type':['object','null'],'description':'text, json_object, json_schema'},'verbosity':{'enum':['low','medium','high',null]}}},"
+        "'reasoning':{'type':['object','null'],'properties':{'effort':{'enum':['none','minimal','low','medium','high','xhigh','max',null]}}},"
+        "'service_tier':{'enum':['auto','default','flex','priority','scale','fast',null]},"
+        "'metadata':{'type':['object','null'],'additionalProperties':" STRING "},'include':{'type':['array','null'],'items':" STRING "},"
+        "'background':{'enum':[false,null]},'previous_response_id':{'type':'null'},'conversation':{'type':'null'},'prompt':{'type':'null'}")},
+    {"ModelResponse", STRUCT("'id','object','created_at','status','error','incomplete_details','model','service_tier','output','background','store','previous_response_id','truncation','usage',"
+            "'temperature','top_p','max_output_tokens','parallel_tool_calls','tool_choice','reasoning','metadata','instructions','tools','text'",
+        "'id':" STRING ",'object':{'const':'response'},'created_at':" COUNT ",'status':" ENUM("'in_progress','completed','incomplete','failed'") ",'completed_at':" COUNT ","
+        "'error':{'anyOf':[{'type':'null'}," STRUCT("'code','message'", "'code':" STRING ",'message':" STRING) "]},"
+        "'incomplete_details':{'anyOf':[{'type':'null'}," STRUCT("'reason'", "'reason':{'const':'max_output_tokens'}") "]},"
+        "'model':" STRING ",'service_tier':" ENUM("'priority','default','flex'") ",'output':" LIST(REF("ResponseItem")) ","
+        "'background':{'const':false},'store':{'const':false},'previous_response_id':{'type':'null'},'truncation':{'const':'disabled'},'usage':" REF_OR_NULL("ResponseUsage") ","
+        "'temperature':" OR_NULL("number") ",'top_p':" OR_NULL("number") ",'max_output_tokens':" OR_NULL("integer") ",'parallel_tool_calls':" BOOL ","
+        "'tool_choice':{'type':['string','object']},'reasoning':{'type':'object'},'metadata':" MAP(STRING) ",'instructions':" OR_NULL("string") ","
+        "'tools':{'type':'array','description':'without those that were left out; empty if they are long'},'text':{'type':'object'}")},
+    {"ResponseUsage", STRUCT("'input_tokens','input_tokens_details','output_tokens','output_tokens_details','total_tokens'",
+        "'input_tokens':" COUNT ",'input_tokens_details':" STRUCT("'cached_tokens','cache_write_tokens'", "'cached_tokens':" COUNT ",'cache_write_tokens':" COUNT) ","
+        "'output_tokens':" COUNT ",'output_tokens_details':" STRUCT("'reasoning_tokens'", "'reasoning_tokens':" COUNT) ",'total_tokens':" COUNT)},
+    {"ResponsePart", STRUCT("'type','text'", "'type':" ENUM("'output_text','reasoning_text'") ",'text':" STRING ",'annotations':{'type':'array'},'logprobs':{'type':'array'}")},
+    {"ResponseItem", STRUCT("'id','type'", "'id':" STRING ",'type':" ENUM("'message','reasoning','function_call','custom_tool_call'") ",'status':" ENUM("'in_progress','completed','incomplete'") ","
+        "'role':{'const':'assistant'},'content':" LIST(REF("ResponsePart")) ",'summary':{'type':'array'},'encrypted_content':" STRING ","
+        "'call_id':" STRING ",'name':" STRING ",'namespace':" STRING ",'arguments':{'type':'string','description':'JSON'},'input':" STRING)},
+    {"ModelResponseChunk", STRUCT("'type','sequence_number'", "'type':{'type':'string','description':'also the name of the event: response.created ... response.completed, response.incomplete or response.failed'},'sequence_number':" COUNT ","
+        "'response':" REF("ModelResponse") ",'item':" REF("ResponseItem") ",'part':" REF("ResponsePart") ",'output_index':" COUNT ",'content_index':" COUNT ",'item_id':" STRING ","
+        "'delta':" STRING ",'text':" STRING ",'arguments':" STRING ",'input':" STRING ",'name':" STRING ",'logprobs':{'type':'array'}")},
     {"Sampling", STRUCT("'value','from'", "'value':" NUMBER ",'from':" ENUM("'default','generation_config.json','gguf','configuration'"))},
     {"Model", STRUCT("'id','object','created','owned_by','root','parent','max_model_len','sampling','tool_format','reasoning'",
         "'id':" STRING ",'object':{'const':'model'},'created':" COUNT ",'owned_by':" STRING ",'root':{'type':'string','description':'of an alias: its model'},"

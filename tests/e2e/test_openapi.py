@@ -117,7 +117,7 @@ def ask(daemon, path, body):
     return answer
 
 
-CHAT, TEXT, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
+CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 EVERYTHING = {"max_tokens": 5, "n": 2, "usage_details": True, "return_token_ids": True, "seed": 1, "temperature": 1}
 
 
@@ -130,6 +130,8 @@ EVERYTHING = {"max_tokens": 5, "n": 2, "usage_details": True, "return_token_ids"
     (TEXT, "Completion", {"prompt": ["a", "bc"], "logprobs": 3, "echo": True, **EVERYTHING}),
     (TEXT, "Completion", {"prompt": "ab", "logprobs": 1, "echo": True, "max_tokens": 0}),
     (TEXT, "Completion", {"prompt": "a", "ignore_eos": True, "stop_token_ids": list(range(256)), "max_tokens": 200}),
+    (RESPONSES, "ModelResponse", {"input": "hi", "max_output_tokens": 3}),
+    (RESPONSES, "ModelResponse", {"input": SAY, "instructions": "x", "metadata": {"a": "b"}, "temperature": 1, "top_p": 0.5}),
     ("/tokenize", "Tokens", {"prompt": "hi"}),
     ("/tokenize", "Tokens", {"messages": SAY, "return_token_strs": True}),
     ("/detokenize", "Text", {"tokens": [1, 2]}),
@@ -153,6 +155,14 @@ def test_events_of_a_stream_have_the_members_that_are_documented(daemon, documen
     assert events.pop() == "[DONE]" and len(events) > 2
     for event in events:
         check(name, json.loads(event))
+
+
+def test_events_of_a_response_have_the_members_that_are_documented(daemon, check):
+    lines = ask(daemon, RESPONSES, {"input": "hi", "max_output_tokens": 5, "stream": True}).text.splitlines()
+    events = [json.loads(line[len("data: "):]) for line in lines if line.startswith("data: ")]
+    assert events[-1]["type"] in ("response.completed", "response.incomplete") and len(events) > 5
+    for event in events:
+        check("ModelResponseChunk", event)
 
 
 @pytest.mark.parametrize("path,name", [("/v1/models", "ModelList"), ("/v1/models/m", "Model"), ("/health", "Health"),
@@ -183,7 +193,8 @@ def test_messages_have_events_and_errors_of_their_own(daemon, document, check):
 def named(document):
     """With the names that this daemon has, so that requests reach more than a 404."""
     out = copy.deepcopy(document)
-    for s in ("ChatRequest", "CompletionRequest", "TokenizeRequest", "DetokenizeRequest", "MessagesRequest", "CountTokensRequest"):
+    for s in ("ChatRequest", "CompletionRequest", "ResponsesRequest", "TokenizeRequest", "DetokenizeRequest", "MessagesRequest",
+              "CountTokensRequest"):
         out["components"]["schemas"][s]["properties"]["model"] = {"enum": ["m", None]}
     for _, o in operations(out).items():
         for p in o.get("parameters", []):
@@ -217,7 +228,7 @@ def answers(d, route):
 def test_schemathesis_finds_no_difference_on_the_routes_of_clients(daemon, document, tmp_path):
     status, report = schemathesis(daemon, named(document), tmp_path, KEY, "--exclude-tag", "admin", "--max-examples", "25")
     assert status == 0, report
-    for route in (CHAT, TEXT, MESSAGES, "/tokenize", "/detokenize"):
+CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
         seen = answers(daemon, route)
         assert seen[200] > 5 and seen[400] > 20 and seen[401] > 0 and seen[415] > 0, (route, seen)
     assert daemon.alive()
