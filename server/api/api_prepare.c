@@ -360,8 +360,10 @@ static bool compile_constraint(request_draft *d) {
     const app *a = d->job->app;
     const model *m = app_model(a, (uint32_t)d->job->model_idx)->m;
     const call_format *f = model_call_format(m);
-    d->has_parts = api_is_chat(d->job->route) && f != NULL &&
-                   (call_format_reasons(f) || d->p.choice != TOOLS_NONE || d->form != NULL);
+    /* With the names of control tokens the text is wanted as the model wrote it. */
+    bool raw = !d->p.skip_specials && d->p.choice == TOOLS_NONE;
+    bool apart = f != NULL && ((call_format_reasons(f) && !raw) || d->p.choice != TOOLS_NONE);
+    d->has_parts = api_is_chat(d->job->route) && (apart || d->form != NULL);
     api_answer_form form = {.format = f, .before = d->reasoning, .weakened = &d->weakened};
     return api_constraint_compile(&d->p, &d->job->config->c->limits.json, a->models.grammars, m,
                                   &form, &d->grammar, &d->job->error);
