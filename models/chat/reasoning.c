@@ -49,7 +49,7 @@ static bytes tail_of(const chat_text *prompt) {
     size_t n = 0;
     for (size_t i = prompt->n_spans; i > 0 && prompt->spans[i - 1].specials; i--)
         n += prompt->spans[i - 1].n;
-    return (bytes){prompt->text + prompt->n - n, n};
+    return (bytes){n > 0 ? prompt->text + prompt->n - n : "", n};
 }
 
 /* The text of the last message, or its last part. */

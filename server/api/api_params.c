@@ -307,9 +307,10 @@ bool api_params_parse(const json_limits *limits, bytes body, json_t **root, api_
         return api_fail(err, API_OVERLOADED, NULL, "the server is short of memory");
     if (s != INFERD_OK)
         return api_fail(err, API_BAD_JSON, NULL, "the body is not acceptable JSON: %s", why.text);
-    if (!json_is_object(*root))
-        return api_fail(err, API_BAD_JSON, NULL, "the body must be a JSON object");
-    return true;
+    if (json_is_object(*root)) return true;
+    json_decref(*root);
+    *root = NULL;
+    return api_fail(err, API_BAD_JSON, NULL, "the body must be a JSON object");
 }
 
 bool api_params_read(api_route route, const json_limits *limits, bytes body, api_params *p,
