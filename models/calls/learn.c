@@ -40,7 +40,7 @@ static bytes text_of(const buf *b) {
 }
 
 static bytes slice(bytes s, size_t from, size_t end) {
-    return (bytes){s.p + from, end > from ? end - from : 0};
+    return s.p == NULL ? s : (bytes){s.p + from, end > from ? end - from : 0};
 }
 
 static void fail(call_format *f, const char *why) {

@@ -64,7 +64,7 @@ size_t parser_skip(const call_parser *p, size_t at) {
 }
 
 bytes parser_rest(const call_parser *p, size_t at) {
-    return (bytes){p->held.p + at, p->held.n - at};
+    return p->held.n > at ? (bytes){p->held.p + at, p->held.n - at} : (bytes){"", 0};
 }
 
 void parser_take(call_parser *p, size_t n) {
