@@ -124,6 +124,16 @@ static bool read_output(const reading *r, const json_t *v) {
                          "output", "schema", given(format, "schema")));
 }
 
+/* The client would send the next turn without those before it.  Told that there are no threads
+ * (messages_write_error), it sends the whole conversation. */
+static bool read_thread(const reading *r, const json_t *v) {
+    (void)v;
+    return api_fail(
+        r->err, API_UNSUPPORTED, MESSAGES_THREAD,
+        "\"thread\" is not supported: no state is kept between requests; send the whole "
+        "conversation as \"messages\"");
+}
+
 /* ---- the body ---- */
 
 static bool skip(const reading *r, const json_t *v) {
@@ -151,6 +161,7 @@ static const struct {
               {"tool_choice", NULL, read_choice},
               {"thinking", NULL, read_thinking}, // behind chat_template_kwargs, which it changes
               {"output_config", NULL, read_output},
+              {MESSAGES_THREAD, NULL, read_thread},
               {"system", NULL, skip}, // with the messages
               {"messages", NULL, skip},
               /* without effect: */

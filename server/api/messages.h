@@ -16,6 +16,7 @@
 #include "http.h"
 
 #define MESSAGES_CALL_PREFIX "toolu_"
+#define MESSAGES_THREAD      "thread" // the field that is refused
 
 extern const answer_form_type messages_form;
 

@@ -236,6 +236,9 @@ int messages_write_error(buf *out, const http_error *e) {
     add_text(out, type);
     buf_add_str(out, ",\"message\":");
     add_text(out, e->message);
+    if (e->param != NULL && strcmp(e->param, MESSAGES_THREAD) == 0)
+        buf_add_str(out, ",\"details\":{\"error_code\":\"thread_unsupported_request\","
+                         "\"unsupported\":[\"thread\"]}");
     buf_add_str(out, "},\"request_id\":");
     if (e->request_id != NULL)
         add_text(out, e->request_id);

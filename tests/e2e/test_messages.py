@@ -470,3 +470,11 @@ def test_max_tokens_is_a_bound(hermes):
     """Clients must give one, and set it without a look at the context."""
     hermes.say("bounded", "Yes.")
     assert ask(hermes, [user("bounded")], max_tokens=2**30).content[0].text == "Yes."
+
+
+def test_a_thread_is_refused_in_the_words_that_its_client_knows(hermes):
+    """Else the tool runner of the package sends its second request without the first turn."""
+    for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
+        answer = hermes.http.post(PATH, json={"model": "m", "max_tokens": 9, "messages": [user("hi")], "thread": thread})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
