@@ -37,7 +37,8 @@ static void expect_spans_cover(const chat_text *text) {
     size_t n = 0;
     for (size_t i = 0; i < text->n_spans; i++) {
         EXPECT(text->spans[i].n > 0);
-        if (i > 0) EXPECT(text->spans[i].specials != text->spans[i - 1].specials);
+        EXPECT(i == 0 || text->spans[i].specials != text->spans[i - 1].specials ||
+               text->messages[i] != text->messages[i - 1]);
         n += text->spans[i].n;
     }
     EXPECT_EQ(n, text->n);
@@ -90,6 +91,19 @@ static char *read_shared(const char *name, size_t *n) {
     return p;
 }
 
+/* Each content that the text shows once is of its message. */
+static void expect_contents_named(const chat_text *text, json_t *messages) {
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *content = json_object_get(json_array_get(messages, i), "content");
+        size_t n = json_string_length(content);
+        const char *at = n < 4 ? NULL : strstr(text->text, json_string_value(content));
+        if (at == NULL || strstr(at + 1, json_string_value(content)) != NULL) continue;
+        size_t from = (size_t)(at - text->text);
+        EXPECT_EQ(chat_text_message_at(text, from), i);
+        EXPECT_EQ(chat_text_message_at(text, from + n - 1), i);
+    }
+}
+
 /* True when the record {template, context, output | error} comes out as it says. */
 static bool check_record(json_t *record) {
     size_t n;
@@ -107,7 +121,9 @@ static bool check_record(json_t *record) {
         printf("%s\n  gives: %s\n  jinja2: %s\n", name, s == INFERD_OK ? text.text : err.text,
                wanted == NULL ? json_string_value(json_object_get(record, "error"))
                               : json_string_value(wanted));
+    json_t *messages = json_object_get(json_object_get(record, "context"), "messages");
     if (s == INFERD_OK) expect_spans_cover(&text);
+    if (s == INFERD_OK) expect_contents_named(&text, messages);
     chat_text_deinit(&text);
     free(source);
     return same;

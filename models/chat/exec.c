@@ -60,9 +60,10 @@ static jval find_global(jrender *r, uint32_t id) {
     const jstr *name = r->ast->symbols[id];
     if (r->ast->hidden[id]) return jv_undefined(&r->c, jv_missing(), jv_str(name));
     json_t *json = json_object_getn(r->vars, name->p, name->n);
-    if (json != NULL) return jv_from_json(&r->c, json, false, false);
+    if (json != NULL && jstr_is(name, "messages")) return jv_from_messages(&r->c, json);
+    if (json != NULL) return jv_from_json(&r->c, json, JMARK_REQUEST, false);
     json = json_object_getn(r->trusted, name->p, name->n);
-    if (json != NULL) return jv_from_json(&r->c, json, true, false);
+    if (json != NULL) return jv_from_json(&r->c, json, JMARK_TEMPLATE, false);
     const jfunction *fn = jfunction_find(name);
     if (fn != NULL) return (jval){.kind = JV_FUNCTION, .u.fn = fn};
     return jv_undefined(&r->c, jv_missing(), jv_str(name));

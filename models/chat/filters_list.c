@@ -390,7 +390,7 @@ static jval run_from_json(jrender *r, jval v, const jcall *call) {
     inferd_status status = json_text_read((bytes){s->p, s->n}, &r->parsed, &err);
     if (status == INFERD_ENOMEM) j_no_memory(&r->c);
     if (status != INFERD_OK) j_fail(&r->c, "from_json: %s", err.text);
-    jval parsed = jv_from_json(&r->c, r->parsed, jstr_all_trusted(s), true);
+    jval parsed = jv_from_json(&r->c, r->parsed, jstr_mark(s), true);
     json_decref(r->parsed);
     r->parsed = NULL;
     return parsed;

@@ -112,7 +112,7 @@ static jval run_indent(jrender *r, jval v, const jcall *call) {
     for (size_t i = 0; i < lines->n; i++) {
         const jstr *line = lines->items[i].u.s;
         bool wanted = i == 0 ? jarg_true(a[1]) : jarg_true(a[2]) || line->n > 0;
-        if (i > 0) jbuf_add_text(&b, "\n", true);
+        if (i > 0) jbuf_add_text(&b, "\n", JMARK_TEMPLATE);
         if (wanted) jbuf_add_str(&b, indent);
         jbuf_add_str(&b, line);
     }
@@ -169,10 +169,6 @@ static bool float_to_int(double f, int64_t *out) {
     return true;
 }
 
-static bool is_foreign(jval v) {
-    return v.kind == JV_STR ? !jstr_all_trusted(v.u.s) : v.foreign;
-}
-
 static jval run_int(jrender *r, jval v, const jcall *call) {
     jval a[2], result = jv_int(0);
     double f = 0;
@@ -189,8 +185,7 @@ static jval run_int(jrender *r, jval v, const jcall *call) {
         done = jtext_to_int(v.u.s, (int)base, &result.u.i) ||
                (jtext_to_float(v.u.s, &f) && float_to_int(f, &result.u.i));
     if (!done) return a[0].kind == JV_MISSING ? jv_int(0) : a[0];
-    result.foreign = is_foreign(v);
-    return result;
+    return jv_with_mark(result, jv_mark(v));
 }
 
 static jval run_float(jrender *r, jval v, const jcall *call) {
@@ -203,8 +198,7 @@ static jval run_float(jrender *r, jval v, const jcall *call) {
     else if (v.kind == JV_STR)
         done = jtext_to_float(v.u.s, &result.u.f);
     if (!done) return otherwise.kind == JV_MISSING ? jv_float(0) : otherwise;
-    result.foreign = is_foreign(v);
-    return result;
+    return jv_with_mark(result, jv_mark(v));
 }
 
 static jval run_abs(jrender *r, jval v, const jcall *call) {
@@ -251,8 +245,7 @@ static jval run_round(jrender *r, jval v, const jcall *call) {
         if (!isfinite(scaled)) j_fail(&r->c, "round: cannot convert float to integer");
         result = jv_float((up ? ceil(scaled) : floor(scaled)) / scale);
     }
-    result.foreign = v.foreign;
-    return result;
+    return jv_with_mark(result, jv_mark(v));
 }
 
 static jval run_length(jrender *r, jval v, const jcall *call) {
@@ -263,7 +256,7 @@ static jval run_length(jrender *r, jval v, const jcall *call) {
 static const jstr *indent_of(jrender *r, jval v) {
     if (v.kind == JV_MISSING || v.kind == JV_NONE) return NULL;
     if (v.kind == JV_STR) return v.u.s;
-    return jstr_repeat(&r->c, jstr_new(&r->c, " ", 1, false), jarg_int(r, v, "tojson"));
+    return jstr_repeat(&r->c, jstr_new(&r->c, " ", 1, JMARK_REQUEST), jarg_int(r, v, "tojson"));
 }
 
 static jval run_tojson(jrender *r, jval v, const jcall *call) {
@@ -273,9 +266,8 @@ static jval run_tojson(jrender *r, jval v, const jcall *call) {
     jjson_style style = {.ascii = jarg_true(a[0]), .sort_keys = jarg_true(a[3])};
     style.indent = indent_of(r, a[1]);
     // punctuation is data too: it never completes a special token
-    style.item_separator =
-        style.indent != NULL ? jstr_new(&r->c, ",", 1, false) : jstr_new(&r->c, ", ", 2, false);
-    style.key_separator = jstr_new(&r->c, ": ", 2, false);
+    style.item_separator = jstr_new(&r->c, ", ", style.indent != NULL ? 1 : 2, JMARK_REQUEST);
+    style.key_separator = jstr_new(&r->c, ": ", 2, JMARK_REQUEST);
     if (a[2].kind == JV_TUPLE || a[2].kind == JV_LIST) {
         if (a[2].u.list->n != 2) j_fail(&r->c, "tojson: expected two separators");
         style.item_separator = jarg_str(r, a[2].u.list->items[0], "tojson");

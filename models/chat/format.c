@@ -15,7 +15,7 @@ typedef struct spec {
     char align;               // 0: the default of the type
     const jstr *fill;
     char grouping; // ',' '_' or 0
-    bool trusted;  // the padding
+    jmark mark;    // of the padding
 } spec;
 
 static void check_width(jrender *r, int64_t width) {
@@ -57,18 +57,19 @@ static void add_number(jrender *r, jbuf *out, jval v, bool negative, const char 
     if (f->grouping != 0)
         digits =
             group_digits(r, digits, f->grouping, strchr("box", f->type | 0x20) && f->type ? 4 : 3);
+    jmark mark = jv_mark(v);
     int64_t n = (int64_t)(strlen(sign) + strlen(prefix) + strlen(digits));
     char align = f->align != 0 ? f->align : f->zero ? '=' : '>';
     jbuf_init(&b, &r->c, 0);
-    jbuf_add_text(&b, sign, !v.foreign);
-    jbuf_add_text(&b, prefix, !v.foreign);
+    jbuf_add_text(&b, sign, mark);
+    jbuf_add_text(&b, prefix, mark);
     for (int64_t i = n; align == '=' && i < f->width; i++) {
         if (f->zero)
-            jbuf_add(&b, "0", 1, !v.foreign);
+            jbuf_add(&b, "0", 1, mark);
         else
             jbuf_add_str(&b, f->fill);
     }
-    jbuf_add_text(&b, digits, !v.foreign);
+    jbuf_add_text(&b, digits, mark);
     add_padded(r, out, jbuf_str(&b, false), f, align);
 }
 
@@ -163,7 +164,7 @@ static int64_t read_count(percent *p) {
 }
 
 static spec read_percent_spec(percent *p) {
-    spec f = {.precision = -1, .trusted = jstr_trusted_at(p->s, p->at - 1)};
+    spec f = {.precision = -1, .mark = jstr_mark_at(p->s, p->at - 1)};
     for (;; p->at++) {
         char c = peek(p);
         if (c == '-')
@@ -192,7 +193,7 @@ static spec read_percent_spec(percent *p) {
     while (peek(p) == 'h' || peek(p) == 'l' || peek(p) == 'L') p->at++;
     f.type = peek(p);
     p->at++;
-    f.fill = jstr_new(&p->r->c, " ", 1, f.trusted);
+    f.fill = jstr_new(&p->r->c, " ", 1, f.mark);
     f.align = f.minus ? '<' : 0;
     if (f.minus) f.zero = false;
     return f;
@@ -383,7 +384,7 @@ static bool skip_char(const jstr *s, size_t *at, char c) {
 
 /* [[fill]align][sign][#][0][width][grouping][.precision][type] */
 static spec read_spec(braces *b, const jstr *s) {
-    spec f = {.precision = -1, .fill = jstr_new(&b->r->c, " ", 1, jstr_all_trusted(s))};
+    spec f = {.precision = -1, .fill = jstr_new(&b->r->c, " ", 1, jstr_mark(s))};
     size_t at = 0, n = letter_bytes(s->p[0]);
     bool filled = is_align(s, n);
     if (filled) {
@@ -398,7 +399,7 @@ static spec read_spec(braces *b, const jstr *s) {
     f.alternate = skip_char(s, &at, '#');
     if (skip_char(s, &at, '0')) {
         f.zero = f.align == 0;
-        if (!filled) f.fill = jstr_new(&b->r->c, "0", 1, jstr_all_trusted(s));
+        if (!filled) f.fill = jstr_new(&b->r->c, "0", 1, jstr_mark(s));
     }
     f.width = read_digits(b, s, &at);
     if (skip_char(s, &at, ','))

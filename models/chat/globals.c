@@ -69,12 +69,12 @@ static void expand_python_codes(jrender *r, const jstr *format, jbuf *out) {
         char code = i + 1 < format->n && format->p[i] == '%' ? format->p[i + 1] : 0;
         if (format->p[i] == 0) j_fail(&r->c, "strftime_now: embedded null character");
         if (code == 'f')
-            jbuf_add_text(out, "000000", true);
+            jbuf_add_text(out, "000000", JMARK_TEMPLATE);
         else if (code != 'z' && code != 'Z')
-            jbuf_add(out, format->p + i, 1 + (code != 0), true);
+            jbuf_add(out, format->p + i, 1 + (code != 0), JMARK_TEMPLATE);
         i += code != 0;
     }
-    jbuf_add(out, "", 1, true);
+    jbuf_add(out, "", 1, JMARK_TEMPLATE);
 }
 
 static jval run_strftime_now(jrender *r, const jcall *call) {
@@ -84,12 +84,13 @@ static jval run_strftime_now(jrender *r, const jcall *call) {
     jcall_bind(r, call, "strftime_now", "format", &a);
     const jstr *format = jarg_str(r, a, "strftime_now");
     jbuf_init(&expanded, &r->c, 0);
-    jbuf_add_text(&expanded, " ", true); // so that a length of 0 only means "does not fit"
+    jbuf_add_text(&expanded, " ",
+                  JMARK_TEMPLATE); // so that a length of 0 only means "does not fit"
     expand_python_codes(r, format, &expanded);
     if (r->now == NULL) j_fail(&r->c, "strftime_now: there is no clock");
     size_t n = strftime(text, sizeof text, expanded.p, r->now);
     if (n == 0) j_limit(&r->c, "strftime_now of more than %d bytes", STRFTIME_BYTES_MAX);
-    return jv_str(jstr_copy(&r->c, text + 1, n - 1, jstr_all_trusted(format)));
+    return jv_str(jstr_copy(&r->c, text + 1, n - 1, jstr_mark(format)));
 }
 
 static const jfunction functions[] = {

@@ -141,8 +141,7 @@ jval jop_arith(jrender *r, int op, jval a, jval b) {
         bool whole = a.kind != JV_FLOAT && b.kind != JV_FLOAT;
         jval result = whole ? int_arith(r, op, jv_integer(a), jv_integer(b))
                             : float_arith(r, op, jv_double(a), jv_double(b));
-        result.foreign = a.foreign || b.foreign;
-        return result;
+        return jv_with_mark(result, jv_mark(a.foreign ? a : b));
     }
     if (op == JOP_ADD && a.kind == JV_STR && b.kind == JV_STR) return add_text(r, a.u.s, b.u.s);
     if (op == JOP_ADD && a.kind == b.kind && is_sequence(a)) return join_lists(r, a, b);
@@ -169,13 +168,12 @@ jval jop_negate(jrender *r, jval v) {
     if (v.kind == JV_UNDEFINED) jv_fail_undefined(&r->c, v);
     if (!jv_is_number(v)) j_fail(&r->c, "bad operand type for unary -: '%s'", jv_type_name(v));
     if (v.kind != JV_FLOAT) result = int_arith(r, JOP_SUB, 0, jv_integer(v));
-    result.foreign = v.foreign;
-    return result;
+    return jv_with_mark(result, jv_mark(v));
 }
 
 jval jop_plus(jrender *r, jval v) {
     if (v.kind == JV_UNDEFINED) jv_fail_undefined(&r->c, v);
     if (!jv_is_number(v)) j_fail(&r->c, "bad operand type for unary +: '%s'", jv_type_name(v));
-    if (v.kind == JV_BOOL) return (jval){.kind = JV_INT, .foreign = v.foreign, .u.i = v.u.b};
+    if (v.kind == JV_BOOL) return jv_with_mark(jv_int(v.u.b), jv_mark(v));
     return v;
 }

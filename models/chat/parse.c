@@ -57,7 +57,7 @@ uint32_t jparse_symbol(jparser *p, bytes name) {
         if (s->name->n == name.n && memcmp(s->name->p, name.p, name.n) == 0) return s->id;
     jsymbol *s = j_take(p->c, sizeof *s);
     *s = (jsymbol){.next = *bucket,
-                   .name = jstr_copy(p->c, name.p, name.n, true),
+                   .name = jstr_copy(p->c, name.p, name.n, JMARK_TEMPLATE),
                    .id = (uint32_t)p->n_symbols};
     *bucket = s;
     p->symbols =
@@ -327,7 +327,7 @@ static jnode *parse_body(jparser *p, const char *const *ends, const char *opened
         uint32_t line = p->now.line;
         if (p->now.kind == JT_TEXT) {
             node = jparse_node(p, JN_TEXT, line);
-            node->value = jv_str(jstr_new(p->c, p->now.p, p->now.n, true));
+            node->value = jv_str(jstr_new(p->c, p->now.p, p->now.n, JMARK_TEMPLATE));
             jparse_step(p);
         } else if (jparse_skip(p, JT_VARIABLE_BEGIN)) {
             jnode_list one = {0};

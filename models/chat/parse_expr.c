@@ -11,7 +11,7 @@ static jnode *parse_postfix(jparser *p, jnode *node);
 
 const jstr *jparse_name(jparser *p) {
     if (p->now.kind != JT_NAME) jparse_unexpected(p);
-    const jstr *name = jstr_copy(p->c, p->now.p, p->now.n, true);
+    const jstr *name = jstr_copy(p->c, p->now.p, p->now.n, JMARK_TEMPLATE);
     jparse_step(p);
     return name;
 }
@@ -93,19 +93,19 @@ static size_t read_escape(jparser *p, const char *s, size_t n, jbuf *out) {
     size_t digits = 0, i = 2;
     if (n > 1 && s[1] == '\n') return 2;
     if (known != NULL) {
-        jbuf_add(out, &values[known - letters], 1, true);
+        jbuf_add(out, &values[known - letters], 1, JMARK_TEMPLATE);
         return 2;
     }
     if (n > 1 && s[1] >= '0' && s[1] <= '7') {
         for (i = 1; i < n && i < 4 && s[i] >= '0' && s[i] <= '7'; i++)
             cp = cp * 8 + (uint32_t)(s[i] - '0');
-        jbuf_add_cp(out, cp, true);
+        jbuf_add_cp(out, cp, JMARK_TEMPLATE);
         return i;
     }
     if (n > 1) digits = s[1] == 'x' ? 2 : s[1] == 'u' ? 4 : s[1] == 'U' ? 8 : 0;
     if (n > 1 && s[1] == 'N') j_syntax(p->c, "character names (\\N) are not available");
     if (digits == 0) { // not an escape: the backslash stays
-        jbuf_add(out, s, 1, true);
+        jbuf_add(out, s, 1, JMARK_TEMPLATE);
         return 1;
     }
     for (; i < n && i < 2 + digits; i++) {
@@ -117,7 +117,7 @@ static size_t read_escape(jparser *p, const char *s, size_t n, jbuf *out) {
     if (i < 2 + digits) j_syntax(p->c, "truncated \\%c escape", s[1]);
     if (cp > 0x10FFFF || (cp >= 0xD800 && cp <= 0xDFFF))
         j_syntax(p->c, "\\%c escape of no character", s[1]);
-    jbuf_add_cp(out, cp, true);
+    jbuf_add_cp(out, cp, JMARK_TEMPLATE);
     return i;
 }
 
@@ -131,7 +131,7 @@ static jnode *parse_string(jparser *p) {
         for (size_t i = 0; i < p->now.n;) {
             const char *slash = memchr(s + i, '\\', p->now.n - i);
             size_t plain = slash == NULL ? p->now.n - i : (size_t)(slash - s) - i;
-            jbuf_add(&text, s + i, plain, true);
+            jbuf_add(&text, s + i, plain, JMARK_TEMPLATE);
             i += plain;
             if (i < p->now.n) i += read_escape(p, s + i, p->now.n - i, &text);
         }

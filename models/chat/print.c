@@ -58,28 +58,35 @@ static void print_scalar(jbuf *b, jval v) {
     char text[JFLOAT_BYTES];
     switch ((jkind)v.kind) {
     case JV_NONE:
-        jbuf_add_text(b, "None", !v.foreign);
+        jbuf_add_text(b, "None", jv_mark(v));
         break;
     case JV_BOOL:
-        jbuf_add_text(b, v.u.b ? "True" : "False", !v.foreign);
+        jbuf_add_text(b, v.u.b ? "True" : "False", jv_mark(v));
         break;
     case JV_INT:
         snprintf(text, sizeof text, "%lld", (long long)v.u.i);
-        jbuf_add_text(b, text, !v.foreign);
+        jbuf_add_text(b, text, jv_mark(v));
         break;
     default:
-        jbuf_add(b, text, jfloat_print(v.u.f, text), !v.foreign);
+        jbuf_add(b, text, jfloat_print(v.u.f, text), jv_mark(v));
         break;
     }
 }
 
+/* Of the quotes around a text: never JMARK_TEMPLATE. */
+static jmark quote_mark(const jstr *s) {
+    jmark mark = s->n > 0 ? jstr_mark_at(s, 0) : s->mark;
+    return mark != JMARK_TEMPLATE ? mark : JMARK_REQUEST;
+}
+
 static void repr_str(jctx *c, jbuf *b, const jstr *s) {
     char escaped[16];
+    jmark mark = quote_mark(s);
     bool single = memchr(s->p, '\'', s->n) != NULL, twice = memchr(s->p, '"', s->n) != NULL;
     char quote = single && !twice ? '"' : '\'';
     j_charge_bytes(c, s->n);
-    if (s->markup) jbuf_add_text(b, "Markup(", false);
-    jbuf_add(b, &quote, 1, false);
+    if (s->markup) jbuf_add_text(b, "Markup(", mark);
+    jbuf_add(b, &quote, 1, mark);
     size_t done = 0, n;
     for (size_t i = 0; i < s->n; i += n) {
         uint32_t cp = letter_read(s->p + i, &n);
@@ -100,35 +107,35 @@ static void repr_str(jctx *c, jbuf *b, const jstr *s) {
         else
             snprintf(escaped, sizeof escaped, "\\U%08x", cp);
         jbuf_add_slice(b, s, done, i);
-        jbuf_add_text(b, escaped, jstr_trusted_at(s, i));
+        jbuf_add_text(b, escaped, jstr_mark_at(s, i));
         done = i + n;
     }
     jbuf_add_slice(b, s, done, s->n);
-    jbuf_add(b, &quote, 1, false);
-    if (s->markup) jbuf_add_text(b, ")", false);
+    jbuf_add(b, &quote, 1, mark);
+    if (s->markup) jbuf_add_text(b, ")", mark);
 }
 
 static void repr(jctx *c, jbuf *b, jval v, int depth);
 
 static void repr_items(jctx *c, jbuf *b, const jlist *list, const char *open, const char *close,
-                       int depth) {
-    jbuf_add_text(b, open, false);
+                       jmark mark, int depth) {
+    jbuf_add_text(b, open, mark);
     for (size_t i = 0; i < list->n; i++) {
-        if (i > 0) jbuf_add_text(b, ", ", false);
+        if (i > 0) jbuf_add_text(b, ", ", mark);
         repr(c, b, list->items[i], depth + 1);
     }
-    jbuf_add_text(b, close, false);
+    jbuf_add_text(b, close, mark);
 }
 
-static void repr_dict(jctx *c, jbuf *b, const jdict *d, int depth) {
-    jbuf_add_text(b, "{", false);
+static void repr_dict(jctx *c, jbuf *b, const jdict *d, jmark mark, int depth) {
+    jbuf_add_text(b, "{", mark);
     for (size_t i = 0; i < d->n; i++) {
-        if (i > 0) jbuf_add_text(b, ", ", false);
+        if (i > 0) jbuf_add_text(b, ", ", mark);
         repr(c, b, d->pairs[i].key, depth + 1);
-        jbuf_add_text(b, ": ", false);
+        jbuf_add_text(b, ": ", mark);
         repr(c, b, d->pairs[i].value, depth + 1);
     }
-    jbuf_add_text(b, "}", false);
+    jbuf_add_text(b, "}", mark);
 }
 
 static void repr_range(jbuf *b, const jrange *r) {
@@ -139,7 +146,7 @@ static void repr_range(jbuf *b, const jrange *r) {
     else
         snprintf(text, sizeof text, "range(%lld, %lld, %lld)", (long long)r->start, (long long)stop,
                  (long long)r->step);
-    jbuf_add_text(b, text, false);
+    jbuf_add_text(b, text, JMARK_REQUEST);
 }
 
 static void repr(jctx *c, jbuf *b, jval v, int depth) {
@@ -156,43 +163,43 @@ static void repr(jctx *c, jbuf *b, jval v, int depth) {
         repr_str(c, b, v.u.s);
         break;
     case JV_UNDEFINED:
-        jbuf_add_text(b, "Undefined", false);
+        jbuf_add_text(b, "Undefined", JMARK_REQUEST);
         break;
     case JV_LIST:
-        repr_items(c, b, v.u.list, "[", "]", depth);
+        repr_items(c, b, v.u.list, "[", "]", v.mark, depth);
         break;
     case JV_TUPLE:
-        repr_items(c, b, v.u.list, "(", v.u.list->n == 1 ? ",)" : ")", depth);
+        repr_items(c, b, v.u.list, "(", v.u.list->n == 1 ? ",)" : ")", v.mark, depth);
         break;
     case JV_DICT:
-        repr_dict(c, b, v.u.dict, depth);
+        repr_dict(c, b, v.u.dict, v.mark, depth);
         break;
     case JV_RANGE:
         repr_range(b, v.u.range);
         break;
     case JV_VIEW:
-        jbuf_add_text(b, jv_type_name(v), false);
-        repr_items(c, b, jv_to_list(c, v), "([", "])", depth);
+        jbuf_add_text(b, jv_type_name(v), JMARK_REQUEST);
+        repr_items(c, b, jv_to_list(c, v), "([", "])", v.mark, depth);
         break;
     case JV_NAMESPACE:
-        jbuf_add_text(b, "<Namespace ", false);
-        repr_dict(c, b, v.u.dict, depth);
-        jbuf_add_text(b, ">", false);
+        jbuf_add_text(b, "<Namespace ", JMARK_REQUEST);
+        repr_dict(c, b, v.u.dict, v.mark, depth);
+        jbuf_add_text(b, ">", JMARK_REQUEST);
         break;
     case JV_GENERATOR:
-        jbuf_add_text(b, "<generator object ", false);
-        jbuf_add_text(b, v.u.gen->name, false);
-        jbuf_add_text(b, ">", false);
+        jbuf_add_text(b, "<generator object ", JMARK_REQUEST);
+        jbuf_add_text(b, v.u.gen->name, JMARK_REQUEST);
+        jbuf_add_text(b, ">", JMARK_REQUEST);
         break;
     case JV_MACRO:
-        jbuf_add_text(b, "<Macro ", false);
+        jbuf_add_text(b, "<Macro ", JMARK_REQUEST);
         repr_str(c, b, v.u.macro->def->name);
-        jbuf_add_text(b, ">", false);
+        jbuf_add_text(b, ">", JMARK_REQUEST);
         break;
     default:
-        jbuf_add_text(b, "<", false);
-        jbuf_add_text(b, jv_type_name(v), false);
-        jbuf_add_text(b, ">", false);
+        jbuf_add_text(b, "<", JMARK_REQUEST);
+        jbuf_add_text(b, jv_type_name(v), JMARK_REQUEST);
+        jbuf_add_text(b, ">", JMARK_REQUEST);
         break;
     }
 }
@@ -221,7 +228,7 @@ const jstr *jv_to_str(jctx *c, jval v) {
     return jstr_with_markup(c, jv_soft_str(c, v), false);
 }
 
-static void json_escape(jbuf *b, uint32_t cp, bool trusted) {
+static void json_escape(jbuf *b, uint32_t cp, jmark mark) {
     char text[16];
     const char *known = cp == '"'    ? "\\\""
                         : cp == '\\' ? "\\\\"
@@ -232,7 +239,7 @@ static void json_escape(jbuf *b, uint32_t cp, bool trusted) {
                         : cp == '\b' ? "\\b"
                                      : NULL;
     if (known != NULL) {
-        jbuf_add_text(b, known, trusted);
+        jbuf_add_text(b, known, mark);
         return;
     }
     if (cp >= 0x10000)
@@ -240,37 +247,38 @@ static void json_escape(jbuf *b, uint32_t cp, bool trusted) {
                  0xDC00 + ((cp - 0x10000) & 0x3FF));
     else
         snprintf(text, sizeof text, "\\u%04x", cp);
-    jbuf_add_text(b, text, trusted);
+    jbuf_add_text(b, text, mark);
 }
 
 static void json_str(jctx *c, jbuf *b, const jstr *s, bool ascii) {
     size_t done = 0, n;
+    jmark mark = quote_mark(s);
     j_charge_bytes(c, s->n);
-    jbuf_add_text(b, "\"", false);
+    jbuf_add_text(b, "\"", mark);
     for (size_t i = 0; i < s->n; i += n) {
         uint32_t cp = letter_read(s->p + i, &n);
         if (cp >= 0x20 && cp != '"' && cp != '\\' && (cp < 0x7F || !ascii)) continue;
         jbuf_add_slice(b, s, done, i);
-        json_escape(b, cp, jstr_trusted_at(s, i));
+        json_escape(b, cp, jstr_mark_at(s, i));
         done = i + n;
     }
     jbuf_add_slice(b, s, done, s->n);
-    jbuf_add_text(b, "\"", false);
+    jbuf_add_text(b, "\"", mark);
 }
 
 static void json_scalar(jbuf *b, jval v) {
     switch ((jkind)v.kind) {
     case JV_NONE:
-        jbuf_add_text(b, "null", false);
+        jbuf_add_text(b, "null", v.mark);
         break;
     case JV_BOOL:
-        jbuf_add_text(b, v.u.b ? "true" : "false", false);
+        jbuf_add_text(b, v.u.b ? "true" : "false", v.mark);
         break;
     case JV_FLOAT:
         if (isfinite(v.u.f))
             print_scalar(b, v);
         else
-            jbuf_add_text(b, isnan(v.u.f) ? "NaN" : v.u.f < 0 ? "-Infinity" : "Infinity", false);
+            jbuf_add_text(b, isnan(v.u.f) ? "NaN" : v.u.f < 0 ? "-Infinity" : "Infinity", v.mark);
         break;
     default:
         print_scalar(b, v);
@@ -278,23 +286,32 @@ static void json_scalar(jbuf *b, jval v) {
     }
 }
 
-static void json_break(jbuf *b, const jjson_style *style, int depth) {
+/* A separator or indent: if it is the interpreter's own, it belongs to the data around. */
+static void json_gap(jbuf *b, const jstr *s, jmark mark) {
+    if (s->marks == NULL && s->mark == JMARK_REQUEST)
+        jbuf_add(b, s->p, s->n, mark);
+    else
+        jbuf_add_str(b, s);
+}
+
+static void json_break(jbuf *b, const jjson_style *style, jmark mark, int depth) {
     if (style->indent == NULL) return;
-    jbuf_add_text(b, "\n", false);
-    for (int i = 0; i < depth; i++) jbuf_add_str(b, style->indent);
+    jbuf_add_text(b, "\n", mark);
+    for (int i = 0; i < depth; i++) json_gap(b, style->indent, mark);
 }
 
 static void json(jctx *c, jbuf *b, jval v, const jjson_style *style, int depth);
 
-static void json_list(jctx *c, jbuf *b, const jlist *list, const jjson_style *style, int depth) {
-    jbuf_add_text(b, "[", false);
+static void json_list(jctx *c, jbuf *b, jval v, const jjson_style *style, int depth) {
+    const jlist *list = v.u.list;
+    jbuf_add_text(b, "[", v.mark);
     for (size_t i = 0; i < list->n; i++) {
-        if (i > 0) jbuf_add_str(b, style->item_separator);
-        json_break(b, style, depth + 1);
+        if (i > 0) json_gap(b, style->item_separator, v.mark);
+        json_break(b, style, v.mark, depth + 1);
         json(c, b, list->items[i], style, depth + 1);
     }
-    if (list->n > 0) json_break(b, style, depth);
-    jbuf_add_text(b, "]", false);
+    if (list->n > 0) json_break(b, style, v.mark, depth);
+    jbuf_add_text(b, "]", v.mark);
 }
 
 static void json_key(jctx *c, jbuf *b, jval key, bool ascii) {
@@ -306,9 +323,9 @@ static void json_key(jctx *c, jbuf *b, jval key, bool ascii) {
     case JV_BOOL:
     case JV_INT:
     case JV_FLOAT:
-        jbuf_add_text(b, "\"", false);
+        jbuf_add_text(b, "\"", key.mark);
         json_scalar(b, key);
-        jbuf_add_text(b, "\"", false);
+        jbuf_add_text(b, "\"", key.mark);
         break;
     default:
         j_fail(c, "keys must be str, int, float, bool or None, not %s", jv_type_name(key));
@@ -336,18 +353,18 @@ static const jdict *sort_pairs(jctx *c, const jdict *d) {
     return sorted;
 }
 
-static void json_dict(jctx *c, jbuf *b, const jdict *d, const jjson_style *style, int depth) {
-    if (style->sort_keys) d = sort_pairs(c, d);
-    jbuf_add_text(b, "{", false);
+static void json_dict(jctx *c, jbuf *b, jval v, const jjson_style *style, int depth) {
+    const jdict *d = style->sort_keys ? sort_pairs(c, v.u.dict) : v.u.dict;
+    jbuf_add_text(b, "{", v.mark);
     for (size_t i = 0; i < d->n; i++) {
-        if (i > 0) jbuf_add_str(b, style->item_separator);
-        json_break(b, style, depth + 1);
+        if (i > 0) json_gap(b, style->item_separator, v.mark);
+        json_break(b, style, v.mark, depth + 1);
         json_key(c, b, d->pairs[i].key, style->ascii);
-        jbuf_add_str(b, style->key_separator);
+        json_gap(b, style->key_separator, v.mark);
         json(c, b, d->pairs[i].value, style, depth + 1);
     }
-    if (d->n > 0) json_break(b, style, depth);
-    jbuf_add_text(b, "}", false);
+    if (d->n > 0) json_break(b, style, v.mark, depth);
+    jbuf_add_text(b, "}", v.mark);
 }
 
 static void json(jctx *c, jbuf *b, jval v, const jjson_style *style, int depth) {
@@ -365,10 +382,10 @@ static void json(jctx *c, jbuf *b, jval v, const jjson_style *style, int depth) 
         break;
     case JV_LIST:
     case JV_TUPLE:
-        json_list(c, b, v.u.list, style, depth);
+        json_list(c, b, v, style, depth);
         break;
     case JV_DICT:
-        json_dict(c, b, v.u.dict, style, depth);
+        json_dict(c, b, v, style, depth);
         break;
     default:
         j_fail(c, "Object of type %s is not JSON serializable", jv_type_name(v));

@@ -2,7 +2,8 @@
  *
  * Text keeps its provenance.  Characters that the interpreter makes are trusted for a single value
  * (a number computed by the template may be part of "<|image_1|>"), but the brackets, commas and
- * quotes around data are not: they never complete a special token.
+ * quotes around data are not: they never complete a special token.  They count as text of the
+ * message that the data is from.
  *
  * Thread: that of the render. */
 #ifndef INFERD_CHAT_PRINT_H

@@ -7,27 +7,27 @@ enum { TAIL_BYTES_MIN = 256 };
 /* Shared by all texts in it; only a text that ends at `n` may write behind itself. */
 struct jtail {
     char *p;
-    uint8_t *marks; // [capacity]; NULL: the trust of the owning text holds for everything
+    jmark *marks; // [capacity]; NULL: the mark of the owning text holds for everything
     size_t n, capacity;
 };
 
-const jstr jstr_empty = {.p = "", .trusted = true};
+const jstr jstr_empty = {.p = "", .mark = JMARK_TEMPLATE};
 
-const jstr *jstr_new(jctx *c, const char *p, size_t n, bool trusted) {
+const jstr *jstr_new(jctx *c, const char *p, size_t n, jmark mark) {
     jstr *s = j_take(c, sizeof *s);
-    *s = (jstr){.p = p, .n = n, .trusted = trusted};
+    *s = (jstr){.p = p, .n = n, .mark = mark};
     return s;
 }
 
-const jstr *jstr_copy(jctx *c, const char *p, size_t n, bool trusted) {
+const jstr *jstr_copy(jctx *c, const char *p, size_t n, jmark mark) {
     char *copy = j_take(c, n + 1);
     memcpy(copy, p, n);
     copy[n] = 0;
-    return jstr_new(c, copy, n, trusted);
+    return jstr_new(c, copy, n, mark);
 }
 
 const jstr *jstr_lit(jctx *c, const char *text) {
-    return jstr_new(c, text, strlen(text), true);
+    return jstr_new(c, text, strlen(text), JMARK_TEMPLATE);
 }
 
 const jstr *jstr_slice(jctx *c, const jstr *s, size_t from, size_t to) {
@@ -49,11 +49,15 @@ const jstr *jstr_with_markup(jctx *c, const jstr *s, bool markup) {
     return out;
 }
 
-static void copy_marks(uint8_t *to, const jstr *s) {
+static void set_marks(jmark *to, jmark mark, size_t n) {
+    for (size_t i = 0; i < n; i++) to[i] = mark;
+}
+
+static void copy_marks(jmark *to, const jstr *s) {
     if (s->marks != NULL)
-        memcpy(to, s->marks, s->n);
+        memcpy(to, s->marks, s->n * sizeof *to);
     else
-        memset(to, s->trusted, s->n);
+        set_marks(to, s->mark, s->n);
 }
 
 /* A new text with room behind it that begins with `a`. */
@@ -61,7 +65,7 @@ static jtail *make_tail(jctx *c, const jstr *a, size_t n, bool with_marks) {
     jtail *t = j_take(c, sizeof *t);
     t->capacity = n + n / 2;
     t->p = j_take(c, t->capacity);
-    t->marks = with_marks ? j_take(c, t->capacity) : NULL;
+    t->marks = with_marks ? j_take_array(c, t->capacity, sizeof *t->marks) : NULL;
     t->n = a->n;
     memcpy(t->p, a->p, a->n);
     if (with_marks) copy_marks(t->marks, a);
@@ -76,26 +80,26 @@ static bool may_append(const jstr *a, size_t n) {
 const jstr *jstr_concat(jctx *c, const jstr *a, const jstr *b, bool markup) {
     if (b->n == 0) return jstr_with_markup(c, a, markup);
     if (a->n == 0) return jstr_with_markup(c, b, markup);
-    bool mixed = a->marks != NULL || b->marks != NULL || a->trusted != b->trusted;
+    bool mixed = a->marks != NULL || b->marks != NULL || a->mark != b->mark;
     size_t n = a->n + b->n;
     jstr *out = j_take(c, sizeof *out);
-    *out = (jstr){.n = n, .trusted = a->trusted, .markup = markup};
+    *out = (jstr){.n = n, .mark = a->mark, .markup = markup};
     if (n < TAIL_BYTES_MIN) {
         char *p = j_take(c, n);
         memcpy(p, a->p, a->n);
         memcpy(p + a->n, b->p, b->n);
         out->p = p;
         if (!mixed) return out;
-        uint8_t *marks = j_take(c, n);
+        jmark *marks = j_take_array(c, n, sizeof *marks);
         copy_marks(marks, a);
         copy_marks(marks + a->n, b);
         out->marks = marks;
         return out;
     }
     jtail *t = may_append(a, b->n) ? a->tail : make_tail(c, a, n, mixed);
-    if (mixed && t->marks == NULL) { // all bytes before have the trust of `a`
-        t->marks = j_take(c, t->capacity);
-        memset(t->marks, a->trusted, t->n);
+    if (mixed && t->marks == NULL) { // all bytes before have the mark of `a`
+        t->marks = j_take_array(c, t->capacity, sizeof *t->marks);
+        set_marks(t->marks, a->mark, t->n);
     }
     memcpy(t->p + t->n, b->p, b->n);
     if (t->marks != NULL) copy_marks(t->marks + t->n, b);
@@ -147,7 +151,7 @@ const jstr *jstr_escape(jctx *c, const jstr *s) {
             }
         }
         jbuf_add_slice(&b, s, done, i);
-        if (entity != NULL) jbuf_add_text(&b, entity, jstr_trusted_at(s, i));
+        if (entity != NULL) jbuf_add_text(&b, entity, jstr_mark_at(s, i));
         done = i + 1;
     }
     return jbuf_str(&b, true);
@@ -167,9 +171,11 @@ int jstr_compare(const jstr *a, const jstr *b) {
     return a->n < b->n ? -1 : a->n > b->n;
 }
 
-bool jstr_all_trusted(const jstr *s) {
-    if (s->marks == NULL) return s->trusted;
-    return memchr(s->marks, 0, s->n) == NULL;
+jmark jstr_mark(const jstr *s) {
+    if (s->marks == NULL) return s->mark;
+    for (size_t i = 0; i < s->n; i++)
+        if (s->marks[i] != JMARK_TEMPLATE) return s->marks[i];
+    return JMARK_TEMPLATE;
 }
 
 size_t jstr_length(jctx *c, const jstr *s) {
@@ -279,7 +285,7 @@ const jstr *jstr_replace(jctx *c, const jstr *s, const jstr *old, const jstr *wi
 }
 
 void jbuf_init(jbuf *b, jctx *c, size_t n_max) {
-    *b = (jbuf){.c = c, .n_max = n_max, .trusted = true};
+    *b = (jbuf){.c = c, .n_max = n_max, .mark = JMARK_TEMPLATE};
 }
 
 static void make_room(jbuf *b, size_t n) {
@@ -290,37 +296,41 @@ static void make_room(jbuf *b, size_t n) {
     size_t wanted = size_max(b->n + n, b->capacity + b->capacity / 2);
     wanted = size_max(wanted, 48);
     b->p = j_grow(b->c, b->p, b->capacity, wanted);
-    if (b->marks != NULL) b->marks = j_grow(b->c, b->marks, b->capacity, wanted);
+    if (b->marks != NULL)
+        b->marks =
+            j_grow(b->c, b->marks, b->capacity * sizeof *b->marks, wanted * sizeof *b->marks);
     b->capacity = wanted;
 }
 
-/* Make room for n bytes of this trust (-1: mixed, which needs marks). */
-static void make_marked_room(jbuf *b, size_t n, int trusted) {
+enum { MIXED = -1 };
+
+/* Make room for n bytes of this mark; MIXED: of several. */
+static void make_marked_room(jbuf *b, size_t n, int mark) {
     make_room(b, n);
-    if (b->n == 0 && b->marks == NULL && trusted >= 0) b->trusted = trusted != 0;
-    if (b->marks == NULL && trusted != (int)b->trusted) {
-        b->marks = j_take(b->c, b->capacity);
-        memset(b->marks, b->trusted, b->n);
+    if (b->n == 0 && b->marks == NULL && mark != MIXED) b->mark = (jmark)mark;
+    if (b->marks == NULL && mark != b->mark) {
+        b->marks = j_take_array(b->c, b->capacity, sizeof *b->marks);
+        set_marks(b->marks, b->mark, b->n);
     }
 }
 
-void jbuf_add(jbuf *b, const char *p, size_t n, bool trusted) {
+void jbuf_add(jbuf *b, const char *p, size_t n, jmark mark) {
     if (n == 0) return;
-    make_marked_room(b, n, trusted);
+    make_marked_room(b, n, mark);
     memcpy(b->p + b->n, p, n);
-    if (b->marks != NULL) memset(b->marks + b->n, trusted, n);
+    if (b->marks != NULL) set_marks(b->marks + b->n, mark, n);
     b->n += n;
 }
 
 void jbuf_add_slice(jbuf *b, const jstr *s, size_t from, size_t to) {
     if (from >= to) return;
     if (s->marks == NULL) {
-        jbuf_add(b, s->p + from, to - from, s->trusted);
+        jbuf_add(b, s->p + from, to - from, s->mark);
         return;
     }
-    make_marked_room(b, to - from, -1);
+    make_marked_room(b, to - from, MIXED);
     memcpy(b->p + b->n, s->p + from, to - from);
-    memcpy(b->marks + b->n, s->marks + from, to - from);
+    memcpy(b->marks + b->n, s->marks + from, (to - from) * sizeof *b->marks);
     b->n += to - from;
 }
 
@@ -328,13 +338,13 @@ void jbuf_add_str(jbuf *b, const jstr *s) {
     jbuf_add_slice(b, s, 0, s->n);
 }
 
-void jbuf_add_cp(jbuf *b, uint32_t cp, bool trusted) {
+void jbuf_add_cp(jbuf *b, uint32_t cp, jmark mark) {
     char utf8[4];
-    jbuf_add(b, utf8, letter_write(cp, utf8), trusted);
+    jbuf_add(b, utf8, letter_write(cp, utf8), mark);
 }
 
-void jbuf_add_text(jbuf *b, const char *text, bool trusted) {
-    jbuf_add(b, text, strlen(text), trusted);
+void jbuf_add_text(jbuf *b, const char *text, jmark mark) {
+    jbuf_add(b, text, strlen(text), mark);
 }
 
 const jstr *jbuf_str(jbuf *b, bool markup) {
@@ -343,7 +353,7 @@ const jstr *jbuf_str(jbuf *b, bool markup) {
     *s = (jstr){.p = b->n == 0 ? "" : b->p,
                 .n = b->n,
                 .marks = b->marks,
-                .trusted = b->trusted,
+                .mark = b->mark,
                 .markup = markup};
     return s;
 }

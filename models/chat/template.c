@@ -40,6 +40,7 @@ void chat_template_close(chat_template *t) {
 void chat_text_deinit(chat_text *t) {
     free(t->text);
     free(t->spans);
+    free(t->messages);
     *t = (chat_text){0};
 }
 
@@ -54,31 +55,72 @@ static inferd_status run(jrender *r, jbuf *out, size_t output_bytes_max) {
     return INFERD_OK;
 }
 
-static size_t span_end(const jbuf *b, size_t from) {
+/* ---- spans ---- */
+
+_Static_assert((int)CHAT_MESSAGES_EXACT == (int)JMARK_CYCLE, "the header states the cycle");
+
+/* A run of bytes with the same mark. */
+static size_t run_end(const jbuf *b, size_t from) {
     size_t to = from + 1;
     if (b->marks == NULL) return b->n;
     while (to < b->n && b->marks[to] == b->marks[from]) to++;
     return to;
 }
 
+static jmark mark_at(const jbuf *b, size_t i) {
+    return b->marks != NULL ? b->marks[i] : b->mark;
+}
+
+/* The index of a message: of those below `n_messages` that have this mark, the one nearest to the
+ * index before it in the text; of two equally near, the later one. */
+static uint32_t find_message(jmark mark, uint32_t before, uint32_t n_messages) {
+    const uint32_t cycle = JMARK_CYCLE, half = cycle / 2;
+    uint32_t i = before - before % cycle + mark - JMARK_MESSAGE; // at most a cycle away
+    bool later = i < before && before - i >= half;
+    bool earlier = i >= n_messages || (i > before && i - before > half && i >= cycle);
+    if (earlier) return i - cycle;
+    return later && n_messages - i > cycle ? i + cycle : i;
+}
+
+static void fill_spans(const jbuf *b, uint32_t n_messages, chat_text *out) {
+    uint32_t before = 0;
+    for (size_t i = 0, end; i < b->n; i = end) {
+        jmark mark = mark_at(b, i);
+        end = run_end(b, i);
+        if (mark >= JMARK_MESSAGE) before = find_message(mark, before, n_messages);
+        out->messages[out->n_spans] = mark >= JMARK_MESSAGE ? before : CHAT_NO_MESSAGE;
+        out->spans[out->n_spans++] = (tok_span){.n = end - i, .specials = mark == JMARK_TEMPLATE};
+    }
+}
+
 /* Copy the text from the arena into memory that the caller owns. */
-static inferd_status hand_over(const jbuf *b, chat_text *out, inferd_err *err) {
+static inferd_status hand_over(const jbuf *b, uint32_t n_messages, chat_text *out,
+                               inferd_err *err) {
     size_t n_spans = 0;
-    for (size_t i = 0; i < b->n; i = span_end(b, i)) n_spans++;
+    for (size_t i = 0; i < b->n; i = run_end(b, i)) n_spans++;
     out->text = malloc(b->n + 1);
     out->spans = malloc(size_max(n_spans, 1) * sizeof *out->spans);
-    if (out->text == NULL || out->spans == NULL) {
+    out->messages = malloc(size_max(n_spans, 1) * sizeof *out->messages);
+    if (out->text == NULL || out->spans == NULL || out->messages == NULL) {
         chat_text_deinit(out);
         return inferd_fail(err, INFERD_ENOMEM, "no memory for a prompt of %zu bytes", b->n);
     }
     if (b->n > 0) memcpy(out->text, b->p, b->n);
     out->text[b->n] = 0;
     out->n = b->n;
-    for (size_t i = 0; i < b->n; i = span_end(b, i))
-        out->spans[out->n_spans++] = (tok_span){
-            .n = span_end(b, i) - i, .specials = b->marks != NULL ? b->marks[i] : b->trusted};
+    fill_spans(b, n_messages, out);
     return INFERD_OK;
 }
+
+uint32_t chat_text_message_at(const chat_text *t, size_t byte) {
+    size_t end = 0, i = 0;
+    while (i < t->n_spans && (end += t->spans[i].n) <= byte) i++;
+    if (i < t->n_spans && !t->spans[i].specials) return t->messages[i];
+    while (i < t->n_spans && t->messages[i] == CHAT_NO_MESSAGE) i++;
+    return i < t->n_spans ? t->messages[i] : CHAT_NO_MESSAGE;
+}
+
+/* ---- a render ---- */
 
 inferd_status template_render(const chat_template *t, const chat_limits *limits, json_t *trusted,
                               json_t *vars, const struct tm *now, chat_text *out, inferd_err *err) {
@@ -93,7 +135,8 @@ inferd_status template_render(const chat_template *t, const chat_limits *limits,
     r.now = now;
     r.calls_max = limits->depth_max;
     inferd_status s = run(&r, &text, limits->output_bytes_max);
-    if (s == INFERD_OK) s = hand_over(&text, out, err);
+    uint32_t n_messages = (uint32_t)json_array_size(json_object_get(vars, "messages"));
+    if (s == INFERD_OK) s = hand_over(&text, n_messages, out, err);
     json_decref(r.parsed);
     jctx_deinit(&r.c);
     return s;

@@ -9,13 +9,13 @@ static void add_upper(jbuf *b, const jstr *s, size_t at) {
     size_t n;
     uint32_t cp = letter_read(s->p + at, &n);
     size_t n_upper = letter_upper(cp, upper);
-    jbuf_add(b, upper, n_upper, jstr_trusted_at(s, at));
+    jbuf_add(b, upper, n_upper, jstr_mark_at(s, at));
 }
 
 static void add_title(jbuf *b, const jstr *s, size_t at) {
     char title[12];
     size_t n, n_title = letter_title(letter_read(s->p + at, &n), title);
-    jbuf_add(b, title, n_title, jstr_trusted_at(s, at));
+    jbuf_add(b, title, n_title, jstr_mark_at(s, at));
 }
 
 static void add_lower(jbuf *b, const jstr *s, size_t at) {
@@ -23,9 +23,9 @@ static void add_lower(jbuf *b, const jstr *s, size_t at) {
     uint32_t cp = letter_read(s->p + at, &n);
     // the only letter with a lower case of two code points
     if (cp == 0x130)
-        jbuf_add_text(b, "i\xCC\x87", jstr_trusted_at(s, at));
+        jbuf_add_text(b, "i\xCC\x87", jstr_mark_at(s, at));
     else
-        jbuf_add_cp(b, letter_lower(cp), jstr_trusted_at(s, at));
+        jbuf_add_cp(b, letter_lower(cp), jstr_mark_at(s, at));
 }
 
 const jstr *jtext_upper(jctx *c, const jstr *s) {

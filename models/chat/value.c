@@ -386,13 +386,14 @@ jlist *jv_to_list(jctx *c, jval v) {
 
 typedef struct json_reader {
     jctx *c;
-    bool trusted, copy;
+    jmark mark;
+    bool copy;
 } json_reader;
 
 static jval read_json(const json_reader *j, json_t *json, int depth);
 
 static const jstr *read_json_text(const json_reader *j, const char *p, size_t n) {
-    return (j->copy ? jstr_copy : jstr_new)(j->c, p, n, j->trusted);
+    return (j->copy ? jstr_copy : jstr_new)(j->c, p, n, j->mark);
 }
 
 static jval read_json_array(const json_reader *j, json_t *json, int depth) {
@@ -417,9 +418,11 @@ static jval read_json(const json_reader *j, json_t *json, int depth) {
     if (depth > JVALUE_DEPTH_MAX) j_limit(j->c, "data nested deeper than %d", JVALUE_DEPTH_MAX);
     switch (json_typeof(json)) {
     case JSON_OBJECT:
-        return read_json_object(j, json, depth);
+        v = read_json_object(j, json, depth);
+        break;
     case JSON_ARRAY:
-        return read_json_array(j, json, depth);
+        v = read_json_array(j, json, depth);
+        break;
     case JSON_STRING:
         return jv_str(read_json_text(j, json_string_value(json), json_string_length(json)));
     case JSON_INTEGER:
@@ -434,14 +437,24 @@ static jval read_json(const json_reader *j, json_t *json, int depth) {
     case JSON_FALSE:
         v = jv_bool(false);
         break;
-    case JSON_NULL:
+    case JSON_NULL: // its text "None" is the interpreter's, but its "null" is data
+        v.mark = jv_with_mark(v, j->mark).mark;
         return v;
     }
-    v.foreign = !j->trusted;
-    return v;
+    return jv_with_mark(v, j->mark);
 }
 
-jval jv_from_json(jctx *c, json_t *json, bool trusted, bool copy) {
-    json_reader j = {.c = c, .trusted = trusted, .copy = copy};
+jval jv_from_json(jctx *c, json_t *json, jmark mark, bool copy) {
+    json_reader j = {.c = c, .mark = mark, .copy = copy};
     return read_json(&j, json, 0);
+}
+
+jval jv_from_messages(jctx *c, json_t *messages) {
+    if (!json_is_array(messages)) return jv_from_json(c, messages, JMARK_REQUEST, false);
+    jlist *list = jlist_new(c, json_array_size(messages));
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_reader j = {.c = c, .mark = (jmark)(JMARK_MESSAGE + i % JMARK_CYCLE)};
+        list->items[list->n++] = read_json(&j, json_array_get(messages, i), 1);
+    }
+    return jv_list(list);
 }

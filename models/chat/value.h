@@ -2,7 +2,8 @@
  *
  * A jval is two words, passed by value.  Scalars are inside; everything else is in the arena and
  * immutable once made, except namespaces, the loop object and generators.  `foreign` marks a scalar
- * that came from the request: its digits are printed as untrusted text.
+ * that came from the request: its digits are printed as untrusted text.  `mark` says which message
+ * it came from, and the same of a list or dict: brackets and commas around data belong to it.
  *
  * Undefined values remember the failed lookup, because the error is raised only when one is used.
  * There are no other objects, so a template cannot break out of the sandbox.
@@ -51,6 +52,7 @@ typedef struct jslice jslice;
 typedef struct jval {
     uint8_t kind;
     bool foreign;
+    jmark mark; // of data from a message: that of its text; else JMARK_REQUEST
     union {
         bool b;
         int64_t i;
@@ -153,6 +155,17 @@ static inline double jv_double(jval v) {
     return v.kind == JV_FLOAT ? v.u.f : (double)jv_integer(v);
 }
 
+/* Where a text or a scalar came from. */
+static inline jmark jv_mark(jval v) {
+    if (v.kind == JV_STR) return jstr_mark(v.u.s);
+    return v.foreign ? v.mark : JMARK_TEMPLATE;
+}
+static inline jval jv_with_mark(jval v, jmark mark) { // of a scalar
+    v.foreign = mark != JMARK_TEMPLATE;
+    v.mark = v.foreign ? mark : JMARK_REQUEST;
+    return v;
+}
+
 /* The limit of nested data, in every walk over it. */
 enum { JVALUE_DEPTH_MAX = 200 };
 
@@ -190,6 +203,8 @@ bool jiter_next(jctx *c, jiter *it, jval *out);
 jlist *jv_to_list(jctx *c, jval v); // a new one
 
 /* Data from JSON; its texts are borrowed unless they are to be copied. */
-jval jv_from_json(jctx *c, json_t *json, bool trusted, bool copy);
+jval jv_from_json(jctx *c, json_t *json, jmark mark, bool copy);
+/* The conversation of a request: each element has a mark of its own. */
+jval jv_from_messages(jctx *c, json_t *messages);
 
 #endif
