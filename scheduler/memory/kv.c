@@ -238,6 +238,12 @@ void kv_append_shared(kv *k, kv_table *t, uint32_t block) {
     append(k, t, block);
 }
 
+void kv_continue_page(const kv *k, kv_table *t) {
+    if (t->n_blocks == 0) return;
+    size_t last = (size_t)t->n_blocks * k->layout.n_groups - 1;
+    t->open_page = (uint32_t)t->slots[last] / k->layout.slots_per_page;
+}
+
 uint32_t kv_drop_last(kv *k, kv_table *t, uint64_t fence) {
     INFERD_CHECK(t->n_blocks > 0);
     uint32_t block = t->blocks[--t->n_blocks];

@@ -7,7 +7,8 @@
  * has its blocks in a kv_table, and the slot numbers of that block table are what the device reads.
  *
  * Where a slot comes from, in this order:
- *   1  the page that the sequence is filling (so its end returns whole pages)
+ *   1  the page that the sequence is filling, or the one of its last cached block (so its end
+ *      returns whole pages)
  *   2  a fresh page of the pool, if it is warm
  *   3  any page of this model that has a free slot
  *   4  a fresh page that is cold
@@ -105,6 +106,10 @@ bool kv_append(kv *k, kv_table *t);
 bool kv_next_is_cold(const kv *k, const kv_table *t);
 /* Append a cached or shared block; its count grows by one. */
 void kv_append_shared(kv *k, kv_table *t, uint32_t block);
+/* The next blocks go into the page of the last one while it has room, so that the turns of a
+ * conversation lie together: with a fresh page for each turn small models fill the pool with pages
+ * that are nearly empty. */
+void kv_continue_page(const kv *k, kv_table *t);
 /* Drop the last block of the table; `fence` is the last step that used it.  Returns it if its count
  * became zero (the caller keeps it cached or calls kv_block_free), else BLOCK_NONE. */
 uint32_t kv_drop_last(kv *k, kv_table *t, uint64_t fence);

@@ -115,11 +115,12 @@ uint32_t prefix_take(prefix *p, const uint64_t scope[2], const tok_id *tokens, u
                      kv_table *t, prefix_name *name) {
     INFERD_CHECK(t->n_blocks == 0);
     *name = prefix_root(p, scope);
-    for (uint32_t n = 0; n < blocks_max; n++) {
+    uint32_t n = 0;
+    for (; n < blocks_max; n++) {
         const tok_id *block_tokens = tokens + (size_t)n * p->kv->layout.block_tokens;
         prefix_name next = prefix_extend(p, *name, block_tokens);
         uint32_t b = find(p, &next, scope, n, block_tokens);
-        if (b == BLOCK_NONE) return n;
+        if (b == BLOCK_NONE) break;
         if (list_linked(&p->entries[b].lru)) {
             list_remove(&p->entries[b].lru);
             p->n_evictable--;
@@ -127,7 +128,8 @@ uint32_t prefix_take(prefix *p, const uint64_t scope[2], const tok_id *tokens, u
         kv_append_shared(p->kv, t, b);
         *name = next;
     }
-    return blocks_max;
+    kv_continue_page(p->kv, t);
+    return n;
 }
 
 void prefix_publish(prefix *p, const kv_table *t, uint32_t depth, prefix_name name,
