@@ -201,25 +201,32 @@ static size_t trusted_bytes(region *r, size_t at) {
     return r->trusted && at < r->end ? r->end - at : 0;
 }
 
-static bool encode_text(encoder *e, bytes text, region r) {
-    const special_trie *specials = &e->t->specials;
-    const unsigned char *p = (const unsigned char *)(text.n > 0 ? text.p : "");
-    size_t from = 0; // of the stretch that has no special token so far
-    for (size_t at = 0; at < text.n;) {
+/* What the text has at `at`: a special token, or the stretch before the next one. */
+static tok_part part_at(const tokenizer *t, bytes text, region *r, size_t at) {
+    const special_trie *specials = &t->specials;
+    const unsigned char *p = (const unsigned char *)text.p;
+    for (size_t to = at; to < text.n; to++) {
         tok_id id = -1;
         size_t n = 0;
-        if (specials->start[p[at]] != 0)
-            n = specials_match(specials, p + at, text.n - at, trusted_bytes(&r, at), &id);
-        if (n == 0) {
-            at++;
-            continue;
-        }
-        if (!encode_stretch(e, p + from, at - from) || !look_at_cancel(e, n) || !emit(e, id))
-            return false;
-        at += n;
-        from = at;
+        if (specials->start[p[to]] != 0)
+            n = specials_match(specials, p + to, text.n - to, trusted_bytes(r, to), &id);
+        if (n == 0) continue;
+        if (to > at) return (tok_part){.n = to - at, .special = -1};
+        return (tok_part){.n = n, .special = id};
     }
-    return encode_stretch(e, p + from, text.n - from);
+    return (tok_part){.n = text.n - at, .special = -1};
+}
+
+static bool encode_text(encoder *e, bytes text, region r) {
+    for (size_t at = 0; at < text.n;) {
+        tok_part part = part_at(e->t, text, &r, at);
+        const unsigned char *p = (const unsigned char *)text.p + at;
+        bool ok = part.special < 0 ? encode_stretch(e, p, part.n)
+                                   : look_at_cancel(e, part.n) && emit(e, part.special);
+        if (!ok) return false;
+        at += part.n;
+    }
+    return true;
 }
 
 static inferd_status check_input(bytes text, const tok_span *spans, size_t n_spans,
@@ -255,4 +262,38 @@ inferd_status tok_encode(const tokenizer *t, bytes text, const tok_span *spans, 
     free(e.symbols);
     merge_work_deinit(&e.work);
     return e.status;
+}
+
+/* ---- the parts of a text ---- */
+
+void tok_parts_deinit(tok_parts *p) {
+    free(p->parts);
+    *p = (tok_parts){0};
+}
+
+static bool push_part(tok_parts *p, tok_part part) {
+    if (p->n == p->capacity) {
+        size_t n_bytes, capacity = p->capacity == 0 ? 64 : p->capacity;
+        if (!size_mul(capacity, 2 * sizeof *p->parts, &n_bytes)) return false;
+        tok_part *grown = realloc(p->parts, n_bytes);
+        if (grown == NULL) return false;
+        p->parts = grown;
+        p->capacity = 2 * capacity;
+    }
+    p->parts[p->n++] = part;
+    return true;
+}
+
+inferd_status tok_split(const tokenizer *t, bytes text, const tok_span *spans, size_t n_spans,
+                        tok_parts *out, inferd_err *err) {
+    inferd_status s = check_input(text, spans, n_spans, err);
+    if (s != INFERD_OK) return s;
+    region r = {.spans = spans, .n_spans = n_spans};
+    for (size_t at = 0; at < text.n;) {
+        tok_part part = part_at(t, text, &r, at);
+        if (!push_part(out, part))
+            return inferd_fail(err, INFERD_ENOMEM, "no memory for the parts of a text");
+        at += part.n;
+    }
+    return INFERD_OK;
 }

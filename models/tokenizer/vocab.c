@@ -321,6 +321,9 @@ bool tok_is_end(const tokenizer *t, tok_id id) {
 bool tok_is_control(const tokenizer *t, tok_id id) {
     return is_token(t, id) && (t->kinds[id] == TOKEN_CONTROL || t->kinds[id] == TOKEN_UNKNOWN);
 }
+bool tok_is_special(const tokenizer *t, tok_id id) {
+    return tok_is_control(t, id) || (is_token(t, id) && t->kinds[id] == TOKEN_USER_DEFINED);
+}
 bytes tok_piece(const tokenizer *t, tok_id id) {
     return is_token(t, id) ? t->pieces[id] : (bytes){"", 0};
 }

@@ -49,12 +49,31 @@ inferd_status tok_encode(const tokenizer *t, bytes text, const tok_span *spans, 
 void tok_ids_deinit(tok_ids *ids);
 bool tok_ids_push(tok_ids *ids, tok_id id); // false: no memory
 
+/* A text is tokenized in parts: special tokens, and the stretches of text between them.  The ids of
+ * a stretch depend on nothing but its bytes. */
+typedef struct tok_part {
+    size_t n;       // bytes
+    tok_id special; // -1: a stretch
+} tok_part;
+
+typedef struct tok_parts {
+    tok_part *parts; // [n] in the order of the text, which they cover; owned
+    size_t n, capacity;
+} tok_parts;
+
+/* Appends the parts of a text, as tok_encode finds them; errors as there.  On failure `out` has
+ * some of them. */
+inferd_status tok_split(const tokenizer *t, bytes text, const tok_span *spans, size_t n_spans,
+                        tok_parts *out, inferd_err *err);
+void tok_parts_deinit(tok_parts *p);
+
 size_t tok_n_vocab(const tokenizer *t);
 size_t tok_n_merges_dropped(const tokenizer *t);    // merges of the file that name no usable tokens
 tok_id tok_bos(const tokenizer *t);                 // -1: none
 tok_id tok_eos(const tokenizer *t);                 // -1: none
 bool tok_is_end(const tokenizer *t, tok_id id);     // ends a generation (EOS, end of turn, ...)
 bool tok_is_control(const tokenizer *t, tok_id id); // control or unknown: not shown by default
+bool tok_is_special(const tokenizer *t, tok_id id); // a part of its own: control, or user-defined
 /* The exact bytes of a token, without the first-space rule of SentencePiece; may be part of a code
  * point.  Borrowed. */
 bytes tok_piece(const tokenizer *t, tok_id id);
