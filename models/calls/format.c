@@ -27,6 +27,12 @@ bool call_format_is_single(const call_format *f) {
 bool call_format_reasons(const call_format *f) {
     return f->reasoning_close.n > 0;
 }
+const char *call_format_reasoning_open(const call_format *f) {
+    return f->plain_open;
+}
+const char *call_format_reasoning_close(const call_format *f) {
+    return f->plain_close;
+}
 bool call_format_is_spaced(const call_format *f) {
     return f->spaced;
 }

@@ -25,6 +25,7 @@ static void emit_result(sched *s, const seq *q, gen_kind kind, const sample_resu
                         uint64_t now_us) {
     gen_event e = {.id = q->req->id, .kind = kind, .at_us = now_us};
     e.token.r = *r;
+    e.token.n_cached = q->n_cached;
     s->emit(s->emit_ctx, &e);
 }
 

@@ -20,6 +20,7 @@ static bytes header_of(void *rq, const char *name) {
 static void note_client(api_job *job) {
     if (!api_is_chat(job->route) && job->route != API_COMPLETION) return;
     api_hints_read(header_of, job->rq, &job->hints, &job->error);
+    job->explanation.wanted = job->hints.explain;
 }
 
 void api_start(app *a, http_request *rq, api_route route, void (*work)(void *job),
@@ -54,6 +55,7 @@ void api_job_destroy(api_job *job) {
     free(job->requests);
     free(job->devices);
     stream_destroy(job->stream);
+    transcript_release(job->transcript);
     free(job->weakened);
     buf_deinit(&job->answer);
     app_config_drop(job->config);
@@ -78,23 +80,31 @@ static void log_unknown(const api_job *job, const unknown_field *f) {
     log_end(&line);
 }
 
-enum { WEAKENED_NAMED_MAX = 32, WEAKENED_NAME_BYTES = 128 };
+enum { WEAKENED_BYTES_MAX = HTTP_HEADER_LINE_BYTES - 64 }; // the rest is for its name and "+12"
 
-/* Appends the header that names what the schemas of tools do not enforce.  Bytes that a header
- * cannot have are written as %XX. */
+/* Appends a name; bytes that a header cannot have are written as %XX. */
+static void add_escaped(buf *out, const char *name, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)name[i];
+        bool plain = c > ' ' && c < 0x7f && c != '%' && c != ',';
+        buf_add_format(out, plain ? "%c" : "%%%02X", c);
+    }
+}
+
+/* Appends the header that names what the schemas of tools do not enforce: as many as fit a line,
+ * and the number of the others. */
 static void add_weakened(buf *out, const char *names) {
     uint32_t n = 0, n_left = 0;
     buf_add_str(out, "x-inferd-weakened: ");
+    size_t from = out->n;
     for (const char *p = names; *p != 0; p += strspn(p, " ")) {
-        size_t length = strcspn(p, " ");
-        if (n < WEAKENED_NAMED_MAX && length <= WEAKENED_NAME_BYTES) {
-            if (n++ > 0) buf_add_str(out, ", ");
-            for (size_t i = 0; i < length; i++) {
-                unsigned char c = (unsigned char)p[i];
-                bool plain = c > ' ' && c < 0x7f && c != '%' && c != ',';
-                buf_add_format(out, plain ? "%c" : "%%%02X", c);
-            }
+        size_t length = strcspn(p, " "), before = out->n;
+        if (n > 0) buf_add_str(out, ", ");
+        if (length <= WEAKENED_BYTES_MAX) add_escaped(out, p, length);
+        if (length <= WEAKENED_BYTES_MAX && out->n - from <= WEAKENED_BYTES_MAX) {
+            n++;
         } else {
+            out->n = before;
             n_left++;
         }
         p += length;
@@ -114,7 +124,7 @@ void api_tell_unknown(api_job *job) {
         buf_add_str(&lines, text);
     }
     if (job->weakened != NULL) add_weakened(&lines, job->weakened);
-    bool written = lines.n > 0 && buf_cstr(&lines) != NULL && !lines.failed;
+    bool written = lines.n > 0 && buf_cstr(&lines) == lines.p && !lines.failed;
     if (written)
         job->rq->headers = lines.p;
     else

@@ -9,6 +9,7 @@
 #include "api_params.h"
 #include "app.h"
 #include "admission.h"
+#include "explain.h"
 #include "models/reasoning.h"
 #include "stream.h"
 
@@ -32,8 +33,10 @@ typedef struct api_job {
     uint32_t n_requests;
     uint64_t *devices; // [prompts] bits, of admission_ask; owned
     stream *stream;    // owned
-    char *weakened;    // of its tools, for a header of the answer; owned; NULL: nothing
-    buf answer;        // of tokenize and detokenize
+    explanation explanation;
+    transcript *transcript; // of the prompt of a chat; owned; NULL: it is not kept
+    char *weakened;         // of its tools, for a header of the answer; owned; NULL: nothing
+    buf answer;             // of tokenize and detokenize
 } api_job;
 
 /* Creates a job; `work` fills it, and `done` ends it with api_job_destroy.  If it cannot begin,

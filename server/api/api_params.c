@@ -395,6 +395,7 @@ bool api_hints_read(bytes (*header)(void *ctx, const char *name), void *ctx, api
                     api_error *err) {
     *out = (api_hints){.named_class = -1};
     bytes prio = header(ctx, "x-inferd-class"), tries = header(ctx, "x-stainless-retry-count");
+    bytes explain = header(ctx, "x-inferd-explain");
     char quoted[API_QUOTE_BYTES];
     out->again = tries.p != NULL && tries.n > 0 && tries.p[0] >= '1' && tries.p[0] <= '9';
     if (prio.p != NULL) {
@@ -405,6 +406,11 @@ bool api_hints_read(bytes (*header)(void *ctx, const char *name), void *ctx, api
                             "\"%s\"",
                             api_quote(quoted, prio.p, prio.n));
     }
+    if (explain.p != NULL && (explain.n != 1 || (*explain.p != '0' && *explain.p != '1')))
+        return api_fail(err, API_BAD_VALUE, "x-inferd-explain",
+                        "the header x-inferd-explain must be 0 or 1, not \"%s\"",
+                        api_quote(quoted, explain.p, explain.n));
+    out->explain = explain.p != NULL && *explain.p == '1';
     return read_target_of(header, ctx, "x-slo-ttft-ms", "x-llm-d-slo-ttft-ms", &out->ttft_target_ms,
                           err) &&
            read_target_of(header, ctx, NULL, "x-llm-d-slo-tpot-ms", &out->tpot_target_ms, err);

@@ -105,6 +105,7 @@ typedef struct api_hints {
     int named_class;                         // x-inferd-class; -1 = none
     uint32_t ttft_target_ms, tpot_target_ms; // 0 = none
     bool again;                              // x-stainless-retry-count is not 0
+    bool explain;                            // x-inferd-explain: 1
 } api_hints;
 
 typedef enum api_field_kind {

@@ -120,7 +120,9 @@ static bool is_prompted(const model *m, const api_params *p) {
     return with_tools;
 }
 
-static bool render_chat(api_job *job, const api_params *p, chat_text *out, reasoning *before) {
+/* *n_in_front: messages that were put before those of the request. */
+static bool render_chat(api_job *job, const api_params *p, chat_text *out, size_t *n_in_front,
+                        reasoning *before) {
     const model *m = app_model(job->app, (uint32_t)job->model_idx)->m;
     const chat_template *t = model_chat_template(m);
     if (t == NULL)
@@ -141,6 +143,7 @@ static bool render_chat(api_job *job, const api_params *p, chat_text *out, reaso
             json_decref(kwargs);
             return no_memory(job);
         }
+        *n_in_front = json_array_size(prompted) - json_array_size(p->messages);
     }
     time_t unix_s = time(NULL);
     struct tm now = {0};
@@ -163,19 +166,68 @@ static bool render_chat(api_job *job, const api_params *p, chat_text *out, reaso
     return true;
 }
 
+static void set_scope(const api_job *job, const api_params *p, uint64_t scope[2]) {
+    const inferd_config *c = job->config->c;
+    const char *name = job->tenant < 0 ? "" : c->tenants[job->tenant].name;
+    const char *salt = p->cache_salt == NULL ? "" : p->cache_salt;
+    scope[0] = siphash(job->app->scope_secret, name, strlen(name));
+    scope[1] = siphash(job->app->scope_secret, salt, strlen(salt));
+}
+
+/* A conversation of which the next turn may come: its text and tokens are kept. */
+static bool is_kept(const api_job *job, const api_params *p) {
+    bool keeps = job->config->c->limits.transcript_bytes_max > 0;
+    return keeps && (job->route & (API_CHAT | API_RESPONSES | API_MESSAGES)) != 0 && p->use_cache &&
+           !p->add_special;
+}
+
+/* In the words of the chat's body; system messages that were put in front have no number there. */
+static void set_explanation(api_job *job, const chat_text *text, size_t n_in_front,
+                            const transcript_match *match) {
+    explanation *e = &job->explanation;
+    e->known = true;
+    e->cause = match->cause;
+    e->byte = match->at;
+    e->n_known = (uint32_t)match->n_ids;
+    uint32_t idx = chat_text_message_at(text, match->at);
+    if (idx != CHAT_NO_MESSAGE && idx >= n_in_front)
+        snprintf(e->where, sizeof e->where, "messages[%zu]", idx - n_in_front);
+}
+
+static inferd_status encode_kept(api_job *job, const api_params *p, const chat_text *text,
+                                 const tok_span *spans, size_t n_spans, size_t n_in_front,
+                                 tok_ids *out, inferd_err *err) {
+    transcript_match match;
+    transcript_options o = {.m = app_model(job->app, (uint32_t)job->model_idx)->m,
+                            .canonical = p->has_seed};
+    const call_format *f = model_call_format(o.m);
+    o.reasoning_open = f == NULL ? "" : call_format_reasoning_open(f);
+    o.reasoning_close = f == NULL ? "" : call_format_reasoning_close(f);
+    set_scope(job, p, o.scope);
+    inferd_status s =
+        transcripts_encode(job->app->models.transcripts, &o, (bytes){text->text, text->n}, spans,
+                           n_spans, out, &job->transcript, &match, err);
+    if (s == INFERD_OK) set_explanation(job, text, n_in_front, &match);
+    return s;
+}
+
 bool api_encode_chat(api_job *job, const api_params *p, const config_model *about, tok_ids *out,
                      reasoning *before) {
     chat_text text = {0};
-    bool ok = render_chat(job, p, &text, before);
+    size_t n_in_front = 0;
+    bool ok = render_chat(job, p, &text, &n_in_front, before);
     if (ok) {
-        for (size_t i = 0; i < text.n_spans && about->special_tokens_in_text; i++)
-            text.spans[i].specials = true;
+        tok_span all = {.n = text.n, .specials = true};
+        const tok_span *spans = about->special_tokens_in_text ? &all : text.spans;
+        size_t n_spans = about->special_tokens_in_text ? 1 : text.n_spans;
         inferd_err err = {0};
         tok_encode_options o = {.add_special = p->add_special};
         const tokenizer *tok = model_tokenizer(app_model(job->app, (uint32_t)job->model_idx)->m);
-        if (tok_encode(tok, (bytes){text.text, text.n}, text.spans, text.n_spans, &o, out, &err) !=
-            INFERD_OK)
-            ok = api_fail_status(&job->error, &err, "messages");
+        inferd_status s =
+            is_kept(job, p)
+                ? encode_kept(job, p, &text, spans, n_spans, n_in_front, out, &err)
+                : tok_encode(tok, (bytes){text.text, text.n}, spans, n_spans, &o, out, &err);
+        if (s != INFERD_OK) ok = api_fail_status(&job->error, &err, "messages");
     }
     chat_text_deinit(&text);
     return ok;
@@ -222,6 +274,17 @@ static bool encode_prompt(request_draft *d, json_t *value, size_t i) {
     return true;
 }
 
+/* In the words of the client's protocol. */
+static void locate_explanation(request_draft *d) {
+    explanation *e = &d->job->explanation;
+    api_error path = {0};
+    e->n_prompt = (uint32_t)d->prompts[0].ids.n;
+    if (d->form == NULL || d->form->type->locate == NULL) return;
+    snprintf(path.param, sizeof path.param, "%s", e->where);
+    d->form->type->locate(d->form, &path);
+    snprintf(e->where, sizeof e->where, "%s", path.param);
+}
+
 static bool make_prompts(request_draft *d) {
     json_t *prompt = d->p.prompt, *first = json_array_get(prompt, 0);
     bool list = json_is_string(first) || json_is_array(first);
@@ -229,8 +292,12 @@ static bool make_prompts(request_draft *d) {
     d->prompts = calloc(n, sizeof *d->prompts);
     if (d->prompts == NULL) return no_memory(d->job);
     d->n_prompts = n;
-    if (api_is_chat(d->job->route))
-        return api_encode_chat(d->job, &d->p, d->about, &d->prompts[0].ids, &d->reasoning);
+    if (api_is_chat(d->job->route)) {
+        if (!api_encode_chat(d->job, &d->p, d->about, &d->prompts[0].ids, &d->reasoning))
+            return false;
+        locate_explanation(d);
+        return true;
+    }
     for (uint32_t i = 0; i < n; i++)
         if (!encode_prompt(d, list ? json_array_get(prompt, i) : prompt, i)) return false;
     return true;
@@ -344,15 +411,6 @@ static const char *tier_of(gen_class prio) {
     return prio <= GEN_HIGH ? "priority" : prio == GEN_NORMAL ? "default" : "flex";
 }
 
-static void set_scope(const request_draft *d, gen_request *r) {
-    const inferd_config *c = d->job->config->c;
-    int tenant = d->job->tenant;
-    const char *name = tenant < 0 ? "" : c->tenants[tenant].name;
-    const char *salt = d->p.cache_salt == NULL ? "" : d->p.cache_salt;
-    r->cache_scope[0] = siphash(d->job->app->scope_secret, name, strlen(name));
-    r->cache_scope[1] = siphash(d->job->app->scope_secret, salt, strlen(salt));
-}
-
 /* ---- requests ---- */
 
 /* Behind the checks of sizes, because it costs more than all of them. */
@@ -418,7 +476,7 @@ static bool fill_request(const request_draft *d, gen_request *r, uint32_t i, uin
     if (r->grammar != NULL) grammar_machine_hold(r->grammar);
     r->bounds_reasoning = p->reasoning_max != API_UNSET && r->grammar != NULL;
     r->reasoning_tokens_max = r->bounds_reasoning ? (uint32_t)p->reasoning_max : 0;
-    set_scope(d, r);
+    set_scope(d->job, p, r->cache_scope);
     set_deadlines(d, r);
     r->ttft_target_ms = d->job->hints.ttft_target_ms;
     r->tpot_target_ms = d->job->hints.tpot_target_ms;

@@ -70,6 +70,8 @@ static void write_log(const generation *f, int status, const char *finish) {
         log_u64(&line, "recomputed_tokens", u.n_recomputed);
         log_u64(&line, "preempt_cost_us", u.waste_us + u.swap_in_us);
     }
+    if (f->app->config->c->log.explain && f->explanation.known && f->first_token_us != 0)
+        explain_log(&f->explanation, &line);
     log_str(&line, "finish", finish);
     log_end(&line);
 }
@@ -95,6 +97,9 @@ static void close_generation(generation *f, metric_outcome outcome, int status) 
     list_remove(&f->dirty);
     a->n_generations--;
     a->models.slots[f->model_idx].n_generations--;
+    for (uint32_t i = 0; f->drawn != NULL && i < f->n_choices; i++) tok_ids_deinit(&f->drawn[i]);
+    free(f->drawn);
+    transcript_release(f->transcript);
     stream_destroy(f->stream);
     buf_deinit(&f->out);
     free(f->devices);
@@ -164,6 +169,10 @@ static generation *create_generation(api_job *job) {
     f->tenant = job->rq->tenant;
     f->stream = job->stream;
     job->stream = NULL;
+    f->explanation = job->explanation;
+    f->transcript = job->transcript;
+    job->transcript = NULL;
+    if (f->transcript != NULL) f->drawn = calloc(job->n_requests, sizeof *f->drawn);
     list_node_init(&f->dirty);
     list_push_back(&f->app->generations, &f->link);
     f->app->n_generations++;
@@ -288,6 +297,27 @@ static void mark_dirty(generation *f) {
     if (!list_linked(&f->dirty)) list_push_back(&f->app->dirty, &f->dirty);
 }
 
+/* The first token of all: the prompt was computed. */
+static void note_prompt(generation *f, uint32_t n_cached) {
+    if (f->transcript != NULL) transcript_computed(f->transcript);
+    if (!f->explanation.known) return;
+    explain_cached(&f->explanation, n_cached);
+    metrics_prefix(f->app->metrics, name_of(f), f->explanation.cause);
+}
+
+/* Without memory the answer is not kept, which costs time only. */
+static void note_drawn(generation *f, uint32_t choice_idx, tok_id id) {
+    if (f->drawn == NULL || tok_ids_push(&f->drawn[choice_idx], id)) return;
+    for (uint32_t i = 0; i < f->n_choices; i++) tok_ids_deinit(&f->drawn[i]);
+    free(f->drawn);
+    f->drawn = NULL;
+}
+
+static void keep_answer(const generation *f, uint32_t choice_idx) {
+    if (f->drawn == NULL || f->drawn[choice_idx].n == 0) return;
+    transcript_answer(f->transcript, f->drawn[choice_idx].ids, f->drawn[choice_idx].n);
+}
+
 static void note_token(generation *f, uint32_t choice_idx, uint64_t at_us) {
     metrics *m = f->app->metrics;
     if (f->first_token_us == 0) {
@@ -316,8 +346,13 @@ static void note_pace(generation *f, uint32_t choice_idx, const gen_event *ev) {
 }
 
 void generation_on_event(generation *f, uint32_t choice_idx, const gen_event *ev) {
-    if (ev->kind == GEN_EV_TOKEN) note_token(f, choice_idx, ev->at_us);
+    if (ev->kind == GEN_EV_TOKEN) {
+        if (f->first_token_us == 0) note_prompt(f, ev->token.n_cached);
+        note_token(f, choice_idx, ev->at_us);
+        note_drawn(f, choice_idx, ev->token.r.id);
+    }
     if (ev->kind == GEN_EV_DONE) {
+        keep_answer(f, choice_idx);
         f->ids[choice_idx] = 0;
         if (choice_idx == 0) f->queue_us = ev->done.queued_us;
         note_pace(f, choice_idx, ev);
@@ -334,9 +369,24 @@ void generation_fail(generation *f, api_fault fault, const char *message) {
 
 /* ---- writing ---- */
 
+/* Before the answer begins: adds the header that says where its prompt was known to. */
+static void tell_explanation(const generation *f) {
+    if (!f->explanation.wanted || f->first_token_us == 0) return;
+    buf lines = {0};
+    if (f->rq->headers != NULL) buf_add_str(&lines, f->rq->headers);
+    explain_add_header(&f->explanation, &lines);
+    if (buf_cstr(&lines) != lines.p || lines.failed) {
+        buf_deinit(&lines); // no memory: the log still has it
+        return;
+    }
+    free(f->rq->headers);
+    f->rq->headers = lines.p;
+}
+
 /* False: the client is gone, or cannot be answered; the generation is freed. */
 static bool send_out(generation *f) {
     if (!f->begun) {
+        tell_explanation(f);
         if (!http_stream_begin(f->rq)) {
             api_error e = {0};
             api_fail(&e, API_INTERNAL, NULL, "the server is short of memory");
@@ -389,6 +439,7 @@ static void end_well(generation *f) {
         if (!send_out(f)) return;
         http_stream_end(let_go(f));
     } else {
+        tell_explanation(f);
         api_answer_json(let_go(f), 200, &f->out);
     }
     close_generation(f, stopped ? OUTCOME_STOP : OUTCOME_LENGTH, 200);

@@ -35,6 +35,9 @@ struct generation {
     int tenant;                              // -1: none
     uint64_t ttft_target_us, tpot_target_us; // 0: none
     uint64_t heartbeat_us;                   // after arrival
+    explanation explanation;
+    transcript *transcript; // of its prompt; owned; NULL: it is not kept
+    tok_ids *drawn;         // [n_choices] ids so far; owned; NULL without a transcript
 };
 
 /* The end of a job that prepared a generation: submits it, or answers why not.  Frees the job. */

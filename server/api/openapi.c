@@ -208,6 +208,7 @@ static void add_parameters(writer *w, const operation *o) {
                 "'enum':['true','false','1','0']}}");
     if (generates)
         text(w, "{'$ref':'#/components/parameters/Class'},{'$ref':'#/components/parameters/"
+                "Explain'},{'$ref':'#/components/parameters/"
                 "TtftTarget'},{'$ref':'#/components/parameters/TpotTarget'}");
     buf_add_char(w->out, ']');
 }
@@ -396,14 +397,18 @@ static void add_target(writer *w, const char *name, const char *header, const ch
 }
 
 static void add_components(writer *w) {
-    text(w,
-         "'components':{'securitySchemes':{"
-         "'key':{'type':'http','scheme':'bearer','description':'a key of a tenant'},"
-         "'adminKey':{'type':'http','scheme':'bearer','description':'a key of admin'}},"
-         "'headers':{'RequestId':{'description':'names the request in the "
-         "log','schema':{'type':'string'}}},"
-         "'parameters':{'Class':{'name':'x-inferd-class','in':'header','description':'the class, "
-         "where the body names none','schema':{'enum':['system','high','normal','batch']}}");
+    text(
+        w,
+        "'components':{'securitySchemes':{"
+        "'key':{'type':'http','scheme':'bearer','description':'a key of a tenant'},"
+        "'adminKey':{'type':'http','scheme':'bearer','description':'a key of admin'}},"
+        "'headers':{'RequestId':{'description':'names the request in the "
+        "log','schema':{'type':'string'}}},"
+        "'parameters':{'Class':{'name':'x-inferd-class','in':'header','description':'the class, "
+        "where the body names none','schema':{'enum':['system','high','normal','batch']}},"
+        "'Explain':{'name':'x-inferd-explain','in':'header','description':'1: a header of the same "
+        "name in the answer says where the prompt left the cached "
+        "one','schema':{'enum':['0','1']}}");
     add_target(w, "TtftTarget", "x-slo-ttft-ms", "to the first token");
     add_target(w, "TpotTarget", "x-llm-d-slo-tpot-ms", "of each further token");
     buf_add_str(w->out, "},");

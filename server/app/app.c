@@ -191,6 +191,7 @@ bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *
     if (!first && !fleet_set_policy(a->fleet, &limits))
         log_text(LOG_LEVEL_ERROR, "policy", "error", "no memory to pass the policy to the devices");
     tell_tenants(a);
+    transcripts_set_bytes_max(a->models.transcripts, c->limits.transcript_bytes_max);
     return true;
 }
 

@@ -223,7 +223,12 @@ static void write_page(const app *a, const metrics_view *view, buf *out) {
     fleet_get_moves(a->fleet, &moves);
     kv_disk_stats disk;
     if (a->disk != NULL) kv_disk_get_stats(a->disk, &disk);
+    transcripts_stats kept;
+    transcripts_get_stats(a->models.transcripts, &kept);
     metrics_now now = {.view = view,
+                       .n_resent = kept.n_resent,
+                       .n_retokenised = kept.n_retokenised,
+                       .n_transcript_bytes = kept.n_bytes,
                        .disk = a->disk != NULL && view == NULL ? &disk : NULL,
                        .moves = &moves,
                        .devices = of.devices,

@@ -10,13 +10,18 @@ inferd_status registry_init(registry *r, inferd_err *err) {
     r->slots = calloc(REGISTRY_SLOTS, sizeof *r->slots);
     r->names = calloc(REGISTRY_NAMES_MAX, sizeof *r->names);
     r->grammars = grammars_create(GRAMMARS_USED_BYTES_MAX);
-    if (r->slots != NULL && r->names != NULL && r->grammars != NULL) return INFERD_OK;
+    r->transcripts = transcripts_create(0);
+    if (r->slots != NULL && r->names != NULL && r->grammars != NULL && r->transcripts != NULL)
+        return INFERD_OK;
     registry_deinit(r);
     return inferd_fail(err, INFERD_ENOMEM, "no memory for the list of models");
 }
 
 static void close_slot(registry *r, registry_slot *s) {
-    if (s->m != NULL) grammars_forget(r->grammars, s->m); // they read its vocabulary
+    if (s->m != NULL) { // they read its vocabulary
+        grammars_forget(r->grammars, s->m);
+        transcripts_forget(r->transcripts, s->m);
+    }
     model_close(s->m);
     free(s->name);
     free(s->path);
@@ -29,6 +34,7 @@ void registry_deinit(registry *r) {
     for (uint32_t i = 0; r->slots != NULL && i < REGISTRY_SLOTS; i++) close_slot(r, &r->slots[i]);
     for (uint32_t i = 0; r->names != NULL && i < r->n_names; i++) free(r->names[i]);
     grammars_destroy(r->grammars);
+    transcripts_destroy(r->transcripts);
     free(r->slots);
     free(r->names);
     *r = (registry){0};

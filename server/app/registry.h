@@ -22,6 +22,7 @@
 #include "config.h"
 #include "fleet.h"
 #include "grammars.h"
+#include "transcripts.h"
 #include "models/model.h"
 
 enum {
@@ -51,11 +52,12 @@ typedef struct registry_slot {
 } registry_slot;
 
 typedef struct registry {
-    registry_slot *slots; // [REGISTRY_SLOTS] owned
-    uint32_t n_used;      // slots from n_used on never had a model
-    fleet *fleet;         // borrowed; NULL before registry_start
-    grammars *grammars;   // of the models, for structured output; owned; any thread
-    char **names;         // [n_names] owned
+    registry_slot *slots;     // [REGISTRY_SLOTS] owned
+    uint32_t n_used;          // slots from n_used on never had a model
+    fleet *fleet;             // borrowed; NULL before registry_start
+    grammars *grammars;       // of the models, for structured output; owned; any thread
+    transcripts *transcripts; // of the models, without memory at first; owned; any thread
+    char **names;             // [n_names] owned
     uint32_t n_names;
 } registry;
 

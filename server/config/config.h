@@ -103,12 +103,14 @@ typedef struct config_limits {
     uint32_t total_timeout_ms; // 600,000
     uint32_t watchdog_s;       // 30; limit without a sign of life of the loop; 0: no watchdog
     uint32_t drain_timeout_s;  // 30
+    uint64_t transcript_bytes_max; // 64 MiB; text and tokens of conversations that are kept
 } config_limits;
 
 typedef struct config_log {
-    bool json;  // default: key=value lines
-    char *path; // default stderr
-    int level;  // 0 error, 1 info, 2 debug
+    bool json;    // default: key=value lines
+    bool explain; // where the prompts of conversations leave what was computed before
+    char *path;   // default stderr
+    int level;    // 0 error, 1 info, 2 debug
 } config_log;
 
 typedef struct inferd_config {

@@ -229,6 +229,10 @@ static const option of_limit[] = {
      .about = "open connections; a new one closes the one that is idle longest"},
     {"body_bytes_max", OPTION_BYTES64, AT(L, http.body_bytes_max), RANGE(KIB, GIB, 4 * MIB),
      .about = "of one request; all bodies together have 256MiB, or the room of two"},
+    {"transcript_bytes_max", OPTION_BYTES64, AT(L, transcript_bytes_max), RANGE(0, 64 * GIB, 64 * MIB),
+     .live = true,
+     .about = "text and tokens of conversations that are kept for their next turns "
+              "([agents.md](agents.md#the-cache)); 0: none"},
     {"running_max", OPTION_U32, AT(L, engine.running_max), RANGE(1, 4096, 32),
      .about = "sequences in one step; displaced sequences run in addition"},
     {"step_tokens_max", OPTION_U32, AT(L, engine.step_tokens_max), RANGE(0, 65536, 0),
@@ -271,6 +275,9 @@ static const option of_log[] = {
     {"json", OPTION_BOOL, AT(G, json), .about = "one JSON object per line instead of key=value"},
     {"path", OPTION_PATH, AT(G, path), .min = 1, .max = PATH_BYTES_MAX,
      .about = "a file; absent: standard error"},
+    {"explain", OPTION_BOOL, AT(G, explain), .live = true,
+     .about = "the line of an answer says where its prompt left what was computed before, and why "
+              "([agents.md](agents.md#the-cache))"},
     {"level", OPTION_CHOICE, AT(G, level), .normal = 1, .choices = levels,
      .about = "which lines are logged"},
 };

@@ -20,6 +20,8 @@
 #include "inferd/buf.h"
 #include "inferd/status.h"
 
+enum { HTTP_HEADER_LINE_BYTES = 512 }; // more than a line of http_request.headers has
+
 typedef struct http_server http_server;
 typedef struct http_request http_request;
 

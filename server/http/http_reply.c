@@ -48,7 +48,7 @@ static bool add_header(struct MHD_Response *r, const char *name, const char *val
 
 /* "Name: value\n" lines. */
 static bool add_header_lines(struct MHD_Response *r, const char *lines) {
-    char line[512];
+    char line[HTTP_HEADER_LINE_BYTES];
     while (lines != NULL && *lines != 0) {
         size_t n = strcspn(lines, "\n");
         char *colon = n < sizeof line ? memchr(memcpy(line, lines, n), ':', n) : NULL;

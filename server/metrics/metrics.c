@@ -125,6 +125,11 @@ void metrics_target(metrics *m, uint32_t model_idx, metric_target target, bool k
     m->models[model_idx].n_targets[target][kept]++;
 }
 
+void metrics_prefix(metrics *m, uint32_t model_idx, prefix_cause cause) {
+    INFERD_CHECK(model_idx < m->n_names_max && cause < PREFIX_CAUSES);
+    m->models[model_idx].n_prefixes[cause]++;
+}
+
 void metrics_refused(metrics *m, int64_t tenant, int64_t name_idx, api_fault fault) {
     INFERD_CHECK(fault > API_OK && fault < API_FAULTS);
     refusal_row_of(m, tenant, name_idx)->n[fault]++;

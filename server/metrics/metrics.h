@@ -14,6 +14,7 @@
 #include "inferd/base.h"
 #include "inferd/buf.h"
 #include "inferd/status.h"
+#include "prefix_cause.h"
 #include "tenant_usage.h"
 #include "scheduler/engine.h"
 
@@ -57,6 +58,8 @@ void metrics_token(metrics *m, uint32_t model_idx); // counts a generated token
 void metrics_sequence(metrics *m, uint32_t model_idx, uint32_t n_prompt, uint32_t n_cached,
                       uint32_t n_output);
 void metrics_target(metrics *m, uint32_t model_idx, metric_target target, bool kept);
+/* The known beginning of a chat's prompt ended. */
+void metrics_prefix(metrics *m, uint32_t model_idx, prefix_cause cause);
 /* A request was refused, or failed before its answer began.  tenant, name_idx: -1: none. */
 void metrics_refused(metrics *m, int64_t tenant, int64_t name_idx, api_fault fault);
 /* Adds the requests of each tenant that were answered 429 or 503 to by_tenant[n_tenants]. */
@@ -126,6 +129,9 @@ typedef struct metrics_now {
     uint32_t n_tenants;
     uint32_t n_http_open;   // exchanges
     uint32_t n_generations; // open generations
+    /* Answers that came back in a later prompt; those with tokens that are not those of their text;
+     * memory of the conversations that are kept. */
+    uint64_t n_resent, n_retokenised, n_transcript_bytes;
     uint64_t log_lines_dropped;
     uint64_t started_unix_s, now_unix_s;
     bool draining;

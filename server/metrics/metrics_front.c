@@ -34,6 +34,23 @@ static void model_counter(page *p, const char *name, const char *alias, const ch
     }
 }
 
+static void write_prefixes(page *p) {
+    page_family(p, "inferd_prompt_prefixes_total", "counter",
+                "Prompts of conversations, by why the part computed before ended.");
+    EACH_NAME(p, i)
+        for (prefix_cause c = 0; c < PREFIX_CAUSES; c++)
+            buf_add_format(p->out, "inferd_prompt_prefixes_total{%s,end=\"%s\"} %llu\n",
+                           page_model_label(p, i, false), prefix_cause_name(c),
+                           (unsigned long long)p->m->models[i].n_prefixes[c]);
+    if (p->now->view != NULL) return; // of all tenants
+    page_scalar(p, "inferd_answers_resent_total", "counter",
+                "Answers that came back in a later prompt.", p->now->n_resent);
+    page_scalar(p, "inferd_answers_retokenised_total", "counter",
+                "Of those, with tokens other than their text would have.", p->now->n_retokenised);
+    page_scalar(p, "inferd_transcript_bytes", "gauge",
+                "Memory for text and tokens of conversations.", p->now->n_transcript_bytes);
+}
+
 static void write_histograms(page *p) {
     for (int h = 0; h < HISTS; h++) {
         const hist_row *row = &metrics_hist_rows[h];
@@ -120,6 +137,7 @@ void metrics_write_front(page *p) {
                   "Prompt tokens that were not computed again.", offsetof(model_metrics, n_cached));
     model_counter(p, "inferd_output_tokens_total", "vllm:generation_tokens_total",
                   "Generated tokens.", offsetof(model_metrics, n_output));
+    write_prefixes(p);
     write_histograms(p);
     write_targets(p);
     write_http(p);

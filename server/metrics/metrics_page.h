@@ -44,6 +44,7 @@ typedef struct model_metrics {
     uint64_t n_requests[OUTCOMES];
     uint64_t n_prompt, n_cached, n_output;
     uint64_t n_targets[METRIC_TARGETS][2]; // missed, kept
+    uint64_t n_prefixes[PREFIX_CAUSES];
     histogram hists[HISTS];
 } model_metrics;
 

@@ -185,14 +185,6 @@ def test_fields_that_ask_for_nothing_change_nothing(tiny, more):
     assert r.json()["choices"] == wanted
 
 
-def test_tools_that_may_be_called_are_refused_by_name(tiny):
-    for more in ({}, {"tool_choice": "auto"}, {"tool_choice": "required"}):
-        with pytest.raises(openai.BadRequestError) as e:
-            tiny.openai().chat.completions.create(model="tiny", messages=HI, tools=TOOLS, **more)
-        assert (e.value.code, e.value.param) == ("unsupported_parameter", "tools")
-        assert '"tool_choice": "none"' in e.value.body["message"]
-
-
 # ---- a full context ----
 
 def overflow(d, path, **body):

@@ -228,7 +228,6 @@ def test_content_parts_of_text(tiny):
 
 
 REFUSED = {
-    "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
     "prompt_logprobs": 1,
     "functions": [{"name": "f"}],
 }

@@ -59,6 +59,9 @@ const char *call_format_name(const call_format *f); // "none" without tool calls
 call_style call_format_style(const call_format *f);
 bool call_format_is_single(const call_format *f); // a message has one call at most
 bool call_format_reasons(const call_format *f);
+/* The marks around reasoning without white space, as text; "": none. */
+const char *call_format_reasoning_open(const call_format *f);
+const char *call_format_reasoning_close(const call_format *f);
 /* How the template writes the JSON of arguments, as grammar_schema_kind has it; neither: in another
  * way. */
 bool call_format_is_spaced(const call_format *f);

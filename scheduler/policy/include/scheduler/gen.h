@@ -76,8 +76,9 @@ typedef struct gen_event {
     uint64_t at_us; // monotonic; the end of the step that made it
     union {
         struct {
-            sample_result r; // the token and its log-probabilities
-        } token;             // GEN_EV_PROMPT, GEN_EV_TOKEN
+            sample_result r;   // the token and its log-probabilities
+            uint32_t n_cached; // as in `done`, so far
+        } token;               // GEN_EV_PROMPT, GEN_EV_TOKEN
         struct {
             gen_finish finish;
             tok_id stop_id; // -1 = none

@@ -1,0 +1,63 @@
+/* transcript_tree.h - the parts of transcripts.h: finding, adding, forgetting.
+ *
+ * A part is found by its parent and its content; the hash has a secret key, so clients cannot
+ * choose texts that collide.
+ *
+ * The list of all parts has the most recently used first.  A path is moved there from its end to
+ * its root, so no part lies before the one that it follows, and the last of the list has no
+ * children. The exceptions are parts that are pinned: looking for a victim moves those to the
+ * front. Thread: under the lock of transcripts.c; text, ids and parent of a pinned part never
+ * change and may be read without. */
+#ifndef INFERD_TRANSCRIPT_TREE_H
+#define INFERD_TRANSCRIPT_TREE_H
+
+#include "inferd/base.h"
+#include "inferd/list.h"
+#include "inferd/status.h"
+#include "models/model.h"
+
+typedef struct transcript_part {
+    list_node used;                 // in transcript_tree.used
+    list_node sibling;              // in its parent's children
+    list_node children;             // most recently used first
+    struct transcript_part *parent; // NULL: a root
+    struct transcript_part *next;   // in its bucket
+    const model *m;                 // borrowed
+    uint64_t hash;
+    char *text;  // [n_bytes] a root: the scope; owned
+    tok_id *ids; // [n_ids] owned
+    size_t n_bytes, n_ids;
+    tok_id special; // -1: a stretch of text
+    uint32_t n_pins;
+    bool computed; // a sequence has its keys and values, or had
+    bool drawn;    // of an answer
+    bool compared; // its ids with those of its text; counted then
+    bool differs;  // they are not those
+} transcript_part;
+
+typedef struct transcript_tree {
+    unsigned char secret[16];
+    list_node used;
+    transcript_part **buckets; // [n_buckets, a power of two] owned
+    size_t n_buckets, n_parts;
+    uint64_t n_bytes, bytes_max;
+} transcript_tree;
+
+bool transcript_tree_init(transcript_tree *t, uint64_t bytes_max); // false: no memory
+void transcript_tree_deinit(transcript_tree *t);
+/* The part with this content behind `parent`; NULL: there is none.  A root: parent NULL, of `m`. */
+transcript_part *transcript_tree_find(const transcript_tree *t, const transcript_part *parent,
+                                      const model *m, bytes text, tok_id special);
+/* One that is not there yet; copies text and ids.  NULL: no room, no memory. */
+transcript_part *transcript_tree_add(transcript_tree *t, transcript_part *parent, const model *m,
+                                     bytes text, tok_id special, const tok_id *ids, size_t n_ids);
+/* The path from `end` to its root was used. */
+void transcript_tree_touch(transcript_tree *t, transcript_part *end);
+void transcript_tree_drop(transcript_tree *t, transcript_part *p); // without children and pins
+/* Drops `end` and what it follows, up to a part that is computed, pinned or has other children. */
+void transcript_tree_trim(transcript_tree *t, transcript_part *end);
+/* Drops what was not used for the longest time until n_bytes fit.  False: they do not. */
+bool transcript_tree_make_room(transcript_tree *t, uint64_t n_bytes);
+inferd_status transcript_tree_verify(const transcript_tree *t, inferd_err *err);
+
+#endif

@@ -1,0 +1,196 @@
+"""The cache explains itself: where a prompt leaves what was computed before, and why; what can be avoided is avoided."""
+
+import dataclasses
+import re
+
+import pytest
+import scripted
+import sessions
+from sessions import explanation_of
+
+# As many templates do: reasoning of earlier turns is left out.
+THINKS = dataclasses.replace(scripted.HERMES, template=scripted.HERMES.template.replace(
+    "{{ m.content or '' }}", "{{ (m.content or '').split('</think>')[-1].lstrip('\\n') }}"))
+HEAD = {"x-inferd-explain": "1"}
+
+
+@pytest.fixture(scope="module")
+def s(launch, tmp_path_factory):
+    return scripted.start(launch, tmp_path_factory.mktemp("cache"), THINKS,
+                          lambda m: scripted.config_of(m, log={"explain": True}))
+
+
+def ask(s, messages, **body):
+    r = s.http.post("/v1/chat/completions", json={"model": "m", "messages": messages, **body}, headers=HEAD)
+    assert r.status_code == 200, r.text
+    return r.json(), explanation_of(r.headers["x-inferd-explain"])
+
+
+def say(s, when, what):
+    """To a prompt whose last message has this text."""
+    s.say(when, what, tail=len(when) + 70)
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def answered(answer):
+    return {k: v for k, v in answer["choices"][0]["message"].items() if k in ("role", "content", "tool_calls")}
+
+
+def prompts(s, end):
+    found = re.search(rf'inferd_prompt_prefixes_total{{model="m",end="{end}"}} (\d+)', s.http.get("/metrics").text)
+    return int(found.group(1))
+
+
+LONG = "Tell me a long story about the sea and the wind and the rain. " * 8
+
+
+def test_a_conversation_grows(s):
+    say(s, "the first of two", "It is a fine day, and the sea is calm.")
+    say(s, "the second of two", "It still is.")
+    turns = [user(LONG + "the first of two")]
+    before = prompts(s, "grown")
+    answer, why = ask(s, turns)
+    assert why["cause"] in ("first", "changed") and why["prompt"] == answer["usage"]["prompt_tokens"]
+    turns += [answered(answer), user("the second of two")]
+    again, why = ask(s, turns)
+    assert why["cause"] == "grown" and why["in"] == "messages[2]"
+    known = answer["usage"]["prompt_tokens"] + answer["usage"]["completion_tokens"]
+    assert why["known"] == known and why["cached"] == again["usage"]["prompt_tokens_details"]["cached_tokens"] >= known - 17
+    tokens = s.http.post("/tokenize", json={"model": "m", "messages": turns}).json()["tokens"]
+    prompt = s.http.post("/detokenize", json={"model": "m", "tokens": tokens}).json()["prompt"]
+    assert prompt.encode()[:why["byte"]].decode().endswith("the sea is calm.<|im_end|>")
+    assert prompts(s, "grown") == before + 1
+    line = next(l for l in reversed(s.stderr().splitlines()) if "done" in l)
+    assert "prefix_end=grown" in line and f"prefix_tokens={known}" in line and 'prefix_in="messages[2]"' in line
+
+
+def test_streams_say_it_too(s):
+    say(s, "stream one", "One.")
+    say(s, "stream two", "Two.")
+    turns = [user(LONG + "stream one")]
+    answer, _ = ask(s, turns)
+    turns += [answered(answer), user("stream two")]
+    with s.http.stream("POST", "/v1/chat/completions", json={"model": "m", "messages": turns, "stream": True}, headers=HEAD) as r:
+        why = explanation_of(r.headers["x-inferd-explain"])
+        assert '"T' in r.read().decode()
+    assert why["cause"] == "grown" and why["in"] == "messages[2]"
+
+
+def test_generated_tokens_are_kept(s):
+    say(s, "odd tokens", ["It i", "s a fi", "ne da", "y, and th", "e sea is ca", "lm tod", "ay."])
+    say(s, "even tokens", "So it is.")
+    resent, odd = s.metric("inferd_answers_resent_total"), s.metric("inferd_answers_retokenised_total")
+    turns = [user(LONG + "odd tokens")]
+    answer, _ = ask(s, turns)
+    turns += [answered(answer), user("even tokens")]
+    canonical = s.http.post("/tokenize", json={"model": "m", "messages": turns}).json()["count"]
+    again, why = ask(s, turns)
+    assert why["cause"] == "grown" and why["known"] == answer["usage"]["prompt_tokens"] + answer["usage"]["completion_tokens"]
+    assert again["usage"]["prompt_tokens"] > canonical
+    assert s.metric("inferd_answers_resent_total") == resent + 1
+    assert s.metric("inferd_answers_retokenised_total") == odd + 1
+    # With a seed the tokens depend on the body alone.
+    seeded, why = ask(s, turns, seed=7)
+    assert seeded["usage"]["prompt_tokens"] == canonical
+    assert why["cause"] == "retokenised" and why["in"] == "messages[1]"
+
+
+def test_dropped_reasoning_is_named(s):
+    say(s, "think of it", "<think>\nThe sea is large, and the wind is strong.\n</think>\n\nIt is large.")
+    say(s, "think again", "Yes.")
+    turns = [user(LONG + "think of it")]
+    answer, _ = ask(s, turns)
+    message = answer["choices"][0]["message"]
+    assert message["reasoning_content"].startswith("The sea")
+    before = prompts(s, "reasoning_dropped")
+    _, why = ask(s, turns + [answered(answer), user("think again")])
+    assert why["cause"] == "reasoning_dropped" and why["in"] == "messages[1]"
+    assert prompts(s, "reasoning_dropped") == before + 1
+
+
+def test_what_changed_is_named(s):
+    say(s, "how is the weather", "Good, I think.")
+    say(s, "and tomorrow", "The same.")
+    turns = [{"role": "system", "content": "You are at sea. " * 30}, user(LONG + "how is the weather")]
+    answer, _ = ask(s, turns)
+    changed = [{"role": "system", "content": "You are at sea. " * 29 + "You are at home."}, *turns[1:]]
+    _, why = ask(s, changed)
+    assert why["cause"] == "changed" and why["in"] == "messages[0]"
+    edited = {**answered(answer), "content": "Good, I hope."}
+    _, why = ask(s, [*turns, edited, user("and tomorrow")])
+    assert why["cause"] == "answer_changed" and why["in"] == "messages[2]"
+
+
+def test_responses_and_messages_name_their_own(s):
+    say(s, "in their words", "Certainly.")
+    say(s, "in other words", "As you like.")
+    body = {"model": "m", "store": False, "instructions": "Be brief.", "input": [user(LONG + "in their words")]}
+    r = s.http.post("/v1/responses", json=body)
+    body["input"] += [*r.json()["output"], user("in other words")]
+    why = explanation_of(s.http.post("/v1/responses", json=body, headers=HEAD).headers["x-inferd-explain"])
+    assert why["cause"] == "grown" and why["in"].startswith("input[")
+    body = {"model": "m", "max_tokens": 50, "system": "Be brief!", "messages": [user(LONG + "in their words")]}
+    r = s.http.post("/v1/messages", json=body)
+    body["messages"] += [{"role": "assistant", "content": r.json()["content"]}, user("in other words")]
+    why = explanation_of(s.http.post("/v1/messages", json=body, headers=HEAD).headers["x-inferd-explain"])
+    assert why["cause"] == "grown" and why["in"].startswith("messages[2]")
+
+
+def test_what_is_not_kept_is_off(s):
+    say(s, "off", "Off.")
+    body = {"model": "m", "messages": [user("off")]}
+    r = s.http.post("/v1/chat/completions", json={**body, "cache_prompt": False}, headers=HEAD)
+    assert r.headers.get("x-inferd-explain") == "off", r.text
+    assert "x-inferd-explain" not in s.http.post("/v1/chat/completions", json=body).headers
+    r = s.http.post("/v1/chat/completions", json=body, headers={"x-inferd-explain": "yes"})
+    assert r.status_code == 400 and r.json()["error"]["param"] == "x-inferd-explain"
+
+
+def test_an_eviction_is_named(launch, tmp_path):
+    s = scripted.start(launch, tmp_path, THINKS, lambda m: {
+        "devices": [{"kind": "cpu", "memory": "8MiB"}], "models": [{"name": "m", "path": str(m), "max_context": 16384}]})
+    s.say("", "Fine.")
+    turns = [user("keep this: " + LONG * 4)]
+    answer, _ = ask(s, turns)
+    turns += [answered(answer), user("again")]
+    for i in range(12):
+        ask(s, [user(f"{i} other: " + LONG * 30)])
+    again, why = ask(s, turns)
+    assert why["cause"] == "evicted" and why["cached"] < why["known"] - 64, why
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == why["cached"]
+    assert ask(s, turns)[1]["cause"] == "grown"  # it is back
+
+
+def test_tenants_are_apart(launch, tmp_path):
+    keys = ["a" * 16, "b" * 16]
+    s = scripted.start(launch, tmp_path, THINKS, lambda m: scripted.config_of(
+        m, tenants=[{"name": n, "key": k} for n, k in zip("ab", keys)]))
+    s.say("", "Fine.")
+
+    def explained(key):
+        r = s.http.post("/v1/chat/completions", json={"model": "m", "messages": [user(LONG)]},
+                        headers={**HEAD, "authorization": f"Bearer {key}"})
+        return explanation_of(r.headers["x-inferd-explain"])
+    assert explained(keys[0])["cause"] == "first"
+    assert explained(keys[0])["cause"] == "grown"
+    assert explained(keys[1])["cause"] == "first" and explained(keys[1])["known"] > 0
+
+
+def test_nothing_is_kept_without_memory(launch, tmp_path):
+    s = scripted.start(launch, tmp_path, THINKS, lambda m: scripted.config_of(m, limits={"transcript_bytes_max": 0}))
+    s.say("", "Fine.")
+    r = [s.http.post("/v1/chat/completions", json={"model": "m", "messages": [user(LONG)]}, headers=HEAD) for _ in range(2)][1]
+    assert r.headers["x-inferd-explain"] == "off" and r.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+    assert s.metric("inferd_transcript_bytes") == 0
+
+
+@pytest.mark.parametrize("protocol", list(sessions.PROTOCOLS))
+def test_a_session_is_cached(launch, tmp_path, protocol):
+    s = scripted.start(launch, tmp_path)
+    played = sessions.play(s, protocol, turns=24, tokens=8000)
+    assert played[-1].prompt > 6500 and sessions.reuse(played) > 0.97
+    assert all(t.explained["cause"] == "grown" for t in played[1:]), [t.explained for t in played]
+    assert s.metric("inferd_answers_retokenised_total") > 15
