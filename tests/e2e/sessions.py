@@ -155,10 +155,18 @@ def words(rng, n):
     return " ".join(rng.choice(WORDS) for _ in range(n))
 
 
-def play(s, protocol, turns, tokens, seed=1, on_turn=None):
+def sizes(turns, tokens, steady):
+    """Words of each turn's input.  As agents do, the session reads much in its first turns (three quarters of the
+    tokens in the first 16), unless it is `steady`.  A word has about 1.35 tokens, an answer about 65."""
+    words = (tokens - 65 * turns) / 1.35
+    early = 0 if steady or turns < 64 else 16
+    return [int(words * 0.75 / early) if i < early else int(words * (0.25 if early else 1) / (turns - early)) for i in range(turns)]
+
+
+def play(s, protocol, turns, tokens, seed=1, steady=False, on_turn=None):
     """The turns of a session that grows to about so many tokens."""
     rng, session, played = random.Random(seed), PROTOCOLS[protocol](), []
-    n_words = int(tokens / turns / 1.8)  # a word of these has about so many tokens
+    n_words = sizes(turns, tokens, steady)
     session.user(f"Session {protocol} {seed}: change the code.")
     for i in range(turns):
         name = f"{protocol}-{seed}-{i}"
@@ -177,9 +185,9 @@ def play(s, protocol, turns, tokens, seed=1, on_turn=None):
         if on_turn:
             on_turn(i, turn)
         if i % 10 == 9:
-            session.user(f"Next, please: {words(rng, n_words)}")
+            session.user(f"Next, please: {words(rng, n_words[i])}")
         else:
-            session.result(words(rng, n_words))
+            session.result(words(rng, n_words[i]))
     return played
 
 
