@@ -79,6 +79,11 @@ static void write_log(const generation *f, int status, const char *finish) {
 static const char *const outcome_words[OUTCOMES] = {"stop",    "length", "cancelled",
                                                     "timeout", "error",  "refused"};
 
+static void keep_answer(const generation *f, uint32_t choice_idx) {
+    if (f->drawn == NULL || f->drawn[choice_idx].n == 0) return;
+    transcript_answer(f->transcript, f->drawn[choice_idx].ids, f->drawn[choice_idx].n);
+}
+
 /* The exchange is gone or answered: cancels the generation's running sequences and frees it.  Their
  * slots stay in use until the sequences have ended. */
 static void close_generation(generation *f, metric_outcome outcome, int status) {
@@ -90,6 +95,7 @@ static void close_generation(generation *f, metric_outcome outcome, int status) 
                         (double)(clock_now_us() - f->arrival_us) / 1e6);
     for (uint32_t i = 0; i < f->n_choices; i++) {
         if (f->ids[i] == 0) continue;
+        keep_answer(f, i); // what a client saw before it left may be in its next prompt
         find_slot(a, f->ids[i])->generation = NULL;
         fleet_cancel(a->fleet, f->devices[i], f->ids[i]);
     }
@@ -311,11 +317,6 @@ static void note_drawn(generation *f, uint32_t choice_idx, tok_id id) {
     for (uint32_t i = 0; i < f->n_choices; i++) tok_ids_deinit(&f->drawn[i]);
     free(f->drawn);
     f->drawn = NULL;
-}
-
-static void keep_answer(const generation *f, uint32_t choice_idx) {
-    if (f->drawn == NULL || f->drawn[choice_idx].n == 0) return;
-    transcript_answer(f->transcript, f->drawn[choice_idx].ids, f->drawn[choice_idx].n);
 }
 
 static void note_token(generation *f, uint32_t choice_idx, uint64_t at_us) {

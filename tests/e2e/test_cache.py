@@ -111,6 +111,22 @@ def test_dropped_reasoning_is_named(s):
     assert prompts(s, "reasoning_dropped") == before + 1
 
 
+def test_what_a_client_saw_before_it_left_is_known(s):
+    say(s, "a story", ["It was ", "a dark and ", "stormy night. "] + ["And the rain fell, "] * 400)
+    say(s, "go on", "It fell.")
+    turns = [user(LONG + "a story")]
+    seen = ""
+    with s.http.stream("POST", "/v1/chat/completions", json={"model": "m", "messages": turns, "stream": True}) as r:
+        for e in sessions.events_of(r):
+            seen += e["choices"][0]["delta"].get("content") or ""
+            if len(seen) > 60:
+                break
+    s.settled()
+    _, why = ask(s, turns + [{"role": "assistant", "content": seen}, user("go on")])
+    assert why["cause"] == "answer_changed" and why["in"] == "messages[2]"  # it went on, and is cut there
+    assert why["known"] > s.http.post("/tokenize", json={"model": "m", "messages": turns}).json()["count"]
+
+
 def test_what_changed_is_named(s):
     say(s, "how is the weather", "Good, I think.")
     say(s, "and tomorrow", "The same.")
