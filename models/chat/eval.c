@@ -4,7 +4,8 @@
 static jval eval_items(jrender *r, const jnode *node) {
     jlist *list = jlist_new(&r->c, node->n_kids);
     for (size_t i = 0; i < node->n_kids; i++) jlist_add(&r->c, list, jeval(r, node->kids[i]));
-    return node->kind == JN_LIST ? jv_list(list) : jv_tuple(list);
+    list->open = node->kind == JN_LIST;
+    return list->open ? jv_list(list) : jv_tuple(list);
 }
 
 static jval eval_dict(jrender *r, const jnode *node) {

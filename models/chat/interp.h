@@ -137,6 +137,8 @@ const jstr *jarg_str_or(jrender *r, jval v, const char *what, const char *otherw
 const jfilter *jfilter_find(const jstr *name);
 const jtest *jtest_find(const jstr *name);
 const jmethod *jmethod_find(jval self, const jstr *name);
+const jmethod *jmethod_of_container(jval self, const jstr *name); // list, tuple, dict
+const jmethod *jmethod_search(const jmethod *methods, size_t n, const jstr *name);
 const jfunction *jfunction_find(const jstr *name);
 bool jmethod_refused(jval self, const jstr *name); // the sandbox hides it
 extern const jfilter jfilters_text[], jfilters_list[];

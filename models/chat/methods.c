@@ -1,4 +1,5 @@
-/* Methods of strings, lists, dicts and the loop: those of Python that change nothing. */
+/* Methods of strings and the loop: those of Python that change nothing.  Those of lists and dicts are
+ * in methods_list.c. */
 #include "chat/interp.h"
 #include "chat/letters.h"
 
@@ -412,63 +413,6 @@ static const jmethod str_methods[] = {
     {"islower", str_islower},
 };
 
-/* ---- dicts ---- */
-
-static jval dict_get(jrender *r, jval v, const jcall *call) {
-    jval a[2];
-    jcall_bind(r, call, "get", "key default?", a);
-    if (!jv_hashable(a[0])) j_fail(&r->c, "unhashable type: '%s'", jv_type_name(a[0]));
-    const jval *item = jdict_find(&r->c, v.u.dict, a[0]);
-    if (item != NULL) return *item;
-    return a[1].kind == JV_MISSING ? jv_none() : a[1];
-}
-
-static jval make_view(jrender *r, jval v, const jcall *call, int what) {
-    jcall_bind(r, call, "a view", "", NULL);
-    jview *view = j_take(&r->c, sizeof *view);
-    *view = (jview){.dict = v.u.dict, .what = what};
-    return (jval){.kind = JV_VIEW, .u.view = view};
-}
-static jval dict_items(jrender *r, jval v, const jcall *call) {
-    return make_view(r, v, call, JVIEW_ITEMS);
-}
-static jval dict_keys(jrender *r, jval v, const jcall *call) {
-    return make_view(r, v, call, JVIEW_KEYS);
-}
-static jval dict_values(jrender *r, jval v, const jcall *call) {
-    return make_view(r, v, call, JVIEW_VALUES);
-}
-static jval dict_copy(jrender *r, jval v, const jcall *call) {
-    jcall_bind(r, call, "copy", "", NULL);
-    return v; // nothing can change it
-}
-
-static const jmethod dict_methods[] = {
-    {"get", dict_get},       {"items", dict_items}, {"keys", dict_keys},
-    {"values", dict_values}, {"copy", dict_copy},
-};
-
-/* ---- lists and tuples ---- */
-
-static jval list_count(jrender *r, jval v, const jcall *call) {
-    jval a;
-    int64_t count = 0;
-    jcall_bind(r, call, "count", "value", &a);
-    for (size_t i = 0; i < v.u.list->n; i++) count += jv_equal(&r->c, v.u.list->items[i], a);
-    return jv_int(count);
-}
-static jval list_index(jrender *r, jval v, const jcall *call) {
-    jval a;
-    jcall_bind(r, call, "index", "value", &a);
-    for (size_t i = 0; i < v.u.list->n; i++)
-        if (jv_equal(&r->c, v.u.list->items[i], a)) return jv_int((int64_t)i);
-    j_fail(&r->c, "the value is not in the list");
-}
-
-static const jmethod list_methods[] = {
-    {"count", list_count}, {"index", list_index}, {"copy", dict_copy}};
-static const jmethod tuple_methods[] = {{"count", list_count}, {"index", list_index}};
-
 /* ---- the loop ---- */
 
 static jval loop_cycle(jrender *r, jval v, const jcall *call) {
@@ -490,7 +434,7 @@ static const jmethod loop_methods[] = {{"cycle", loop_cycle}, {"changed", loop_c
 
 /* ---- lookup ---- */
 
-static const jmethod *search(const jmethod *methods, size_t n, const jstr *name) {
+const jmethod *jmethod_search(const jmethod *methods, size_t n, const jstr *name) {
     for (size_t i = 0; i < n; i++)
         if (jstr_is(name, methods[i].name)) return &methods[i];
     return NULL;
@@ -499,15 +443,13 @@ static const jmethod *search(const jmethod *methods, size_t n, const jstr *name)
 const jmethod *jmethod_find(jval self, const jstr *name) {
     switch ((jkind)self.kind) {
     case JV_STR:
-        return search(str_methods, INFERD_COUNT(str_methods), name);
+        return jmethod_search(str_methods, INFERD_COUNT(str_methods), name);
     case JV_DICT:
-        return search(dict_methods, INFERD_COUNT(dict_methods), name);
     case JV_LIST:
-        return search(list_methods, INFERD_COUNT(list_methods), name);
     case JV_TUPLE:
-        return search(tuple_methods, INFERD_COUNT(tuple_methods), name);
+        return jmethod_of_container(self, name);
     case JV_LOOP:
-        return search(loop_methods, INFERD_COUNT(loop_methods), name);
+        return jmethod_search(loop_methods, INFERD_COUNT(loop_methods), name);
     default:
         return NULL;
     }

@@ -1,9 +1,10 @@
 /* value.h - the values of a template, with the semantics of Python.
  *
  * A jval is two words, passed by value.  Scalars are inside; everything else is in the arena and
- * immutable once made, except namespaces, the loop object and generators.  `foreign` marks a scalar
- * that came from the request: its digits are printed as untrusted text.  `mark` says which message
- * it came from, and the same of a list or dict: brackets and commas around data belong to it.
+ * immutable once made, except namespaces, the loop object, generators and lists that the template
+ * writes.  `foreign` marks a scalar that came from the request: its digits are printed as untrusted
+ * text.  `mark` says which message it came from, and the same of a list or dict: brackets and commas
+ * around data belong to it.
  *
  * Undefined values remember the failed lookup, because the error is raised only when one is used.
  * There are no other objects, so a template cannot break out of the sandbox.
@@ -75,6 +76,7 @@ typedef struct jval {
 struct jlist {
     jval *items; // [n]
     size_t n, capacity;
+    bool open; // written in the template as [...]: append() and pop() change it
 };
 
 typedef struct jpair {
