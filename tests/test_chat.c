@@ -162,6 +162,20 @@ static void arguments_come_as_the_template_reads_them(void) {
     expect_chat(CALL_LOOP("{{ c.function.arguments|tojson }}"), q, "{\"a\": 1}");
 }
 
+/* A template without `tools` that wants texts (firefunction). */
+static void functions_are_a_text_where_a_template_wants_one(void) {
+    static const char source[] =
+        "{% set s = 'f: ' + functions %}{{ s + ' ' + datetime }}{% for m in messages %} "
+        "{{ m.content }}{% endfor %}";
+    request q = {.messages = "[{\"role\":\"user\",\"content\":\"hi\"}]",
+                 .tools = "[{\"type\":\"function\",\"function\":{\"name\":\"x\"}}]"};
+    expect_chat(source, q, "f: [\n    {\n        \"name\": \"x\"\n    }\n] 2026-01-15 hi");
+    q.tools = NULL;
+    q.kwargs = "{\"datetime\":\"noon\"}";
+    expect_chat(source, q, "f: [] noon hi");
+    expect_chat("{{ functions is defined }}", q, "False");
+}
+
 static void first_error_stands(void) {
     request q = {.messages = CALL("\"{}\"")};
     expect_chat("{{ raise_exception('no tools') }}", q, "error: no tools");
@@ -236,6 +250,7 @@ static const test_case cases[] = {
     TEST(kwargs_are_variables_but_not_the_conversation),
     TEST(content_parts_come_as_the_template_reads_them),
     TEST(arguments_come_as_the_template_reads_them),
+    TEST(functions_are_a_text_where_a_template_wants_one),
     TEST(first_error_stands),
     TEST(last_message_can_stay_open),
     TEST(json_memory_may_run_out),

@@ -3,12 +3,13 @@
  * OpenAI requests and templates differ in two points.  Content may be a list of parts, while many
  * templates only handle strings; and the arguments of a tool call are a string of JSON, while most
  * templates need the object.  The needs of a template are found out when it is opened, by rendering
- * two small conversations and checking the output for a known word (chat_probe):
+ * small conversations and checking the output for a known word (chat_probe):
  *
  *   content parts     their texts are output as text: the template iterates them, and gets the
  *                     list; otherwise (quoted, missing, an error) the texts joined by newlines
  *   argument objects  are output like a Python dict: the template needs the string; otherwise it
  *                     gets the object, and if it raises on that, the string
+ *   nothing           but with the texts `functions` and `datetime`: it gets them (firefunction)
  *
  * continue_final_message works as in transformers: a word is put behind the last message and the
  * output is cut at that word. */
@@ -30,6 +31,10 @@ static const char arguments_probe[] =
     "\"arguments\": {\"inferd_probe\": \"b\"}}}]},"
     "{\"role\": \"tool\", \"tool_call_id\": \"abcdefgh1\", \"name\": \"f\", \"content\": \"c\"}],"
     "\"tools\": null, \"documents\": null, \"add_generation_prompt\": true}";
+
+static const char functions_probe[] =
+    "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"functions\": \"[]\","
+    "\"datetime\": \"a\", \"bos_token\": \"\", \"add_generation_prompt\": true}";
 
 static const chat_limits probe_limits = {
     .steps_max = 200000,
@@ -58,6 +63,12 @@ static inferd_status render_probe(const chat_template *t, const char *json, chat
     return INFERD_OK; // a failed render is an answer, too
 }
 
+static bool names(const chat_template *t, const char *name) {
+    for (uint32_t i = 0; i < t->ast.n_symbols; i++)
+        if (jstr_is(t->ast.symbols[i], name)) return true;
+    return false;
+}
+
 inferd_status chat_probe(chat_template *t, inferd_err *err) {
     chat_text text;
     inferd_status s = render_probe(t, parts_probe, &text, err);
@@ -68,6 +79,11 @@ inferd_status chat_probe(chat_template *t, inferd_err *err) {
     s = render_probe(t, arguments_probe, &text, err);
     if (s != INFERD_OK) return s;
     t->wants_argument_text = text.text != NULL && strstr(text.text, "{'inferd_probe'") != NULL;
+    bool fails = text.text == NULL;
+    chat_text_deinit(&text);
+    if (fails) s = render_probe(t, functions_probe, &text, err);
+    if (s != INFERD_OK) return s;
+    t->wants_functions = fails && text.text != NULL && names(t, "functions");
     chat_text_deinit(&text);
     return INFERD_OK;
 }
@@ -291,6 +307,32 @@ static json_t *special_tokens(const tokenizer *tok) {
     return NULL;
 }
 
+/* The tools as the text `functions`. */
+static json_t *functions_text(const json_t *tools) {
+    json_t *list = json_array(), *tool, *out = NULL;
+    size_t i;
+    bool ok = list != NULL;
+    json_array_foreach((json_t *)(uintptr_t)tools, i, tool) {
+        json_t *function = json_object_get(tool, "function");
+        ok = ok && json_array_append(list, function != NULL ? function : tool) == 0;
+    }
+    char *text = ok ? json_dumps(list, JSON_INDENT(4)) : NULL;
+    if (text != NULL) out = json_string(text);
+    free(text);
+    json_decref(list);
+    return out;
+}
+
+/* What a template wants that has no `tools`; the request may give its own. */
+static bool add_functions(json_t *vars, const chat_input *input, const struct tm *now) {
+    char date[32] = "";
+    if (now != NULL) strftime(date, sizeof date, "%Y-%m-%d", now);
+    return (json_object_get(vars, "functions") != NULL ||
+            json_object_set_new(vars, "functions", functions_text(input->tools)) == 0) &&
+           (json_object_get(vars, "datetime") != NULL ||
+            json_object_set_new(vars, "datetime", json_string(date)) == 0);
+}
+
 static json_t *or_null(json_t *json) {
     return json != NULL ? json_incref(json) : json_null();
 }
@@ -316,6 +358,10 @@ static inferd_status render_shaped(const chat_template *t, const chat_limits *li
     json_t *original = NULL, *vars = NULL, *messages = shape_messages(input->messages, sh);
     if (messages != NULL && input->continue_final_message) s = tag_last(messages, &original, err);
     if (s == INFERD_OK && messages != NULL) vars = make_vars(input, messages);
+    if (vars != NULL && t->wants_functions && !add_functions(vars, input, now)) {
+        json_decref(vars);
+        vars = NULL;
+    }
     if (s == INFERD_OK && vars == NULL)
         s = inferd_fail(err, INFERD_ENOMEM, "no memory for a prompt");
     if (s == INFERD_OK) s = template_render(t, limits, tokens, vars, now, out, err);

@@ -263,6 +263,8 @@ static jval run_tojson(jrender *r, jval v, const jcall *call) {
     jval a[4];
     jbuf b;
     jcall_bind(r, call, "tojson", "ensure_ascii? indent? separators? sort_keys?", a);
+    /* Python refuses to, but templates written for other Jinjas do so, whose map() gives lists. */
+    if (v.kind == JV_GENERATOR) v = jv_list(jv_to_list(&r->c, v));
     jjson_style style = {.ascii = jarg_true(a[0]), .sort_keys = jarg_true(a[3])};
     style.indent = indent_of(r, a[1]);
     // punctuation is data too: it never completes a special token
