@@ -576,7 +576,8 @@ static const example expressions[] = {
     {"{% set q = [] %}{% set _ = q.append(q) %}{{ q }}", NULL},
     {"{% set q = [1] %}{{ q.pop(1) }}", NULL},
     {"{{ (1, 2).append(3) }}", NULL},
-    {"{% set q = [1] %}{% for i in q %}{% if i < 4 %}{% set _ = q.append(i + 1) %}{% endif %}{{ i }}"
+    {"{% set q = [1] %}{% for i in q %}{% if i < 4 %}{% set _ = q.append(i + 1) %}{% endif %}{{ i "
+     "}}"
      "{% endfor %}",
      "1234"},
     {"{{ d.update({}) }}", NULL},

@@ -119,8 +119,8 @@ static bool check_record(json_t *record) {
         render((bytes){source, n}, NULL, NULL, json_object_get(record, "context"), &text, &err);
     bool same = more             ? s == INFERD_OK // see methods_list.c and run_tojson
                 : wanted == NULL ? s == INFERD_EINVAL
-                               : s == INFERD_OK && text.n == json_string_length(wanted) &&
-                                     memcmp(text.text, json_string_value(wanted), text.n) == 0;
+                                 : s == INFERD_OK && text.n == json_string_length(wanted) &&
+                                       memcmp(text.text, json_string_value(wanted), text.n) == 0;
     if (!same)
         printf("%s\n  gives: %s\n  jinja2: %s\n", name, s == INFERD_OK ? text.text : err.text,
                wanted == NULL ? json_string_value(json_object_get(record, "error"))

@@ -59,11 +59,24 @@ size_t learn_prefix(bytes a, bytes b) {
     return n > 0 && a.p[n - 1] == ' ' ? n - 1 : n;
 }
 
+/* Does a mark and a word stand before n: <|close|>tools? */
+static bool follows_word(bytes s, size_t n) {
+    size_t from = n;
+    while (from > 0 && is_letter(s, from - 1)) from--;
+    return from < n && from > 0 && s.p[from - 1] == '>';
+}
+
+/* Behind words that differ, a mark that both have belongs to the words: <|close|>tools<|sep|>. */
 size_t learn_suffix(bytes a, bytes b) {
     size_t n = 0;
     while (n < a.n && n < b.n && a.p[a.n - 1 - n] == b.p[b.n - 1 - n]) n++;
     size_t in_a = a.n - learn_forward(a, a.n - n), in_b = b.n - learn_forward(b, b.n - n);
-    return size_min(in_a, in_b);
+    n = size_min(in_a, in_b);
+    if (n > 0 && follows_word(a, a.n - n) && follows_word(b, b.n - n)) {
+        const char *end = memchr(a.p + a.n - n, '>', n);
+        if (a.p[a.n - n] == '<' && end != NULL) n = a.n - (size_t)(end + 1 - a.p);
+    }
+    return n;
 }
 
 /* ---- known marks ---- */

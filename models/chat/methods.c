@@ -1,5 +1,5 @@
-/* Methods of strings and the loop: those of Python that change nothing.  Those of lists and dicts are
- * in methods_list.c. */
+/* Methods of strings and the loop: those of Python that change nothing.  Those of lists and dicts
+ * are in methods_list.c. */
 #include "chat/interp.h"
 #include "chat/letters.h"
 

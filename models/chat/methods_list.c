@@ -1,9 +1,9 @@
 /* Methods of lists and dicts: those of Python that change nothing.
  *
- * The sandbox of transformers refuses append() and pop(), too.  Templates call them on lists of their
- * own all the same (Kimi K2 queues the ids of calls in one), and would refuse the second turn of any
- * conversation with tools: so a list that the template writes as [...] has them.  It holds texts and
- * numbers only, so no list contains itself. */
+ * The sandbox of transformers refuses append() and pop(), too.  Templates call them on lists of
+ * their own all the same (Kimi K2 queues the ids of calls in one), and would refuse the second turn
+ * of any conversation with tools: so a list that the template writes as [...] has them.  It holds
+ * texts and numbers only, so no list contains itself. */
 #include <string.h>
 
 #include "chat/interp.h"
@@ -103,8 +103,7 @@ static const jmethod *of_list(const jlist *list, const jstr *name) {
 }
 
 const jmethod *jmethod_of_container(jval self, const jstr *name) {
-    if (self.kind == JV_DICT)
-        return jmethod_search(dict_methods, INFERD_COUNT(dict_methods), name);
+    if (self.kind == JV_DICT) return jmethod_search(dict_methods, INFERD_COUNT(dict_methods), name);
     if (self.kind == JV_LIST) return of_list(self.u.list, name);
     return jmethod_search(tuple_methods, INFERD_COUNT(tuple_methods), name);
 }

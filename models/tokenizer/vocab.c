@@ -210,6 +210,8 @@ static void find_ends(tokenizer *t) {
         "<eos>",
         "<|return|>",
         "<|call|>",
+        "<|calls|>",
+        "<|flush|>",
         "<|end|>",
         "<|EOT|>",
         "<EOT>",
@@ -217,14 +219,16 @@ static void find_ends(tokenizer *t) {
         "<end_of_utterance>",
         "<｜end▁of▁sentence｜>",
     };
-    // With <|return|> and <|call|> it is the harmony vocabulary: <|end|> only ends a message.
-    bool harmony =
-        tok_find(t, (bytes){"<|return|>", 10}) >= 0 && tok_find(t, (bytes){"<|call|>", 8}) >= 0;
+    // With <|return|> and <|call|> it is the harmony vocabulary, with <|calls|> that of Solar Open:
+    // <|end|> only ends a message, and more of the turn follow.
+    bool parts =
+        tok_find(t, (bytes){"<|calls|>", 9}) >= 0 ||
+        (tok_find(t, (bytes){"<|return|>", 10}) >= 0 && tok_find(t, (bytes){"<|call|>", 8}) >= 0);
     for (size_t i = 0; i < INFERD_COUNT(names); i++) {
         tok_id id = tok_find(t, (bytes){names[i], strlen(names[i])});
         if (id < 0 || (t->kinds[id] != TOKEN_CONTROL && t->kinds[id] != TOKEN_USER_DEFINED))
             continue;
-        if (harmony && strcmp(names[i], "<|end|>") == 0) continue;
+        if (parts && strcmp(names[i], "<|end|>") == 0) continue;
         t->ends[id] = true;
     }
 }

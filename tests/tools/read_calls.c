@@ -1,17 +1,59 @@
 /* read_calls.c - what call_parser makes of texts, for scripts/parsers-beside.
  *
  *     line in:   {"template": PATH, "messages": [...], "tools": [...], "kwargs": {...},
- *                 "texts": [{"text": "...", "piece": N}, ...]}
+ *                 "marks": [...], "ends": [...], "texts": [{"text": "...", "piece": N}, ...]}
  *     line out:  {"format", "style", "why", "prompt", "in_reasoning", "before",
  *                 "read": [{"reasoning", "content", "calls": [{"name", "id", "arguments"}]}, ...]}
  *
  * The prompt is that of `messages`; the texts are answers to it, given to the parser in pieces of N
  * bytes, or a few more where a code point would be cut; 0: whole.  "refused": the sentence, if the
- * template does not render them. */
+ * template does not render them.  `marks` are control tokens of the vocabulary, of which `ends` end
+ * a generation; without any there is no vocabulary. */
 #include <string.h>
 
 #include "calls/format.h"
 #include "chat/json_text.h"
+#include "tok_tiny.h"
+
+/* ---- the vocabulary ---- */
+
+/* NULL: none. */
+static tokenizer *open_vocabulary(const json_t *marks, const json_t *ends) {
+    static const char *const no_merges[] = {NULL};
+    tiny_words w;
+    size_t i;
+    json_t *v;
+    if (json_array_size(marks) == 0) return NULL;
+    words_bpe(&w, "gpt-2", no_merges);
+    tiny_kv_u32(&w.g, "tokenizer.ggml.bos_token_id", (uint32_t)words_add(&w, "<bos>", WORD_CONTROL));
+    words_add(&w, "<eos>", WORD_CONTROL);
+    uint32_t eos = BPE_FIRST + 1;
+    json_array_foreach((json_t *)(uintptr_t)marks, i, v) {
+        tok_id id = words_add(&w, json_string_value(v), WORD_CONTROL);
+        const char *end = json_string_value(json_array_get(ends, 0));
+        if (end != NULL && strcmp(end, json_string_value(v)) == 0) eos = (uint32_t)id;
+    }
+    tiny_kv_u32(&w.g, "tokenizer.ggml.eos_token_id", eos);
+    return words_open(&w);
+}
+
+/* The text with control tokens as a stream gives them to the parser. */
+static void add_marked(buf *out, bytes text, const json_t *marks) {
+    for (size_t i = 0; i < text.n;) {
+        size_t n = 0, k;
+        json_t *v;
+        json_array_foreach((json_t *)(uintptr_t)marks, k, v) {
+            bytes mark = {json_string_value(v), json_string_length(v)};
+            if (mark.n > n && bytes_start(bytes_from(text, i), mark)) n = mark.n;
+        }
+        if (n > 0) buf_add_char(out, CALL_TOKEN);
+        buf_add(out, text.p + i, size_max(n, 1));
+        if (n > 0) buf_add_char(out, CALL_TOKEN);
+        i += size_max(n, 1);
+    }
+}
+
+/* ---- messages ---- */
 
 static void add_text(json_t *to, const char *key, bytes text) {
     json_t *old = json_object_get(to, key);
@@ -54,10 +96,12 @@ static size_t next_cut(bytes text, size_t at, size_t n) {
 }
 
 static json_t *read_text(const call_format *f, const json_t *tools, bool in_reasoning,
-                         const json_t *of) {
-    json_t *message =
-        json_pack("{ss,ss,s[]}", "reasoning", "", "content", "", "calls"), *v = json_object_get(of, "text");
-    bytes text = {json_string_value(v), json_string_length(v)};
+                         const json_t *marks, const json_t *of) {
+    json_t *message = json_pack("{ss,ss,s[]}", "reasoning", "", "content", "", "calls");
+    json_t *v = json_object_get(of, "text");
+    buf marked = {0};
+    add_marked(&marked, (bytes){json_string_value(v), json_string_length(v)}, marks);
+    bytes text = {marked.p, marked.n};
     size_t piece = (size_t)json_integer_value(json_object_get(of, "piece"));
     call_parser_options o = {.tools = tools, .in_reasoning = in_reasoning};
     call_parser *p = call_parser_create(f, &o);
@@ -69,13 +113,14 @@ static json_t *read_text(const call_format *f, const json_t *tools, bool in_reas
     }
     ok = ok && call_parser_finish(p, on_event, message);
     call_parser_destroy(p);
+    buf_deinit(&marked);
     if (!ok) json_object_set_new(message, "failed", json_true());
     return message;
 }
 
 /* False: refused. */
-static bool render_prompt(const chat_template *t, const call_format *f, const json_t *in,
-                          json_t *out, inferd_err *err) {
+static bool render_prompt(const chat_template *t, const tokenizer *tok, const call_format *f,
+                          const json_t *in, json_t *out, inferd_err *err) {
     struct tm now = {.tm_mday = 1, .tm_year = 126};
     json_t *messages = json_object_get(in, "messages"), *tools = json_object_get(in, "tools");
     bool prompted = call_format_is_prompted(f);
@@ -84,7 +129,7 @@ static bool render_prompt(const chat_template *t, const call_format *f, const js
                         .kwargs = json_object_get(in, "kwargs"),
                         .add_generation_prompt = true};
     chat_text prompt = {0};
-    bool ok = chat_render(t, NULL, &input, &now, &prompt, err) == INFERD_OK;
+    bool ok = chat_render(t, tok, &input, &now, &prompt, err) == INFERD_OK;
     if (ok) {
         reasoning before = call_format_before(f, &input, &prompt);
         json_object_set_new(out, "prompt", json_stringn_nocheck(prompt.text, prompt.n));
@@ -96,14 +141,15 @@ static bool render_prompt(const chat_template *t, const call_format *f, const js
     return ok;
 }
 
-static bool open_file(const char *path, chat_template **t, call_format **f, inferd_err *err) {
+static bool open_file(const char *path, const tokenizer *tok, chat_template **t, call_format **f,
+                      inferd_err *err) {
     static char source[1 << 20];
     FILE *file = fopen(path, "rb");
     size_t n = file == NULL ? 0 : fread(source, 1, sizeof source - 1, file);
     if (file != NULL) fclose(file);
     bytes text = {source, n};
     return chat_template_open(text, NULL, t, err) == INFERD_OK &&
-           call_format_open(*t, text, NULL, NULL, f, err) == INFERD_OK;
+           call_format_open(*t, text, tok, NULL, f, err) == INFERD_OK;
 }
 
 static void answer(const char *line) {
@@ -111,12 +157,15 @@ static void answer(const char *line) {
                                                     "tags", "python", "braces"};
     json_t *in = NULL, *out = json_object(), *read = json_array(), *of;
     chat_template *t = NULL;
+    tokenizer *tok = NULL;
     call_format *f = NULL;
     inferd_err err = {0};
     size_t i;
-    bool ok = json_text_read((bytes){line, strlen(line)}, &in, &err) == INFERD_OK &&
-              open_file(json_string_value(json_object_get(in, "template")), &t, &f, &err) &&
-              render_prompt(t, f, in, out, &err);
+    bool ok = json_text_read((bytes){line, strlen(line)}, &in, &err) == INFERD_OK;
+    const json_t *marks = json_object_get(in, "marks");
+    if (ok) tok = open_vocabulary(marks, json_object_get(in, "ends"));
+    ok = ok && open_file(json_string_value(json_object_get(in, "template")), tok, &t, &f, &err) &&
+         render_prompt(t, tok, f, in, out, &err);
     if (f != NULL) {
         json_object_set_new(out, "format", json_string(call_format_name(f)));
         json_object_set_new(out, "style", json_string(styles[call_format_style(f)]));
@@ -127,8 +176,8 @@ static void answer(const char *line) {
     if (!ok) json_object_set_new(out, "refused", json_string(err.text));
     bool in_reasoning = json_is_true(json_object_get(out, "in_reasoning"));
     if (ok)
-        json_array_foreach(json_object_get(in, "texts"), i, of)
-            json_array_append_new(read, read_text(f, json_object_get(in, "tools"), in_reasoning, of));
+        json_array_foreach(json_object_get(in, "texts"), i, of) json_array_append_new(
+            read, read_text(f, json_object_get(in, "tools"), in_reasoning, marks, of));
     json_object_set_new(out, "read", read);
     char *text = json_dumps(out, JSON_COMPACT);
     printf("%s\n", text);
@@ -138,6 +187,7 @@ static void answer(const char *line) {
     json_decref(in);
     call_format_close(f);
     chat_template_close(t);
+    tok_close(tok);
 }
 
 int main(void) {
