@@ -1,96 +1,7 @@
 /* Tool calls and reasoning: formats learned from templates, and texts read by them.  Every text is
- * read whole, byte by byte, and cut in two at each byte: the message is always the same. */
-#include <dirent.h>
-
-#include "calls/format.h"
-#include "calls/learn.h"
-#include "chat/json_text.h"
-#include "models/grammar.h"
-#include "test.h"
-
-/* ---- reading ---- */
-
-typedef struct message {
-    buf reasoning, content, calls;
-} message;
-
-static void on_event(void *ctx, const call_event *ev) {
-    message *m = ctx;
-    switch (ev->kind) {
-    case CALL_EVENT_REASONING:
-        buf_add(&m->reasoning, ev->text.p, ev->text.n);
-        break;
-    case CALL_EVENT_CONTENT:
-        buf_add(&m->content, ev->text.p, ev->text.n);
-        break;
-    case CALL_EVENT_BEGIN:
-        buf_add(&m->calls, ev->name.p, ev->name.n);
-        if (ev->id.n > 0) buf_add_format(&m->calls, "#%.*s", (int)ev->id.n, ev->id.p);
-        break;
-    case CALL_EVENT_ARGUMENTS:
-        buf_add(&m->calls, ev->text.p, ev->text.n);
-        break;
-    case CALL_EVENT_END:
-        buf_add_str(&m->calls, ";");
-        break;
-    }
-}
-
-static void deinit(message *m) {
-    buf_deinit(&m->reasoning);
-    buf_deinit(&m->content);
-    buf_deinit(&m->calls);
-}
-
-/* Pieces: [0, cut), [cut, n); cut 0: byte by byte. */
-static message read_pieces(const call_format *f, const call_parser_options *o, bytes text,
-                           size_t cut) {
-    message m = {0};
-    call_parser *p = call_parser_create(f, o);
-    size_t at = 0;
-    while (at < text.n) {
-        size_t n = cut == 0 ? 1 : at == 0 ? size_min(cut, text.n) : text.n - at;
-        EXPECT(call_parser_push(p, (bytes){text.p + at, n}, on_event, &m));
-        at += n;
-    }
-    EXPECT(call_parser_finish(p, on_event, &m));
-    call_parser_destroy(p);
-    buf_add(&m.reasoning, "", 0);
-    return m;
-}
-
-static bool same(const buf *a, const buf *b) {
-    return a->n == b->n && (a->n == 0 || memcmp(a->p, b->p, a->n) == 0);
-}
-
-/* The message of a text; all ways to cut it give the same one. */
-static message read_text(const call_format *f, const call_parser_options *o, bytes text) {
-    message whole = read_pieces(f, o, text, text.n);
-    for (size_t cut = 0; cut < text.n; cut++) {
-        message m = read_pieces(f, o, text, cut);
-        bool equal = same(&m.reasoning, &whole.reasoning) && same(&m.content, &whole.content) &&
-                     same(&m.calls, &whole.calls);
-        if (!equal) {
-            printf("cut at %zu of %.*s\n  %s | %s | %s\n  %s | %s | %s\n", cut, (int)text.n, text.p,
-                   buf_cstr(&whole.reasoning), buf_cstr(&whole.content), buf_cstr(&whole.calls),
-                   buf_cstr(&m.reasoning), buf_cstr(&m.content), buf_cstr(&m.calls));
-            test_failures++;
-            cut = text.n;
-        }
-        deinit(&m);
-    }
-    return whole;
-}
-
-static call_format *learn(const char *source) {
-    chat_template *t = NULL;
-    call_format *f = NULL;
-    inferd_err err = {0};
-    EXPECT_EQ(chat_template_open(bytes_of(source), NULL, &t, &err), INFERD_OK);
-    EXPECT_EQ(call_format_open(t, bytes_of(source), NULL, NULL, &f, &err), INFERD_OK);
-    chat_template_close(t);
-    return f;
-}
+ * read whole, byte by byte, and cut in two at each byte: the message is always the same.  What may
+ * be written is in test_call_tags.c. */
+#include "calls_rig.h"
 
 static void expect_read(int line, const call_format *f, const call_parser_options *o,
                         const char *text, const char *thought, const char *content,
@@ -338,75 +249,6 @@ static void tools_are_described_where_the_template_knows_none(void) {
 
 /* ---- real templates ---- */
 
-static const char *shared_folder(void) {
-    const char *folder = getenv("INFERD_SHARED");
-    return folder != NULL ? folder : INFERD_SOURCE_DIR "/../shared";
-}
-
-static uint64_t random_state = 20;
-
-static uint32_t draw(uint32_t n) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)((random_state >> 33) % n);
-}
-
-static json_t *draw_text(void) {
-    static const char *const parts[] = {"a", "Rome", " ", "\"", "\n",  "\\", "<b>", "{", "}", "[1]",
-                                        "ü", "世界", "🚀", "3",  ", x", ":",  "=",   "&", "/", "%"};
-    buf b = {0};
-    for (uint32_t n = draw(8); n > 0; n--) buf_add_str(&b, parts[draw(INFERD_COUNT(parts))]);
-    json_t *v = json_stringn(b.n > 0 ? b.p : "", b.n);
-    buf_deinit(&b);
-    return v;
-}
-
-static json_t *draw_value(int depth) {
-    uint32_t kind = draw(depth > 0 ? 7 : 5);
-    json_t *v;
-    switch (kind) {
-    case 0:
-        return json_integer((json_int_t)draw(2000) - 1000);
-    case 1:
-        return json_real((double)draw(1000) / 8 - 60);
-    case 2:
-        return json_boolean(draw(2));
-    case 3:
-        return json_null();
-    case 4:
-        return draw_text();
-    case 5:
-        v = json_array();
-        for (uint32_t n = draw(3); n > 0; n--) json_array_append_new(v, draw_value(depth - 1));
-        return v;
-    default:
-        v = json_object();
-        for (uint32_t n = draw(3), i = 0; i < n; i++)
-            json_object_set_new(v, i == 0 ? "key" : "other", draw_value(depth - 1));
-        return v;
-    }
-}
-
-static const char *type_of(const json_t *v) {
-    static const char *const names[] = {"object", "array",   "string",  "integer",
-                                        "number", "boolean", "boolean", "null"};
-    return names[json_typeof(v)];
-}
-
-/* A tool and arguments for it, whose types the schema says. */
-static json_t *draw_tool(const char *name, json_t *arguments) {
-    json_t *properties = json_object();
-    static const char *const keys[] = {"path", "n_lines", "x", "deep_value"};
-    for (uint32_t n = draw(5), i = 0; i < n && i < 4; i++) {
-        json_t *v = draw_value(2);
-        json_object_set_new(properties, keys[i],
-                            json_pack("{s:s,s:s}", "type", type_of(v), "description", "d"));
-        json_object_set_new(arguments, keys[i], v);
-    }
-    return json_pack("{s:s,s:{s:s,s:s,s:{s:s,s:o,s:[]}}}", "type", "function", "function", "name",
-                     name, "description", "d", "parameters", "type", "object", "properties",
-                     properties, "required");
-}
-
 static bool calls_equal(const message *m, json_t *calls) {
     bytes rest = {m->calls.p, m->calls.n};
     size_t i;
@@ -436,171 +278,66 @@ static bool calls_equal(const message *m, json_t *calls) {
     return rest.n == 0;
 }
 
-/* ---- what may be written ---- */
+static int n_formats, n_messages;
 
-static grammar_vocab *byte_vocab(void) {
-    static char all[256];
-    static bytes pieces[257];
-    static const tok_id end = 256;
-    grammar_vocab *v = NULL;
-    inferd_err err = {0};
-    for (int i = 0; i < 256; i++) {
-        all[i] = (char)i;
-        pieces[i] = (bytes){all + i, 1};
+/* Trees say nothing of a null, nor of what is empty. */
+static bool is_lossless(const json_t *v) {
+    const char *key;
+    json_t *part;
+    size_t i;
+    if (json_is_null(v)) return false;
+    json_array_foreach((json_t *)(uintptr_t)v, i, part) {
+        bool empty = json_is_array(part) || json_is_object(part)
+                         ? json_array_size(part) + json_object_size(part) == 0
+                         : json_is_string(part);
+        if (!is_lossless(part) || empty) return false;
     }
-    EXPECT_EQ(grammar_vocab_of_pieces(pieces, 257, &end, 1, &v, &err), INFERD_OK);
-    return v;
+    json_object_foreach((json_t *)(uintptr_t)v, key, part) {
+        bool typed = json_is_string(part) && json_string_length(part) == 0;
+        if (!is_lossless(part) || typed) return false;
+        if ((json_is_array(part) || json_is_object(part)) &&
+            json_array_size(part) + json_object_size(part) == 0)
+            return false;
+    }
+    return true;
 }
 
-/* The machine of the texts that a message may be; NULL: it does not compile, which is a failure. */
-static grammar_machine *machine_of(const call_format *f, const call_tags_options *o) {
-    json_t *tags = call_tags(f, o);
-    grammar *g = NULL;
-    grammar_machine *m = NULL;
-    inferd_err err = {0};
-    grammar_schema_kind kind = {.any_order = true, .spaced = f->spaced, .compact = f->compact};
-    grammar_vocab *v = byte_vocab();
-    if (tags == NULL || grammar_of_tags(tags, &kind, NULL, &g, &err) != INFERD_OK ||
-        grammar_machine_create(g, v, &m, &err) != INFERD_OK) {
-        char *text = tags == NULL ? NULL : json_dumps(tags, JSON_INDENT(1));
-        printf("%s\n%s\n", err.text, text == NULL ? "" : text);
-        free(text);
-        test_failures++;
-    }
-    json_decref(tags);
-    grammar_release(g);
-    grammar_vocab_release(v);
-    return m;
-}
-
-/* Is the text one that the grammar allows?  If not, says where it stops. */
-static bool allows(grammar_machine *m, const char *what, bytes text) {
-    grammar_pos p = grammar_start(m);
-    size_t i = 0;
-    while (i < text.n && grammar_accept_bytes(m, p, (bytes){text.p + i, 1}, NULL)) i++;
-    bool ok = i == text.n && grammar_may_end(m, p);
-    if (!ok)
-        printf("%s: %.*s >>HERE<< %.*s\n", what, (int)i, text.p, (int)(text.n - i), text.p + i);
-    grammar_drop(m, p);
-    return ok;
-}
-
-/* The calls as the template writes them are read back.  False: it cannot write these. */
-static bool try_calls(const char *name, const chat_template *t, const call_format *f, json_t *tools,
-                      json_t *calls) {
-    prober p;
-    buf turn = {0}, end = {0}, text = {0};
-    bool written = prober_init(&p, t, NULL, tools);
-    json_t *said = probe_said("", NULL, NULL);
-    json_object_set(said, "tool_calls", calls);
-    written = written && probe_prompt(&p, &turn);
-    if (written && probe_message(&p, probe_said(PROBE_CONTENT, NULL, NULL), &end)) {
-        size_t n = bytes_find((bytes){end.p, end.n}, bytes_of(PROBE_CONTENT), 0);
-        n = n == SIZE_MAX ? end.n : n + strlen(PROBE_CONTENT);
-        memmove(end.p, end.p + n, end.n - n);
-        end.n -= n;
-    }
-    if (written)
-        written = probe_message(&p, said, &text);
-    else
-        json_decref(said);
-    if (written) {
-        size_t at = 0;
-        while (at < text.n && at < turn.n && text.p[at] == turn.p[at]) at++;
-        at = learn_back((bytes){text.p, text.n}, at);
-        /* Where a prompt has more before its last mark than an earlier turn. */
-        bytes opens = bytes_trim((bytes){turn.p, turn.n});
-        size_t mark = opens.n;
-        while (mark > 0 && opens.p[mark - 1] != '<') mark--;
-        bytes last = bytes_from(opens, mark > 0 ? mark - 1 : opens.n);
-        if (bytes_start((bytes){text.p + at, text.n - at}, last)) at += last.n;
-        bytes close = bytes_trim(f->reasoning_close);
-        const json_t *first = json_object_get(json_array_get(calls, 0), "function");
-        bytes called = bytes_of(json_string_value(json_object_get(first, "name")));
-        size_t name_at = bytes_find((bytes){text.p, text.n}, called, at);
-        written = name_at != SIZE_MAX; // or its calls are mentioned only
-        bytes before = {text.p, written ? name_at : 0};
-        size_t closed = close.n > 0 ? bytes_find(before, close, 0) : SIZE_MAX;
-        if (closed != SIZE_MAX && closed + close.n > at) at = closed + close.n;
-        message m =
-            read_text(f, &(call_parser_options){.tools = tools}, (bytes){text.p + at, text.n - at});
-        bytes answer = {text.p + at, text.n - at};
-        bytes turn_end = {end.p, end.n};
-        for (int choice = CALL_AUTO; written && choice <= CALL_REQUIRED; choice++) {
-            call_tags_options o = {.tools = tools, .choice = (call_choice)choice, .parallel = true};
-            grammar_machine *machine = machine_of(f, &o);
-            if (machine == NULL) continue;
-            bool nested =
-                memchr(answer.p, '{', answer.n) != NULL || memchr(answer.p, '[', answer.n) != NULL;
-            /* Lists are written as JSON here, and a call without arguments without an empty line.
-             */
-            bool literals =
-                f->style == CALL_PYTHON && bytes_find(answer, bytes_of("None"), 0) != SIZE_MAX;
-            bool other = (f->python_words && nested) || f->style == CALL_BRACES || literals ||
-                         bytes_find(answer, bytes_of("\">\n\n</"), 0) != SIZE_MAX;
-            bytes part = {answer.p, answer.n - learn_suffix(answer, turn_end)};
-            while (part.n > 0 && call_is_white(part.p[part.n - 1])) part.n--;
-            if (!other && !allows(machine, name, part)) test_failures++;
-            grammar_machine_release(machine);
+static void give_calls_back(const char *name, const chat_template *t, const call_format *f) {
+    n_formats += call_format_style(f) != CALL_NONE;
+    for (int round = 0; round < 6 && call_format_style(f) != CALL_NONE; round++) {
+        json_t *tools = json_array(), *calls = json_array();
+        static const char *const names[] = {"get_weather", "read-file", "a"};
+        for (uint32_t k = 0, n_calls = 1 + (f->single ? 0 : draw(3)); k < n_calls; k++) {
+            json_t *arguments = json_object();
+            json_t *tool = draw_tool(names[k], arguments);
+            if (f->tree && !is_lossless(arguments)) json_object_clear(arguments);
+            json_array_append_new(tools, tool);
+            json_array_append_new(calls, call_json(names[k], k, arguments));
         }
-        if (written && !calls_equal(&m, calls)) {
-            char *wanted = json_dumps(calls, JSON_COMPACT);
-            printf("%s: %s\n  expected %s\n  read     %s\n  content  %s\n", name, buf_cstr(&text),
-                   wanted, buf_cstr(&m.calls), buf_cstr(&m.content));
-            free(wanted);
-            test_failures++;
+        written w;
+        if (write_calls(t, f, tools, calls, &w)) {
+            message m = read_text(f, &(call_parser_options){.tools = tools}, whole_answer(&w));
+            if (!calls_equal(&m, calls)) {
+                char *wanted = json_dumps(calls, JSON_COMPACT);
+                printf("%s: %s\n  expected %s\n  read     %s\n  content  %s\n", name,
+                       buf_cstr(&w.text), wanted, buf_cstr(&m.calls), buf_cstr(&m.content));
+                free(wanted);
+                test_failures++;
+            }
+            deinit(&m);
+            n_messages++;
         }
-        deinit(&m);
+        buf_deinit(&w.text);
+        json_decref(tools);
+        json_decref(calls);
     }
-    buf_deinit(&turn);
-    buf_deinit(&end);
-    buf_deinit(&text);
-    prober_deinit(&p);
-    return written;
 }
 
 static void real_templates_give_calls_back(void) {
-    char path[512];
-    snprintf(path, sizeof path, "%s/templates", shared_folder());
-    DIR *d = opendir(path);
-    if (d == NULL) SKIP("no shared/templates");
-    int n_formats = 0, n_messages = 0;
-    for (struct dirent *e; (e = readdir(d)) != NULL;) {
-        if (strstr(e->d_name, ".jinja") == NULL) continue;
-        static char source[1 << 20];
-        snprintf(path, sizeof path, "%s/templates/%s", shared_folder(), e->d_name);
-        FILE *file = fopen(path, "rb");
-        size_t n = file == NULL ? 0 : fread(source, 1, sizeof source - 1, file);
-        if (file != NULL) fclose(file);
-        source[n] = 0;
-        chat_template *t = NULL;
-        inferd_err err = {0};
-        if (chat_template_open((bytes){source, n}, NULL, &t, &err) != INFERD_OK) continue;
-        call_format *f = learn(source);
-        n_formats += call_format_style(f) != CALL_NONE;
-        for (int round = 0; round < 6 && call_format_style(f) != CALL_NONE; round++) {
-            json_t *tools = json_array(), *calls = json_array();
-            static const char *const names[] = {"get_weather", "read-file", "a"};
-            for (uint32_t k = 0, n_calls = 1 + (f->single ? 0 : draw(3)); k < n_calls; k++) {
-                json_t *arguments = json_object();
-                char id[20];
-                snprintf(id, sizeof id, "callid%03u", k);
-                json_array_append_new(tools, draw_tool(names[k], arguments));
-                json_array_append_new(calls, json_pack("{s:s,s:s,s:{s:s,s:o}}", "id", id, "type",
-                                                       "function", "function", "name", names[k],
-                                                       "arguments", arguments));
-            }
-            n_messages += try_calls(e->d_name, t, f, tools, calls);
-            json_decref(tools);
-            json_decref(calls);
-        }
-        call_format_close(f);
-        chat_template_close(t);
-    }
-    closedir(d);
+    if (!for_each_template(give_calls_back)) SKIP("no shared/templates");
     printf("%d formats, %d messages, seed 20\n", n_formats, n_messages);
-    EXPECT(n_formats >= 50);
-    EXPECT(n_messages >= 280);
+    EXPECT(n_formats >= 70);
+    EXPECT(n_messages >= 350);
 }
 
 static const test_case cases[] = {TEST(objects_between_tags),

@@ -63,7 +63,7 @@ size_t bytes_find(bytes s, bytes what, size_t from) {
 /* ---- matching ---- */
 
 static bool is_placeholder(char c) {
-    return c == CALL_ID || c == CALL_INDEX || c == CALL_NAME;
+    return c == CALL_ID || c == CALL_INDEX || c == CALL_NAME || c == CALL_KEY;
 }
 
 static bool fits_placeholder(char placeholder, char c) {
@@ -99,6 +99,13 @@ match call_match(bytes mark, bytes text) {
     m.n = i;
     m.result = MATCH_YES;
     return m;
+}
+
+void call_fill_key(bytes mark, bytes key, buf *out) {
+    for (size_t i = 0; i < mark.n; i++) {
+        bytes part = mark.p[i] == CALL_KEY ? key : (bytes){mark.p + i, 1};
+        buf_add(out, part.p, part.n);
+    }
 }
 
 bytes call_anchor(bytes mark) {

@@ -1,9 +1,9 @@
 /* format.h - what a call_format is made of; see models/calls.h.
  *
  * Marks are text that the template writes around names and arguments.  White space in them and
- * around them is layout: a reader skips it, a writer (tags.c) writes it.  Three bytes stand for
+ * around them is layout: a reader skips it, a writer (tags.c) writes it.  Four bytes stand for
  * what differs from call to call: CALL_ID the id of the call, CALL_INDEX its number, CALL_NAME its
- * name once more. */
+ * name once more, CALL_KEY the key of the argument before it. */
 #ifndef INFERD_CALLS_FORMAT_H
 #define INFERD_CALLS_FORMAT_H
 
@@ -19,6 +19,7 @@ enum {
 #define CALL_ID    '\x01'
 #define CALL_INDEX '\x02'
 #define CALL_NAME  '\x03'
+#define CALL_KEY   '\x04'
 #define CALL_TOKEN '\xff' // on both sides of the name of a control token; never in UTF-8
 
 /* Types of argument values, where marks depend on them. */
@@ -37,6 +38,8 @@ struct call_format {
     call_style style;
     bool python_words;   // CALL_TAGS: constants are True, False, None
     bool raw_text;       // CALL_PYTHON: strings have no escapes
+    bool tree;           // CALL_TAGS: values in lists and objects are between tags, too
+    bool literals;       // lists and objects are written as Python's
     bool single;         // one call per message
     bool at_start;       // calls are the whole message: their mark is no mark elsewhere
     bool index_from_one; // CALL_INDEX counts from 1
@@ -49,6 +52,7 @@ struct call_format {
     bytes quote;                   // CALL_BRACES: around strings
     /* CALL_TAGS: a value stands between key_close and value_close of its type. */
     bytes key_open, key_close[CALL_TYPES], value_close[CALL_TYPES];
+    bytes item;                  // of a tree: the key of what is in a list
     bytes wrap_open, wrap_close; // around a string that has letters of marks in it; or empty
     bytes prompt_end;            // marks that the prompt ends with: the text goes on behind them
     /* CALL_OBJECT as the template writes it: before the name, between, behind the arguments. */
@@ -112,6 +116,8 @@ typedef struct match {
 /* The mark at the start of the text, where white space counts in neither.  MATCH_PART: the text
  * ends before the mark does. */
 match call_match(bytes mark, bytes text);
+/* Appends the mark with its CALL_KEY filled in. */
+void call_fill_key(bytes mark, bytes key, buf *out);
 /* The part of a mark that a reader looks for: up to its first white space or placeholder. */
 bytes call_anchor(bytes mark);
 

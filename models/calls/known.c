@@ -15,6 +15,7 @@ typedef struct known_format {
     const char *name_key, *arguments_key;
     const char *quote;
     const char *key_open, *key_close, *value_close;
+    const char *item; // of a tree
 } known_format;
 
 /* In the order in which mentions are looked for: the special ones first. */
@@ -68,6 +69,41 @@ static const known_format known[] = {
      .section_close = "]",
      .name_key = "name",
      .arguments_key = "arguments"},
+    {.name = "minimax_m3",
+     .mention = {"]<]minimax[>["},
+     .style = CALL_TAGS,
+     .section_open = "]<]minimax[>[<tool_call>\n",
+     .call_open = "]<]minimax[>[<invoke name=\"",
+     .name_close = "\">",
+     .call_close = "]<]minimax[>[</invoke>",
+     .separator = "\n",
+     .section_close = "\n]<]minimax[>[</tool_call>",
+     .key_open = "]<]minimax[>[<",
+     .key_close = ">",
+     .value_close = "]<]minimax[>[</\x04>",
+     .item = "item"},
+    {.name = "minimax_m2",
+     .mention = {"<minimax:tool_call>"},
+     .style = CALL_TAGS,
+     .section_open = "<minimax:tool_call>\n",
+     .call_open = "<invoke name=\"",
+     .name_close = "\">",
+     .call_close = "\n</invoke>",
+     .separator = "\n",
+     .section_close = "\n</minimax:tool_call>",
+     .key_open = "\n<parameter name=\"",
+     .key_close = "\">",
+     .value_close = "</parameter>"},
+    {.name = "seed_oss",
+     .mention = {"<seed:tool_call>"},
+     .style = CALL_TAGS,
+     .call_open = "<seed:tool_call>\n<function=",
+     .name_close = ">",
+     .call_close = "\n</function>\n</seed:tool_call>",
+     .separator = "\n",
+     .key_open = "\n<parameter=",
+     .key_close = ">",
+     .value_close = "</parameter>"},
     {.name = "qwen_xml",
      .mention = {"<function=", "<parameter="},
      .style = CALL_TAGS,
@@ -173,13 +209,15 @@ bool call_format_set_known(call_format *f, const char *name) {
     f->style = k->style;
     f->single = k->single;
     f->at_start = k->at_start;
+    f->tree = k->item != NULL;
     f->index_from_one = false;
     f->why[0] = 0;
     bool ok = set(f, &f->section_open, k->section_open) && set(f, &f->call_open, k->call_open) &&
               set(f, &f->name_close, k->name_close) && set(f, &f->call_close, k->call_close) &&
               set(f, &f->separator, k->separator) && set(f, &f->section_close, k->section_close) &&
               set(f, &f->name_key, k->name_key) && set(f, &f->arguments_key, k->arguments_key) &&
-              set(f, &f->quote, k->quote) && set(f, &f->key_open, k->key_open);
+              set(f, &f->quote, k->quote) && set(f, &f->key_open, k->key_open) &&
+              set(f, &f->item, k->item);
     for (int t = 0; ok && t < CALL_TYPES; t++)
         ok = set(f, &f->key_close[t], k->key_close) && set(f, &f->value_close[t], k->value_close);
     return ok;

@@ -188,6 +188,16 @@ static const struct {
                            "{\"inferd_y\":\"inferd_z\"}"}},
 };
 
+/* The mark behind a value, which may name the key once more: </key>. */
+static bool set_value_close(learner *l, call_type type, bytes mark) {
+    buf close = {0};
+    buf_add(&close, mark.p, mark.n);
+    if (!close.failed) replace(&close, bytes_of(PROBE_KEY_1), CALL_KEY);
+    bool ok = !close.failed && set(l->f, &l->f->value_close[type], text_of(&close));
+    buf_deinit(&close);
+    return ok;
+}
+
 /* One call of one argument, and where its key ends.  SIZE_MAX: the template does not write it. */
 static size_t render_argument(learner *l, const char *value, buf *out) {
     buf arguments = {0};
@@ -197,6 +207,23 @@ static size_t render_argument(learner *l, const char *value, buf *out) {
     buf_deinit(&arguments);
     size_t at = ok ? bytes_find(text_of(out), bytes_of(PROBE_KEY_1), 0) : SIZE_MAX;
     return at == SIZE_MAX ? SIZE_MAX : at + strlen(PROBE_KEY_1);
+}
+
+/* Is a list written as `>` `<`item`>` inferd_x...?  Then values have parts between tags. */
+static bool is_tree(learner *l, bytes text, size_t at) {
+    call_format *f = l->f;
+    bytes close = f->key_close[CALL_TYPE_STRING], open = f->key_open;
+    size_t value = bytes_find(text, bytes_of("inferd_x"), at);
+    if (value == SIZE_MAX) return false;
+    bytes s = slice(text, at, value);
+    if (s.n <= 2 * close.n + open.n || !bytes_start(s, close)) return false;
+    s = bytes_from(s, close.n);
+    if (!bytes_start(s, open) || !bytes_equal(bytes_from(s, s.n - close.n), close)) return false;
+    s = slice(s, open.n, s.n - close.n);
+    bool keyed = memchr(f->value_close[CALL_TYPE_STRING].p, CALL_KEY,
+                        f->value_close[CALL_TYPE_STRING].n) != NULL;
+    if (keyed && set(f, &f->item, s)) f->tree = true;
+    return f->tree;
 }
 
 /* The marks of one type; `behind`: what follows the mark that closes a value. */
@@ -214,6 +241,7 @@ static bool set_type(learner *l, call_type type, bytes behind) {
         if (value != SIZE_MAX && type == CALL_TYPE_OBJECT) {
             f->spaced = i == 0;
             f->compact = i == 2;
+            f->literals = i == 1;
         }
         n = written.n;
     }
@@ -223,11 +251,12 @@ static bool set_type(learner *l, call_type type, bytes behind) {
     if (value == SIZE_MAX || !same_end) { // as a text
         f->key_close[type] = f->key_close[CALL_TYPE_STRING];
         f->value_close[type] = f->value_close[CALL_TYPE_STRING];
-        if (type >= CALL_TYPE_ARRAY && at != SIZE_MAX)
+        if (type == CALL_TYPE_ARRAY && at != SIZE_MAX) is_tree(l, text_of(&text), at);
+        if (type >= CALL_TYPE_ARRAY && at != SIZE_MAX && !f->tree)
             fail(f, "its template writes lists and objects between tags");
     } else {
         ok = set(f, &f->key_close[type], slice(text_of(&text), at, value)) &&
-             set(f, &f->value_close[type], slice(rest, 0, rest.n - behind.n));
+             set_value_close(l, type, slice(rest, 0, rest.n - behind.n));
     }
     buf_deinit(&text);
     return ok;
@@ -284,7 +313,7 @@ static bool set_tags(learner *l, const call_core *first, size_t *end) {
         ok = set_numbered(l, &f->name_close, close, second) &&
              set(f, &f->key_open, bytes_from(before, before.n - n)) &&
              set(f, &f->key_close[CALL_TYPE_STRING], slice(one, key_end, value_at)) &&
-             set(f, &f->value_close[CALL_TYPE_STRING], slice(between, 0, between.n - n));
+             set_value_close(l, CALL_TYPE_STRING, slice(between, 0, between.n - n));
         *end = first->args_end + between.n - n;
     } else {
         fail(f, "its template does not write the second argument of a call");
@@ -336,6 +365,9 @@ static void set_raw(learner *l) {
     buf text = {0};
     bool written = render_argument(l, "\"inferd\\\\x\"", &text) != SIZE_MAX;
     l->f->raw_text = written && bytes_find(text_of(&text), bytes_of("inferd\\x"), 0) != SIZE_MAX;
+    written = render_argument(l, samples[CALL_TYPE_OBJECT].json, &text) != SIZE_MAX;
+    l->f->literals =
+        written && bytes_find(text_of(&text), bytes_of("{'inferd_y': "), 0) != SIZE_MAX;
     buf_deinit(&text);
 }
 

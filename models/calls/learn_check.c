@@ -14,6 +14,11 @@ static const char nested[] =
     "{\"inferd_number\":-1.5,\"inferd_flag\":true,\"inferd_list\":[1,[\"a\\n\"],{}],"
     "\"inferd_object\":{\"k\":{\"l\":[null,false,\"m'\"]}}}";
 
+/* A tree says nothing of a null, nor of what is empty. */
+static const char nested_tree[] =
+    "{\"inferd_number\":-1.5,\"inferd_flag\":true,\"inferd_list\":[1,[\"a\\n\"],{\"k\":2}],"
+    "\"inferd_object\":{\"k\":{\"l\":[false,\"m'\"]}}}";
+
 static const char tool_text[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"" PROBE_NAME_1 "\",\"parameters\":{"
     "\"type\":\"object\",\"properties\":{\"" PROBE_KEY_1 "\":{\"type\":\"string\"},\"" PROBE_KEY_2
@@ -84,7 +89,7 @@ bool learn_reads_back(prober *p, const call_format *f, size_t header, bytes end)
     if (!ok) p->no_memory = true;
     for (size_t i = 0; ok && i < INFERD_COUNT(arguments); i++)
         ok = check(p, f, arguments[i], header, end, tools);
-    ok = ok && check(p, f, nested, header, end, tools);
+    ok = ok && check(p, f, f->tree ? nested_tree : nested, header, end, tools);
     json_decref(tools);
     return ok;
 }

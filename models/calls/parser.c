@@ -39,8 +39,7 @@ void parser_begin_call(call_parser *p) {
 }
 
 void parser_flush(call_parser *p) {
-    bytes text = {p->out.p, p->out.n};
-    if (text.n > 0) send(p, &(call_event){.kind = CALL_EVENT_ARGUMENTS, .text = text});
+    send_text(p, CALL_EVENT_ARGUMENTS, (bytes){p->out.p, p->out.n});
     p->failed = p->failed || p->out.failed;
     buf_clear(&p->out);
 }
@@ -49,7 +48,7 @@ void parser_end_call(call_parser *p) {
     parser_flush(p);
     if (p->begun) send(p, &(call_event){.kind = CALL_EVENT_END});
     if (p->has_value) value_deinit(&p->value);
-    p->has_value = p->begun = p->other = false;
+    p->has_value = p->begun = p->other = p->in_token = false;
     p->called = true;
     p->n_keys = 0;
     buf_clear(&p->name);
@@ -109,7 +108,8 @@ static size_t list_marks(const call_parser *p, parser_mark marks[PARSER_MARKS]) 
         add_mark(marks, &n, MARK_OTHER_CALLS, f->other_open);
     }
     add_mark(marks, &n, MARK_REASONING, f->reasoning_open);
-    if (structured) add_mark(marks, &n, MARK_LAYOUT, f->reasoning_close); // between two messages
+    /* Between two messages; or reasoning that the model closes without having begun it. */
+    add_mark(marks, &n, structured ? MARK_LAYOUT : MARK_ANSWER, f->reasoning_close);
     add_mark(marks, &n, MARK_LAYOUT, f->content_open);
     add_mark(marks, &n, MARK_LAYOUT, f->content_close);
     return n;
@@ -133,7 +133,9 @@ static found_mark find_mark(const call_parser *p, const parser_mark *marks, size
         blank = blank && (found.at == 0 || call_is_white(p->held.p[found.at - 1]));
         for (size_t k = 0; k < n_marks; k++) {
             bytes anchor = marks[k].anchor;
-            if (marks[k].kind == MARK_REASONING && !structured && !blank) continue;
+            bool first = marks[k].kind == MARK_REASONING ||
+                         (marks[k].kind == MARK_ANSWER && !p->in_reasoning);
+            if (first && !structured && !blank) continue;
             size_t n = size_min(anchor.n, rest.n);
             if (memcmp(rest.p, anchor.p, n) != 0) continue;
             match m = call_match(marks[k].whole, rest);
@@ -370,6 +372,8 @@ static step_result step(call_parser *p) {
         return parser_key(p);
     case PARSER_VALUE:
         return parser_value(p);
+    case PARSER_TREE:
+        return parser_tree(p);
     case PARSER_CLOSE:
         return step_close(p);
     case PARSER_AFTER:
@@ -435,5 +439,6 @@ void call_parser_destroy(call_parser *p) {
     buf_deinit(&p->key);
     buf_deinit(&p->out);
     buf_deinit(&p->kept);
+    buf_deinit(&p->close);
     free(p);
 }

@@ -24,6 +24,7 @@ typedef enum parser_state {
     PARSER_TAG,    // before a key, or the end of the call
     PARSER_KEY,
     PARSER_VALUE,
+    PARSER_TREE,  // a value that may be a list or an object of tags
     PARSER_CLOSE, // behind the arguments
     PARSER_AFTER  // behind a call
 } parser_state;
@@ -65,6 +66,7 @@ struct call_parser {
     buf held;
     size_t at;     // held[0, at): read of a call that has not begun
     size_t n_seen; // of a value: searched for its end
+    size_t depth;  // of a tree: tags that are open at n_seen
     buf open;      // section_open call_open
     call_sink on;
     void *ctx;
@@ -75,9 +77,10 @@ struct call_parser {
     value_reader value;
     bool has_value; // `value` is in use
     buf name, id, key, out;
+    buf close; // the mark behind this value of a tree
     size_t n_keys;
     unsigned types; // of the value, as bits of call_type
-    bool is_text, is_guess, wrapped;
+    bool is_text, wrapped;
     object_state object;
     bool keeps; // the arguments came before the name: they are in `kept`
     buf kept;
@@ -98,10 +101,16 @@ bytes parser_rest(const call_parser *p, size_t at);
 /* held[0, n) was read; `at` is 0 after it. */
 void parser_take(call_parser *p, size_t n);
 
-/* Steps for arguments (parser_tags.c, parser_object.c). */
+/* The schema of a value that a schema leads to, or NULL (parser_tree.c). */
+const json_t *parser_arguments_schema(const call_parser *p); // of the call
+/* A value between tags as JSON: `types` as bits, of which a text may be one. */
+void parser_add_value(buf *out, bytes text, unsigned types);
+
+/* Steps for arguments (parser_tags.c, parser_tree.c, parser_object.c). */
 step_result parser_tag(call_parser *p);
 step_result parser_key(call_parser *p);
 step_result parser_value(call_parser *p);
+step_result parser_tree(call_parser *p);
 step_result parser_object(call_parser *p);
 
 #endif

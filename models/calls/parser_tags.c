@@ -10,21 +10,24 @@
 
 /* ---- types ---- */
 
-static unsigned types_of_argument(const call_parser *p) {
+const json_t *parser_arguments_schema(const call_parser *p) {
     size_t i;
     json_t *tool;
     bytes name = {p->name.p, p->name.n};
     json_array_foreach((json_t *)(uintptr_t)p->tools, i, tool) {
         const json_t *function = json_object_get(tool, "function");
         const json_t *called = json_object_get(function, "name");
-        if (!json_is_string(called) ||
-            !bytes_equal((bytes){json_string_value(called), json_string_length(called)}, name))
-            continue;
-        const json_t *properties =
-            json_object_get(json_object_get(function, "parameters"), "properties");
-        return call_types_of(json_object_getn(properties, p->key.p, p->key.n));
+        if (json_is_string(called) &&
+            bytes_equal((bytes){json_string_value(called), json_string_length(called)}, name))
+            return json_object_get(function, "parameters");
     }
-    return 0;
+    return NULL;
+}
+
+static unsigned types_of_argument(const call_parser *p) {
+    const json_t *root = parser_arguments_schema(p);
+    const json_t *properties = json_object_get(root, "properties");
+    return call_types_of(root, json_object_getn(properties, p->key.p, p->key.n));
 }
 
 /* ---- keys ---- */
@@ -36,11 +39,13 @@ static step_result break_off(call_parser *p) {
     return STEP_ON;
 }
 
+/* The end of a call may begin as a key does: <key>, </call>. */
 step_result parser_tag(call_parser *p) {
     match key = call_match(p->f->key_open, parser_rest(p, 0));
     match end = call_match(p->f->call_close, parser_rest(p, 0));
     bool part = key.result == MATCH_PART || end.result == MATCH_PART;
-    if (key.result == MATCH_YES) {
+    if (key.result == MATCH_YES && end.result == MATCH_PART && !p->final) return STEP_WAITS;
+    if (key.result == MATCH_YES && !(end.result == MATCH_YES && end.n > key.n)) {
         parser_take(p, key.n);
         p->state = PARSER_KEY;
         return STEP_ON;
@@ -54,7 +59,6 @@ static void begin_value(call_parser *p) {
     unsigned text = 1u << CALL_TYPE_STRING;
     if ((wanted & possible) != 0) possible &= wanted;
     p->is_text = possible == text;
-    p->is_guess = !p->is_text && (possible & text) != 0;
     p->types = possible;
     p->n_seen = 0;
     p->wrapped = false;
@@ -62,7 +66,11 @@ static void begin_value(call_parser *p) {
     value_add_escaped(&p->out, (bytes){p->key.p, p->key.n});
     buf_add_str(&p->out, "\":");
     if (p->is_text) buf_add_char(&p->out, '"');
-    p->state = PARSER_VALUE;
+    p->state = p->f->tree && !p->is_text ? PARSER_TREE : PARSER_VALUE;
+    p->depth = 0;
+    buf_clear(&p->close);
+    call_fill_key(p->f->value_close[CALL_TYPE_STRING], (bytes){p->key.p, p->key.n}, &p->close);
+    p->failed = p->failed || p->close.failed;
 }
 
 /* A line break that the template writes behind the mark.  False: it may come yet. */
@@ -113,19 +121,19 @@ static void add_text(call_parser *p, bytes text) {
     parser_flush(p);
 }
 
-/* A value that is not text, as it looks; or it is text after all. */
-static void add_value(call_parser *p, bytes text) {
+/* A value that is not text is what it looks like; or it is text after all. */
+void parser_add_value(buf *out, bytes text, unsigned types) {
     bytes no_mark = {NULL, 0};
-    size_t from = p->out.n;
+    size_t from = out->n;
     bytes whole = bytes_trim(text);
     bool quoted = whole.n > 0 && (whole.p[0] == '"' || whole.p[0] == '\'');
-    bool guess = p->is_guess && quoted; // a text with quotes of its own
-    if (!guess && value_read_all(VALUE_JSON, no_mark, whole, &p->out)) return;
-    if (!guess && value_read_all(VALUE_LOOSE, no_mark, whole, &p->out)) return;
-    p->out.n = from;
-    buf_add_char(&p->out, '"');
-    value_add_escaped(&p->out, text);
-    buf_add_char(&p->out, '"');
+    bool guess = (types & 1u << CALL_TYPE_STRING) != 0 && quoted; // a text with quotes of its own
+    if (!guess && value_read_all(VALUE_JSON, no_mark, whole, out)) return;
+    if (!guess && value_read_all(VALUE_LOOSE, no_mark, whole, out)) return;
+    out->n = from;
+    buf_add_char(out, '"');
+    value_add_escaped(out, text);
+    buf_add_char(out, '"');
 }
 
 /* The value ends at `end`, and its mark at `next`. */
@@ -135,7 +143,7 @@ static step_result end_value(call_parser *p, size_t end, size_t next) {
         value_add_escaped(&p->out, text);
         buf_add_char(&p->out, '"');
     } else {
-        add_value(p, text);
+        parser_add_value(&p->out, text, p->types);
     }
     parser_flush(p);
     parser_take(p, next);
@@ -161,6 +169,7 @@ static bool unwrap(call_parser *p) {
 /* The mark behind a value: what the template writes for any type that is possible. */
 static bytes close_of(const call_parser *p) {
     int t = 0;
+    if (p->f->tree) return (bytes){p->close.p, p->close.n};
     while (t < CALL_TYPES - 1 && (p->types & 1u << t) == 0) t++;
     return p->wrapped ? p->f->wrap_close : p->f->value_close[t];
 }

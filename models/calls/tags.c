@@ -71,8 +71,7 @@ json_t *tag_or(json_t *formats) {
     return only;
 }
 
-/* {"type": "tags_with_separator"} of these; takes the array. */
-static json_t *separated(json_t *tags, bytes separator, bool some, bool one) {
+json_t *tag_separated(json_t *tags, bytes separator, bool some, bool one) {
     json_t *v = format_of("tags_with_separator", "tags", tags), *text = tag_of_text(separator);
     bool ok = v != NULL && text != NULL &&
               json_object_set(v, "separator", json_object_get(text, "value")) == 0 &&
@@ -96,7 +95,7 @@ static json_t *list_of(json_t *one) {
 }
 
 json_t *tag_maybe(json_t *tag) {
-    return separated(list_of(tag), (bytes){NULL, 0}, false, true);
+    return tag_separated(list_of(tag), (bytes){NULL, 0}, false, true);
 }
 
 /* ---- sequences ---- */
@@ -293,7 +292,7 @@ static json_t *section(const call_format *f, const call_tags_options *o, bytes o
         tag_writer w;
         tag_begin(&w);
         tag_mark(&w, f->separator, (bytes){NULL, 0});
-        list = separated(calls, (bytes){w.text.p, w.text.n}, true, one);
+        list = tag_separated(calls, (bytes){w.text.p, w.text.n}, true, one);
         end(&w, true, NULL);
     }
     if (list != NULL && bytes_trim(open).n + bytes_trim(f->section_close).n == 0) {

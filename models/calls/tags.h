@@ -26,7 +26,17 @@ json_t *tag_of_pattern(const char *pattern);
 /* schema NULL: any object.  `name`: what it is of, as its "$comment". */
 json_t *tag_of_schema(const json_t *schema, const char *name);
 json_t *tag_or(json_t *formats); // takes an array
-json_t *tag_maybe(json_t *tag);  // takes a tag: once, or not at all
+/* {"type": "tags_with_separator"} of these; takes the array. */
+json_t *tag_separated(json_t *tags, bytes separator, bool some, bool one);
+json_t *tag_maybe(json_t *tag); // takes a tag: once, or not at all
+
+/* JSON by the schema of an argument, with the definitions that `root` has; NULL: any. */
+json_t *tag_of_argument(const json_t *root, const json_t *schema, const char *place);
+bool tag_is_required(const json_t *schema, const char *key);
+/* A value in the notation of the format, not JSON (tags_nested.c); and all arguments of a call. */
+json_t *tag_of_nested(const call_format *f, const json_t *root, const json_t *schema,
+                      const char *place);
+void tag_members(tag_writer *w, const call_format *f, const json_t *parameters, const char *place);
 
 /* The arguments of a call of this tool, between the marks of the name and of the end. */
 void tag_arguments(tag_writer *w, const call_format *f, const char *tool, const json_t *parameters);

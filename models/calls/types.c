@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+enum { REFERENCES_MAX = 8 }; // that lead to another one
+
 static const char *const type_names[] = {"string", "number", "integer", "boolean",
                                          "null",   "array",  "object"};
 static const call_type types_of_names[] = {CALL_TYPE_STRING, CALL_TYPE_NUMBER, CALL_TYPE_NUMBER,
@@ -34,8 +36,25 @@ static unsigned types_of_value(const json_t *v) {
     }
 }
 
-unsigned call_types_of(const json_t *schema) {
+const json_t *call_schema_follow(const json_t *root, const json_t *schema) {
+    static const char *const places[][2] = {{"#/$defs/", "$defs"},
+                                            {"#/definitions/", "definitions"}};
+    for (int i = 0; i < REFERENCES_MAX && schema != NULL; i++) {
+        const char *to = json_string_value(json_object_get(schema, "$ref"));
+        if (to == NULL) return schema;
+        schema = NULL;
+        for (size_t k = 0; k < INFERD_COUNT(places); k++) {
+            size_t n = strlen(places[k][0]);
+            if (strncmp(to, places[k][0], n) == 0)
+                schema = json_object_get(json_object_get(root, places[k][1]), to + n);
+        }
+    }
+    return NULL;
+}
+
+unsigned call_types_of(const json_t *root, const json_t *schema) {
     static const char *const groups[] = {"anyOf", "oneOf"};
+    schema = call_schema_follow(root, schema);
     const json_t *type = json_object_get(schema, "type"), *list;
     unsigned types = types_of_name(type);
     size_t i;
@@ -48,7 +67,8 @@ unsigned call_types_of(const json_t *schema) {
     for (size_t g = 0; g < INFERD_COUNT(groups); g++) {
         list = json_object_get(schema, groups[g]);
         json_array_foreach(list, i, v) {
-            unsigned some = types_of_name(json_object_get(v, "type"));
+            const json_t *way = call_schema_follow(root, v);
+            unsigned some = types_of_name(json_object_get(way, "type"));
             if (some == 0) return 0;
             types |= some;
         }

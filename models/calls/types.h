@@ -6,8 +6,11 @@
 
 #define CALL_TYPES_ALL ((1u << CALL_TYPES) - 1)
 
+/* What a local reference leads to, in the schema `root`; other schemas are themselves.  NULL: it
+ * leads nowhere. */
+const json_t *call_schema_follow(const json_t *root, const json_t *schema);
 /* Of `type`, enum, const, and these in anyOf and oneOf, as bits of call_type.  0: it does not say.
  */
-unsigned call_types_of(const json_t *schema);
+unsigned call_types_of(const json_t *root, const json_t *schema);
 
 #endif

@@ -25,7 +25,8 @@ static tokenizer *open_vocabulary(const json_t *marks, const json_t *ends) {
     json_t *v;
     if (json_array_size(marks) == 0) return NULL;
     words_bpe(&w, "gpt-2", no_merges);
-    tiny_kv_u32(&w.g, "tokenizer.ggml.bos_token_id", (uint32_t)words_add(&w, "<bos>", WORD_CONTROL));
+    tiny_kv_u32(&w.g, "tokenizer.ggml.bos_token_id",
+                (uint32_t)words_add(&w, "<bos>", WORD_CONTROL));
     words_add(&w, "<eos>", WORD_CONTROL);
     uint32_t eos = BPE_FIRST + 1;
     json_array_foreach((json_t *)(uintptr_t)marks, i, v) {
