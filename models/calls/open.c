@@ -10,9 +10,9 @@ enum { TOKEN_NAME_BYTES_MAX = 80 };
 /* The longest control token whose name begins here; 0: none. */
 static size_t token_at(const tokenizer *tok, bytes text, bool *ends) {
     size_t found = 0;
-    if (text.p[0] != '<' && text.p[0] != '[') return 0;
+    if (strchr("<[]", text.p[0]) == NULL || text.p[0] == 0) return 0; // ]<]minimax[>[
     for (size_t n = 2; n <= text.n && n <= TOKEN_NAME_BYTES_MAX; n++) {
-        if (text.p[n - 1] != '>' && text.p[n - 1] != ']') continue;
+        if (strchr(">][", text.p[n - 1]) == NULL || text.p[n - 1] == 0) continue;
         tok_id id = tok_find(tok, (bytes){text.p, n});
         if (id < 0 || !(tok_is_control(tok, id) || tok_is_end(tok, id))) continue;
         found = n;

@@ -9,8 +9,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     static const char tool[] =
         "[{\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{"
-        "\"a\":{\"type\":\"string\"},\"b\":{\"type\":[\"integer\",\"null\"]},\"c\":{}},"
-        "\"required\":[\"a\"]}}}]";
+        "\"a\":{\"type\":\"string\"},\"b\":{\"type\":[\"integer\",\"null\"]},\"c\":{},\"d\":{"
+        "\"type\":\"array\",\"items\":{\"enum\":[\"x\",1,null]}},\"e\":{\"$ref\":\"#/$defs/x\"},"
+        "\"g\":{\"anyOf\":[{\"$ref\":\"#/$defs/x\"},{\"type\":\"null\"}]},\"h\":{\"type\":"
+        "\"object\"}},\"required\":[\"a\"],\"$defs\":{\"x\":{\"type\":\"object\",\"properties\":{"
+        "\"y\":{\"$ref\":\"#/$defs/x\"},\"z\":{\"type\":\"boolean\"}}}}}}}]";
     static json_t *tools;
     chat_template *t = NULL;
     call_format *f = NULL;
