@@ -56,6 +56,8 @@ PARSERS = [
 
 MARK = re.compile(r"<SPECIAL_\d+>|<\|[^<>|\s'\"{}]{1,60}\|>|<\|[a-z_\"/]{1,40}>|<[a-z_]{1,40}\|>|<｜[^<>｜\s]{1,60}｜>|</?(?:seed:|minimax:|mm:)?"
                   r"(?:think|tool_call|tool_calls|tool_sep|tool_response|arg_key|arg_value)(?::\w+)?>|</?TOOLCALL>|"
+                  r"</?longcat_tool_call>|</?dots_function_call>|</?ifm\|\w+>|<function_call>|</?function_calls>|"
+                  r"</?tool_calls>|<(?:start|end)_function_call>|<escape>|"
                   r"\[/?(?:TOOL_CALLS|CALL_ID|ARGS|THINK|INST|TOOL_RESULTS|AVAILABLE_TOOLS|SYSTEM_PROMPT)\]|\]<\]minimax\[>\[")
 
 
@@ -65,6 +67,8 @@ PACKAGES = ["cohere-melody==0.15.3"]
 
 def of(name):
     """(tool parser, reasoning parser); None: vLLM has none for this family."""
+    if name.startswith("own-"):
+        return name.removeprefix("own-").removesuffix(".jinja"), None
     return next((p[1:] for p in PARSERS if name.startswith(p[0])), None)
 
 

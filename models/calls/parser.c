@@ -328,7 +328,10 @@ static match_result match_next(const call_parser *p, size_t *at, bytes *id) {
     if (open.n > 0 || m.result != MATCH_YES) return m.result;
     i = parser_skip(p, i);
     if (i == p->held.n) return MATCH_PART;
-    if (f->style == CALL_PYTHON) return separator.n > 0 ? MATCH_YES : MATCH_NO;
+    char c = p->held.p[i];
+    bool named = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+    bool lines = f->separator.n > 0 && named; // calls on lines of their own
+    if (f->style == CALL_PYTHON) return separator.n > 0 || lines ? MATCH_YES : MATCH_NO;
     return p->held.p[i] == '{' ? MATCH_YES : MATCH_NO;
 }
 
