@@ -1,10 +1,12 @@
 """families - which parsers of vLLM read what a template writes, and which of its marks are special tokens."""
 
+import base64
+import json
+import lzma
 import re
 
 # The beginning of a template's name, the tool parser, the reasoning parser.  The first that fits counts.  Where vLLM has
-# a family's tool parser and none for its reasoning, it gets no texts with reasoning.  gpt-oss is not here: vLLM reads it
-# from the tokens of its own vocabulary, which is not to be had offline.
+# a family's tool parser and none for its reasoning, it gets no texts with reasoning.
 PARSERS = [
     ("Apertus", "apertus", None),
     ("Bielik", "hermes", None),
@@ -49,6 +51,7 @@ PARSERS = [
     ("inclusionai-ling-3", "ling3", "ling3"),
     ("meta-llama-Llama", "llama3_json", None),
     ("muse-glimmer", "muse_glimmer", "muse_glimmer"),
+    ("openai-gpt-oss", "openai", "openai_gptoss"),
     ("openbmb-MiniCPM5", "minicpm5", None),
     ("poolside-Laguna", "poolside_v1", "poolside_v1"),
     ("tencent-Hy3", "hy_v3", "hy_v3"),
@@ -80,3 +83,15 @@ def marks(*texts):
 def more_marks(tool):
     """What a parser of vLLM wants to find in the vocabulary and the template does not have."""
     return {"llama3_json": ["<|python_tag|>"], "poolside_v1": ["<assistant>", "</assistant>", "<user>", "</user>"]}.get(tool, [])
+
+
+def write_tiktoken(tokenizer, out):
+    """The vocabulary of a byte-level tokenizer.json in tiktoken's form: the bytes of a token and its number."""
+    data = tokenizer.read_bytes()
+    vocab = json.loads(lzma.decompress(data) if tokenizer.suffix == ".xz" else data)["model"]["vocab"]
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in plain]
+    byte_of = {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
+    with open(out, "wb") as f:
+        for token, number in sorted(vocab.items(), key=lambda item: item[1]):
+            f.write(base64.b64encode(bytes(byte_of[c] for c in token)) + b" %d\n" % number)

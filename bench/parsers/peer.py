@@ -4,7 +4,8 @@
     {"whole": {"reasoning", "content", "calls"}, "streamed": {"1": {...}, "3": {...}, "7": {...}}}
 
 or {"failed": WORDS} in place of a message.  A vocabulary of bytes stands for the model's, with the marks as special
-tokens: a mark comes in one piece, as vLLM's parsers expect it.  Streamed texts come in deltas of 1, 3 and 7 tokens."""
+tokens: a mark comes in one piece, as vLLM's parsers expect it.  (gpt-oss is read by its own vocabulary, which the
+environment's TIKTOKEN_ENCODINGS_BASE has.)  Streamed texts come in deltas of 1, 3 and 7 tokens."""
 
 import json
 import logging
@@ -26,8 +27,28 @@ DELTAS = (1, 3, 7)
 tokenizers = {}
 
 
-def tokenizer_of(marks):
-    key = tuple(marks)
+class Harmony:
+    """gpt-oss's own vocabulary, by which vLLM reads its texts."""
+
+    def __init__(self):
+        from openai_harmony import HarmonyEncodingName, load_harmony_encoding
+
+        self.encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
+
+    def encode(self, text, add_special_tokens=False):
+        return self.encoding.encode(text, allowed_special="all")
+
+    def decode(self, ids):
+        return self.encoding.decode(ids)
+
+    def get_vocab(self):
+        return {}
+
+
+def tokenizer_of(marks, tool):
+    key = tool if tool == "openai" else tuple(marks)
+    if tool == "openai" and key not in tokenizers:
+        tokenizers[key] = Harmony()
     if key not in tokenizers:
         letters = sorted(pre_tokenizers.ByteLevel.alphabet())
         t = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(letters)}, merges=[]))
@@ -96,7 +117,7 @@ def guarded(run, *args):
 
 
 def answer(case):
-    tokenizer = tokenizer_of(case["marks"])
+    tokenizer = tokenizer_of(case["marks"], case["tool"])
     ids = tokenizer.encode(case["text"], add_special_tokens=False)
     return {"whole": guarded(whole, case, tokenizer, ids),
             "streamed": {str(n): guarded(streamed, case, tokenizer, ids, n) for n in DELTAS}}
