@@ -103,6 +103,32 @@ static void formats_are_joined(void) {
     grammar_machine_release(m);
 }
 
+#define TEXT(s) "{\"type\":\"string_text\",\"json_schema\":" s "}"
+
+static void texts_follow_the_schema_of_a_string(void) {
+    grammar_machine *m = machine_of(FORMAT(
+        TAG("<a>", TEXT("{\"type\":\"string\",\"pattern\":\"b+\",\"maxLength\":3}"), "</a>")));
+    EXPECT(rig_accepts(m, "<a>b</a>"));
+    EXPECT(rig_accepts(m, "<a>\"b\xC3\xBC</a>")); // no quotes, no escapes; characters are counted
+    EXPECT_EQ(rig_read(m, "<a>xxb1"), 6);
+    EXPECT_EQ(rig_read(m, "<a>x</a>"), 5);
+    grammar_machine_release(m);
+    m = machine_of(FORMAT(TAG("'", TEXT("{\"format\":\"date\"}"), "'")));
+    EXPECT(rig_accepts(m, "'2026-02-28'"));
+    EXPECT_EQ(rig_read(m, "'2026-02-29'"), 10);
+    grammar_machine_release(m);
+    m = machine_of(FORMAT(TAG("<", TEXT("{\"minLength\":1}"), ">")));
+    EXPECT_EQ(rig_read(m, "<>"), 1);
+    EXPECT(rig_accepts(m, "<a\n>"));
+    grammar_machine_release(m);
+    REFUSED(FORMAT(TAG("<", TEXT("{\"format\":\"odd\"}"), ">")), INFERD_EUNSUPPORTED,
+            "#/format/content: the format \"odd\" is not known");
+    REFUSED(FORMAT(TAG("<", TEXT("{\"pattern\":\"(a)\\\\1\"}"), ">")), INFERD_EUNSUPPORTED,
+            "#/format/content");
+    REFUSED(FORMAT(TAG("<", TEXT("{\"pattern\":\"^a$\",\"minLength\":2}"), ">")),
+            INFERD_EUNSUPPORTED, "no text follows its schema");
+}
+
 static void tags_of_triggers_have_options(void) {
     static const char tags[] = "\"triggers\":[\"<\"],\"tags\":[" TAG(
         "<a>", SCHEMA("{\"const\":1}"), ";") ","
@@ -398,6 +424,7 @@ static void triggers_are_bounded(void) {
 static const test_case cases[] = {TEST(text_is_free_until_a_trigger),
                                   TEST(the_trigger_that_is_complete_first_counts),
                                   TEST(characters_are_whole_before_a_trigger),
+                                  TEST(texts_follow_the_schema_of_a_string),
                                   TEST(formats_are_joined),
                                   TEST(tags_of_triggers_have_options),
                                   TEST(tags_have_separators),

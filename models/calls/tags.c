@@ -46,6 +46,21 @@ json_t *tag_of_any(void) {
     return NULL;
 }
 
+json_t *tag_of_string(const json_t *schema, const char *place) {
+    static const char *const keys[] = {"pattern", "format", "minLength", "maxLength"};
+    json_t *of = json_object();
+    bool ok = of != NULL && json_object_set_new(of, "type", json_string("string")) == 0 &&
+              json_object_set_new(of, "$comment", json_string(place)) == 0;
+    size_t n = json_object_size(of);
+    for (size_t i = 0; i < INFERD_COUNT(keys); i++) {
+        json_t *v = json_object_get(schema, keys[i]);
+        if (v != NULL) ok = ok && json_object_set(of, keys[i], v) == 0;
+    }
+    if (ok && json_object_size(of) > n) return format_of("string_text", "json_schema", of);
+    json_decref(of);
+    return ok ? tag_of_any() : NULL;
+}
+
 json_t *tag_of_pattern(const char *pattern) {
     return format_of("regex", "pattern", json_string(pattern));
 }

@@ -22,6 +22,8 @@ json_t *tag_end_sequence(tag_writer *w);
 
 json_t *tag_of_text(bytes text); // {"type": "const_string"}
 json_t *tag_of_any(void);        // {"type": "any_text"}
+/* The text of a string up to the end of the tag; schema NULL or without keywords of texts: any. */
+json_t *tag_of_string(const json_t *schema, const char *place);
 json_t *tag_of_pattern(const char *pattern);
 /* schema NULL: any object.  `name`: what it is of, as its "$comment". */
 json_t *tag_of_schema(const json_t *schema, const char *name);

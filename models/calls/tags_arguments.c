@@ -86,7 +86,9 @@ static json_t *other_value(const call_format *f, const argument *a) {
 
 /* Texts that a schema lists; NULL: it lists none, or others, too. */
 static json_t *listed_texts(const json_t *schema) {
-    const json_t *list = json_object_get(schema, "enum");
+    const json_t *list = json_object_get(schema, "enum"), *only = json_object_get(schema, "const");
+    if (json_string_length(only) > 0)
+        return tag_of_text((bytes){json_string_value(only), json_string_length(only)});
     json_t *ways = json_array(), *v;
     size_t i, n = json_array_size(list);
     json_array_foreach((json_t *)(uintptr_t)list, i, v) {
@@ -105,8 +107,12 @@ static json_t *listed_texts(const json_t *schema) {
 static json_t *tagged_value(const call_format *f, const argument *a, int type, bool is_text) {
     json_t *value =
         is_text ? listed_texts(call_schema_follow(a->root, a->schema)) : other_value(f, a);
+    buf place = {0};
     tag_writer w;
-    if (value == NULL) value = tag_of_any();
+    buf_add_format(&place, "%s#/properties/%s", a->tool, a->key);
+    if (value == NULL && buf_cstr(&place) != NULL)
+        value = tag_of_string(call_schema_follow(a->root, a->schema), buf_cstr(&place));
+    buf_deinit(&place);
     tag_begin(&w);
     tag_mark(&w, f->key_open, (bytes){NULL, 0});
     tag_text(&w, bytes_of(a->key));

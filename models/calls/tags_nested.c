@@ -140,16 +140,27 @@ static bool add_constants(const nest *n, json_t *ways, const json_t *schema, boo
     return ok;
 }
 
-static json_t *any_string(const nest *n, uint32_t depth) {
-    if (n->as == PYTHON && n->f->raw_text && n->f->style == CALL_PYTHON && depth == 1)
+static bool has_keywords(const json_t *schema) {
+    static const char *const keys[] = {"pattern", "format", "minLength", "maxLength"};
+    bool some = false;
+    for (size_t i = 0; i < INFERD_COUNT(keys); i++)
+        some |= json_object_get(schema, keys[i]) != NULL;
+    return some;
+}
+
+/* Texts of Python that their schema narrows have no escapes here. */
+static json_t *any_string(const nest *n, const json_t *schema, uint32_t depth) {
+    bytes quote = n->as == PYTHON ? bytes_of("'") : n->f->quote;
+    bool narrowed = has_keywords(schema);
+    if (n->as == PYTHON && !narrowed && n->f->raw_text && n->f->style == CALL_PYTHON && depth == 1)
         return tag_of_pattern("'[^']*'|\"[^\"]*\"");
-    if (n->as == PYTHON)
+    if (n->as == PYTHON && !narrowed)
         return tag_of_pattern("'(?:[^'\\\\\\n]|\\\\.)*'|\"(?:[^\"\\\\\\n]|\\\\.)*\"");
     tag_writer w;
     tag_begin(&w);
-    tag_mark(&w, n->f->quote, (bytes){NULL, 0});
-    tag_add(&w, tag_of_any());
-    tag_mark(&w, n->f->quote, (bytes){NULL, 0});
+    tag_mark(&w, quote, (bytes){NULL, 0});
+    tag_add(&w, tag_of_string(schema, n->place));
+    tag_mark(&w, quote, (bytes){NULL, 0});
     return tag_end(&w);
 }
 
@@ -174,7 +185,7 @@ static json_t *number(const nest *n, const json_t *schema) {
 static bool add_scalars(const nest *n, json_t *ways, const json_t *schema, unsigned types,
                         uint32_t depth) {
     bool ok = true;
-    if ((types & TEXT_BIT) != 0) ok = ok && add_way(ways, any_string(n, depth));
+    if ((types & TEXT_BIT) != 0) ok = ok && add_way(ways, any_string(n, schema, depth));
     if ((types & 1u << CALL_TYPE_NUMBER) != 0) ok = ok && add_way(ways, number(n, schema));
     if ((types & 1u << CALL_TYPE_BOOL) != 0)
         ok =
@@ -204,7 +215,8 @@ static json_t *between_tags(nest *n, bytes begin, const json_t *schema, uint32_t
         tag_writer w;
         tag_begin(&w);
         tag_mark(&w, begin, (bytes){NULL, 0});
-        tag_add(&w, i == 0 ? tag_of_any() : slot(n, schema, depth));
+        tag_add(&w, i == 0 ? tag_of_string(call_schema_follow(n->root, schema), n->place)
+                           : slot(n, schema, depth));
         tag_mark(&w, end, (bytes){NULL, 0});
         none = !add_way(ways, tag_end(&w));
     }
@@ -372,8 +384,8 @@ static void add_any_members(nest *n, tag_writer *w, const json_t *schema, uint32
     } else {
         tag_writer one;
         tag_begin(&one);
-        tag_add(&one,
-                n->as == BRACES ? tag_of_pattern("[^\\s:,{}\\[\\]<>\"']+") : any_string(n, 2));
+        tag_add(&one, n->as == BRACES ? tag_of_pattern("[^\\s:,{}\\[\\]<>\"']+")
+                                      : any_string(n, NULL, 2));
         tag_text(&one, bytes_of(n->as == BRACES ? ":" : ": "));
         tag_add(&one, slot(n, json_is_object(of) ? of : NULL, depth + 1));
         tag = tag_end(&one);

@@ -144,5 +144,8 @@ inferd_status dfa_of_numbers(const number_range *range, const dfa_limits *limits
 /* The content of a JSON string of this JSON Schema format, no quotes.  INFERD_EUNSUPPORTED: no such
  * format is known. */
 inferd_status dfa_of_format(const char *name, const dfa_limits *limits, dfa *out, inferd_err *err);
+/* The same as text, which is not in JSON. */
+inferd_status dfa_of_format_text(const char *name, const dfa_limits *limits, dfa *out,
+                                 inferd_err *err);
 
 #endif

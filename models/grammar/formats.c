@@ -131,7 +131,8 @@ static const struct format {
     {"relative-json-pointer", RELATIVE_JSON_POINTER},
 };
 
-inferd_status dfa_of_format(const char *name, const dfa_limits *limits, dfa *out, inferd_err *err) {
+static inferd_status compile(const char *name, regex_use use, const dfa_limits *limits, dfa *out,
+                             inferd_err *err) {
     dfa_limits own = *limits; // these patterns are ours, and no client's
     own.pattern_bytes_max = UINT32_MAX;
     own.nesting_max = dfa_limits_default.nesting_max;
@@ -139,7 +140,16 @@ inferd_status dfa_of_format(const char *name, const dfa_limits *limits, dfa *out
     *out = (dfa){0};
     for (size_t i = 0; i < INFERD_COUNT(formats); i++)
         if (strcmp(formats[i].name, name) == 0)
-            return regex_compile((bytes){formats[i].pattern, strlen(formats[i].pattern)},
-                                 REGEX_JSON_WHOLE, &own, out, err);
+            return regex_compile((bytes){formats[i].pattern, strlen(formats[i].pattern)}, use, &own,
+                                 out, err);
     return inferd_fail(err, INFERD_EUNSUPPORTED, "the format \"%.64s\" is not known", name);
+}
+
+inferd_status dfa_of_format(const char *name, const dfa_limits *limits, dfa *out, inferd_err *err) {
+    return compile(name, REGEX_JSON_WHOLE, limits, out, err);
+}
+
+inferd_status dfa_of_format_text(const char *name, const dfa_limits *limits, dfa *out,
+                                 inferd_err *err) {
+    return compile(name, REGEX_TEXT, limits, out, err);
 }

@@ -7,6 +7,7 @@
  *               json_schema      json_schema
  *               regex            pattern
  *               any_text         (inside a tag: up to the first `end` of the tag)
+ *               string_text      json_schema: the same, if it follows the schema as a string
  *               sequence, or     elements: [FORMAT ...]
  *               tag              begin, content: FORMAT, end
  *               triggered_tags   triggers, tags: [tag ...], at_least_one, stop_after_first
@@ -30,6 +31,7 @@
 
 #include "inferd/clock.h"
 #include "schema.h"
+#include "tags_string.h"
 
 /* ---- automata ---- */
 
@@ -111,6 +113,28 @@ static ir_node any_text(tags_builder *b) {
     return tags_failed(b) ? IR_NEVER : without(b, &end, 1); // up to it
 }
 
+/* Keywords that cannot be enforced are left out where those of schemas are. */
+static ir_node string_text(tags_builder *b, const json_t *v) {
+    const tags_frame *around = b->depth > 1 ? &b->frames[b->depth - 2] : NULL;
+    const json_t *schema = tags_given(v, "json_schema");
+    bool weakens = b->kind != NULL && b->kind->weakened != NULL && !b->kind->strict;
+    json_t *left_out = weakens ? json_array() : NULL;
+    bytes end = {NULL, 0};
+    dfa d = {0};
+    inferd_err err = {0};
+    if (around != NULL && around->kind == FORMAT_TAG)
+        end = tags_text_member(b, around->v, "end", false);
+    if (tags_failed(b)) {
+        json_decref(left_out);
+        return IR_NEVER;
+    }
+    inferd_status s = tags_string(schema, end, &b->limits, left_out, &d, &err);
+    if (weakens && s == INFERD_OK && !report(b, "json_schema", left_out))
+        tags_fail(b, INFERD_ENOMEM, "no memory for its schema");
+    json_decref(left_out);
+    return term(b, s, &d, &err);
+}
+
 static ir_node leaf(tags_builder *b, const json_t *v, format_kind kind) {
     switch (kind) {
     case FORMAT_STRING:
@@ -121,6 +145,8 @@ static ir_node leaf(tags_builder *b, const json_t *v, format_kind kind) {
         return pattern_node(b, tags_text_member(b, v, "pattern", false));
     case FORMAT_ANY:
         return any_text(b);
+    case FORMAT_TEXT:
+        return string_text(b, v);
     default:
         return IR_NEVER;
     }

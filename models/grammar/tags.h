@@ -22,6 +22,7 @@ typedef enum format_kind {
     FORMAT_SCHEMA,
     FORMAT_REGEX,
     FORMAT_ANY,
+    FORMAT_TEXT,
     FORMAT_SEQUENCE,
     FORMAT_OR,
     FORMAT_TAG,

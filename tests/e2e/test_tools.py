@@ -91,6 +91,27 @@ def test_what_cannot_be_enforced_is_named(hermes):
     assert r.status_code == 400 and r.json()["error"]["param"] == "tools[0].function.parameters", r.text
 
 
+def test_texts_between_tags_follow_their_schema(launch, tmp_path):
+    models = lambda path: [{"name": "m", "path": str(path), "tool_format": "qwen_xml"}]
+    s = scripted.start(launch, tmp_path, config=lambda path: scripted.config_of(path, models=models(path)))
+    schema = {"type": "object", "properties": {
+        "code": {"type": "string", "pattern": "^[A-Z]{3}$"}, "when": {"type": "string", "format": "lunar"},
+        "at": {"type": "array", "items": {"$ref": "#/$defs/n"}}}, "$defs": {"n": {"type": "integer"}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    call = "<tool_call>\n<function=f>\n<parameter=code>\n%s\n</parameter>\n<parameter=at>\n%s\n</parameter>\n</function>\n</tool_call>"
+    s.say("fits", call % ("ROM", "[1, 2]"))
+    s.say("long", call % ("ROMA", "[1, 2]"))
+    s.say("inside", call % ("ROM", '[1, "2"]'))
+    choice = both(s, messages=[{"role": "user", "content": "fits"}], tools=[tool])
+    assert json.loads(choice.message.tool_calls[0].function.arguments) == {"code": "ROM", "at": [1, 2]}
+    r = s.http.post("/v1/chat/completions",
+                    json={"model": "m", "messages": [{"role": "user", "content": "fits"}], "tools": [tool]})
+    assert r.headers["x-inferd-weakened"] == "f#/properties/when/format"
+    for word in ("long", "inside"):
+        with pytest.raises(openai.BadRequestError, match="not allowed|outside|mask"):
+            s.openai().chat.completions.create(model="m", messages=[{"role": "user", "content": word}], tools=[tool])
+
+
 FAMILIES = {
     "mistral": (scripted.MISTRAL, 'Wait. [TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Rome"}, "id": "abcdefgh1"}, '
                                   '{"name": "ls", "arguments": {}, "id": "abcdefgh2"}]', "Wait.", None, 2),
