@@ -65,7 +65,7 @@ struct call_parser {
     parser_state state;
     buf held;
     size_t at;     // held[0, at): read of a call that has not begun
-    size_t n_seen; // of a value: searched for its end
+    size_t n_seen; // of a key or a value: searched for its end
     size_t depth;  // of a tree: tags that are open at n_seen
     buf open;      // section_open call_open
     call_sink on;

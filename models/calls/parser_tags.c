@@ -47,6 +47,7 @@ step_result parser_tag(call_parser *p) {
     if (key.result == MATCH_YES && end.result == MATCH_PART && !p->final) return STEP_WAITS;
     if (key.result == MATCH_YES && !(end.result == MATCH_YES && end.n > key.n)) {
         parser_take(p, key.n);
+        p->n_seen = 0;
         p->state = PARSER_KEY;
         return STEP_ON;
     }
@@ -83,8 +84,9 @@ static bool skip_newline(const call_parser *p, bytes mark, size_t *at) {
 
 step_result parser_key(call_parser *p) {
     const call_format *f = p->f;
-    for (size_t i = 0; i < p->held.n && i < PARSER_KEY_BYTES_MAX; i++) {
+    for (size_t i = p->n_seen; i < p->held.n && i < PARSER_KEY_BYTES_MAX; i++) {
         size_t n = 0;
+        p->n_seen = i;
         bool part = false;
         bytes mark = {NULL, 0};
         p->types = 0;
