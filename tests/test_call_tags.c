@@ -202,6 +202,36 @@ static void arguments_follow_the_schema_in_every_notation(void) {
     EXPECT(n_refused >= 1000);
 }
 
+/* ---- reasoning that was not begun ---- */
+
+/* MiniMax M3 closes reasoning first where it does not reason. */
+static void the_mark_behind_reasoning_may_be_first(void) {
+    static const char source[] =
+        "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}{% if "
+        "m.reasoning_content %}"
+        "<think>{{ m.reasoning_content }}{% endif %}</think>{% endif %}{{ m.content }}{% for c in "
+        "m.tool_calls %}"
+        "<call>{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments|tojson "
+        "}}}</call>"
+        "{% endfor %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
+    call_format *f = learn(source);
+    json_t *tools = json_loads("[{\"function\":{\"name\":\"f\"}}]", 0, NULL);
+    EXPECT(f->closes_first);
+    for (int choice = CALL_AUTO; choice <= CALL_REQUIRED; choice++) {
+        call_tags_options o = {.tools = tools, .choice = (call_choice)choice, .parallel = true};
+        grammar_machine *m = machine_of(f, &o);
+        static const char call[] = "</think><call>{\"name\": \"f\", \"arguments\": {}}</call>";
+        if (m == NULL) continue;
+        EXPECT(allows(m, "closed first", bytes_of(call)));
+        EXPECT(allows(m, "at once", bytes_from(bytes_of(call), 8)));
+        EXPECT_EQ(is_allowed(m, bytes_of("</think>yes")), choice == CALL_AUTO);
+        grammar_machine_release(m);
+    }
+    json_decref(tools);
+    call_format_close(f);
+}
+
 static const test_case cases[] = {TEST(what_templates_write_is_allowed),
-                                  TEST(arguments_follow_the_schema_in_every_notation)};
+                                  TEST(arguments_follow_the_schema_in_every_notation),
+                                  TEST(the_mark_behind_reasoning_may_be_first)};
 TEST_MAIN(cases)

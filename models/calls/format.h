@@ -60,6 +60,7 @@ struct call_format {
     bool spaced, compact;  // how it writes JSON: see grammar_schema_kind
     bool prompted;         // the template shows no tools: they are described in a message
     bool prompted_in_user; // of the user; else the system message
+    bool closes_first;     // a message without reasoning begins with reasoning_close
     bool closes_turn; // reasoning_close begins the turn anew: a prompt ends with it in any case
     /* The marks of reasoning without white space around, as the template writes them and as symbols
      * of a grammar; "": none. */

@@ -190,6 +190,10 @@ bool learn_reasoning(prober *p, bytes source, call_format *f) {
             bytes open = bytes_from(lead, learn_prefix(lead, turn));
             bytes close = bytes_trim(f->reasoning_close);
             bool closes = close.n > 0 && bytes_find(open, close, 0) != SIZE_MAX;
+            bytes begin = bytes_trim(f->reasoning_open), prompt = bytes_trim(turn);
+            bool begun =
+                prompt.n >= begin.n && bytes_equal(bytes_from(prompt, prompt.n - begin.n), begin);
+            f->closes_first = close.n > 0 && !begun && bytes_equal(bytes_trim(open), close);
             bytes mark = bytes_trim(open), before = bytes_trim(turn);
             bool opened = before.n >= mark.n && // by the prompt
                           bytes_equal(bytes_from(before, before.n - mark.n), mark);

@@ -405,6 +405,23 @@ static json_t *calls_or_text(const call_format *f, const call_tags_options *o) {
     return NULL;
 }
 
+/* The mark behind reasoning may be the first; takes the message. */
+static json_t *behind_close(const call_format *f, json_t *message) {
+    tag_writer mark, w;
+    tag_begin(&mark);
+    tag_mark(&mark, bytes_trim(f->reasoning_close), (bytes){NULL, 0});
+    json_t *close = tag_end_sequence(&mark), *tag = json_object();
+    bool ok = close != NULL && tag != NULL && json_object_set(tag, "content", close) == 0 &&
+              json_object_set_new(tag, "begin", json_string("")) == 0 &&
+              json_object_set_new(tag, "end", json_string("")) == 0;
+    json_decref(close);
+    tag_begin(&w);
+    tag_add(&w, ok ? tag_maybe(json_incref(tag)) : NULL);
+    tag_add(&w, message);
+    json_decref(tag);
+    return tag_end_sequence(&w);
+}
+
 json_t *call_tags(const call_format *f, const call_tags_options *o) {
     json_t *message;
     bytes open = f->section_open;
@@ -419,6 +436,7 @@ json_t *call_tags(const call_format *f, const call_tags_options *o) {
         message = content_or_calls(f, o);
     else
         message = triggered(f, o);
+    if (f->closes_first) message = behind_close(f, message);
     json_t *v = json_object();
     if (v != NULL && message != NULL && json_object_set(v, "format", message) == 0) {
         json_decref(message);
