@@ -172,7 +172,7 @@ def markdown(rows, about):
     for r in rows:
         theirs = f"{r.asked} | {r.theirs} | {r.streamed}" if r.parsers != "-" else "- | - | -"
         lines.append(f"| {r.name} | {r.format} | {r.parsers} | {r.n} | {r.ours} | {theirs} |")
-    lines += ["", "## Differences", "", "Wrong is the parser that is named: the template says what the text means.", "",
+    lines += ["", "## Differences", "", "Wrong is the parser that is named: the template says what the text means, and all text must arrive.", "",
               "| whose | what | texts | parsers | judgement | a text | read as |", "|---|---|---:|---|---|---|---|"]
     kinds = collections.defaultdict(list)
     for r in rows:
