@@ -5,6 +5,7 @@
  * marks instead, and formats without a mark before calls have them at the start of the message
  * only. */
 #include "calls/tags.h"
+#include "calls/types.h"
 
 #include <string.h>
 
@@ -47,14 +48,13 @@ json_t *tag_of_any(void) {
 }
 
 json_t *tag_of_string(const json_t *schema, const char *place) {
-    static const char *const keys[] = {"pattern", "format", "minLength", "maxLength"};
     json_t *of = json_object();
     bool ok = of != NULL && json_object_set_new(of, "type", json_string("string")) == 0 &&
               json_object_set_new(of, "$comment", json_string(place)) == 0;
     size_t n = json_object_size(of);
-    for (size_t i = 0; i < INFERD_COUNT(keys); i++) {
-        json_t *v = json_object_get(schema, keys[i]);
-        if (v != NULL) ok = ok && json_object_set(of, keys[i], v) == 0;
+    for (size_t i = 0; call_text_keywords[i] != NULL; i++) {
+        json_t *v = json_object_get(schema, call_text_keywords[i]);
+        if (v != NULL) ok = ok && json_object_set(of, call_text_keywords[i], v) == 0;
     }
     if (ok && json_object_size(of) > n) return format_of("string_text", "json_schema", of);
     json_decref(of);

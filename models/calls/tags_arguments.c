@@ -90,9 +90,10 @@ static json_t *listed_texts(const json_t *schema) {
     if (json_string_length(only) > 0)
         return tag_of_text((bytes){json_string_value(only), json_string_length(only)});
     json_t *ways = json_array(), *v;
-    size_t i, n = json_array_size(list);
+    size_t i, n = 0;
     json_array_foreach((json_t *)(uintptr_t)list, i, v) {
-        if (!json_is_string(v) || json_string_length(v) == 0) break;
+        n += json_is_string(v);
+        if (json_string_length(v) == 0) continue; // no text, or an empty one, which is no format
         bytes text = {json_string_value(v), json_string_length(v)};
         if (json_array_append_new(ways, tag_of_text(text)) != 0) break;
     }
@@ -105,13 +106,12 @@ static json_t *listed_texts(const json_t *schema) {
 
 /* One argument whose value is of these types, which have marks in common. */
 static json_t *tagged_value(const call_format *f, const argument *a, int type, bool is_text) {
-    json_t *value =
-        is_text ? listed_texts(call_schema_follow(a->root, a->schema)) : other_value(f, a);
+    const json_t *schema = call_schema_of_text(a->root, a->schema);
+    json_t *value = is_text ? listed_texts(schema) : other_value(f, a);
     buf place = {0};
     tag_writer w;
     buf_add_format(&place, "%s#/properties/%s", a->tool, a->key);
-    if (value == NULL && buf_cstr(&place) != NULL)
-        value = tag_of_string(call_schema_follow(a->root, a->schema), buf_cstr(&place));
+    if (value == NULL && buf_cstr(&place) != NULL) value = tag_of_string(schema, buf_cstr(&place));
     buf_deinit(&place);
     tag_begin(&w);
     tag_mark(&w, f->key_open, (bytes){NULL, 0});

@@ -215,7 +215,7 @@ static json_t *between_tags(nest *n, bytes begin, const json_t *schema, uint32_t
         tag_writer w;
         tag_begin(&w);
         tag_mark(&w, begin, (bytes){NULL, 0});
-        tag_add(&w, i == 0 ? tag_of_string(call_schema_follow(n->root, schema), n->place)
+        tag_add(&w, i == 0 ? tag_of_string(call_schema_of_text(n->root, schema), n->place)
                            : slot(n, schema, depth));
         tag_mark(&w, end, (bytes){NULL, 0});
         none = !add_way(ways, tag_end(&w));

@@ -75,3 +75,33 @@ unsigned call_types_of(const json_t *root, const json_t *schema) {
     }
     return types;
 }
+
+const char *const call_text_keywords[] = {"pattern", "format", "minLength", "maxLength",
+                                          "allOf",   "anyOf",  "oneOf",     "not",
+                                          "if",      "enum",   "const",     NULL};
+
+static bool narrows(const json_t *schema) {
+    for (size_t i = 0; call_text_keywords[i] != NULL; i++)
+        if (json_object_get(schema, call_text_keywords[i]) != NULL) return true;
+    return false;
+}
+
+const json_t *call_schema_of_text(const json_t *root, const json_t *schema) {
+    schema = call_schema_follow(root, schema);
+    const json_t *list = json_object_get(schema, "anyOf"), *only = NULL;
+    if (list == NULL) list = json_object_get(schema, "oneOf");
+    size_t i, n_keywords = 0, n_texts = 0, n_narrow = 0;
+    json_t *way;
+    for (i = 0; call_text_keywords[i] != NULL; i++)
+        n_keywords += json_object_get(schema, call_text_keywords[i]) != NULL;
+    if (list == NULL || n_keywords != 1) return schema;
+    json_array_foreach((json_t *)(uintptr_t)list, i, way) {
+        const json_t *followed = call_schema_follow(root, way);
+        unsigned types = call_types_of(root, way);
+        if (types != 0 && (types & 1u << CALL_TYPE_STRING) == 0) continue;
+        n_texts++;
+        n_narrow += narrows(followed);
+        only = followed;
+    }
+    return n_texts == 1 || n_narrow == 0 ? only : schema;
+}

@@ -12,5 +12,10 @@ const json_t *call_schema_follow(const json_t *root, const json_t *schema);
 /* Of `type`, enum, const, and these in anyOf and oneOf, as bits of call_type.  0: it does not say.
  */
 unsigned call_types_of(const json_t *root, const json_t *schema);
+/* Keywords of a schema that narrow what a text may be, then NULL. */
+extern const char *const call_text_keywords[];
+/* The schema of a value that is a text: where just one way of anyOf or oneOf is a text, that way.
+ */
+const json_t *call_schema_of_text(const json_t *root, const json_t *schema);
 
 #endif

@@ -3,8 +3,8 @@
  * A jval is two words, passed by value.  Scalars are inside; everything else is in the arena and
  * immutable once made, except namespaces, the loop object, generators and lists that the template
  * writes.  `foreign` marks a scalar that came from the request: its digits are printed as untrusted
- * text.  `mark` says which message it came from, and the same of a list or dict: brackets and commas
- * around data belong to it.
+ * text.  `mark` says which message it came from, and the same of a list or dict: brackets and
+ * commas around data belong to it.
  *
  * Undefined values remember the failed lookup, because the error is raised only when one is used.
  * There are no other objects, so a template cannot break out of the sandbox.

@@ -70,7 +70,7 @@ static inferd_status add_keyword(text_builder *t, const char *key, const json_t 
     if (strcmp(key, "format") == 0) return add_format(t, v, err);
     if (strcmp(key, "maxLength") == 0) return add_length(t, v, true, err);
     if (strcmp(key, "minLength") == 0) return add_length(t, v, false, err);
-    return INFERD_OK;
+    return inferd_fail(err, INFERD_EUNSUPPORTED, "\"%s\" of a text between marks", key);
 }
 
 /* A keyword that cannot be enforced is left out, if that may be. */
@@ -84,7 +84,9 @@ static inferd_status leave_out(text_builder *t, const char *key, inferd_status s
 
 inferd_status tags_string(const json_t *schema, bytes end, const dfa_limits *limits,
                           json_t *left_out, dfa *out, inferd_err *err) {
-    static const char *const keys[] = {"pattern", "format", "maxLength", "minLength"};
+    static const char *const keys[] = {"pattern", "format", "maxLength", "minLength",
+                                       "allOf",   "anyOf",  "oneOf",     "not",
+                                       "if",      "enum",   "const"};
     text_builder t = {.limits = limits, .left_out = left_out};
     inferd_status s = tags_without(&end, end.n > 0 ? 1 : 0, &t.all, err);
     for (size_t i = 0; i < INFERD_COUNT(keys) && s == INFERD_OK; i++) {

@@ -10,7 +10,7 @@
 
 /* Texts without `end` (empty: any) that follow pattern, format, minLength and maxLength of the
  * schema.  left_out (may be NULL): an array that gets the pointers of the keywords that cannot be
- * enforced, "#/pattern"; without it they are an error. */
+ * enforced, "#/pattern", "#/anyOf"; without it they are an error. */
 inferd_status tags_string(const json_t *schema, bytes end, const dfa_limits *limits,
                           json_t *left_out, dfa *out, inferd_err *err);
 

@@ -422,6 +422,43 @@ static bool check_strict(const json_t *tools, api_error *err) {
     return true;
 }
 
+/* Is a place of this tool among what is not enforced ("NAME#/properties/a NAME#...")?  It is given.
+ */
+static bool is_weakened(const buf *weakened, const char *name, bytes *at_place) {
+    size_t n = strlen(name), at = 0;
+    while (at < weakened->n) {
+        const char *p = weakened->p + at;
+        const char *space = memchr(p, ' ', weakened->n - at);
+        size_t length = space == NULL ? weakened->n - at : (size_t)(space - p);
+        *at_place = (bytes){p + n, length - n};
+        if (length > n && memcmp(p, name, n) == 0 && p[n] == '#') return true;
+        at += length + 1;
+    }
+    return false;
+}
+
+/* What JSON can enforce the model's own notation of calls may not: a strict tool is refused then.
+ */
+static bool check_enforced(const json_t *tools, const buf *weakened, api_error *err) {
+    size_t i;
+    json_t *tool;
+    bytes at_place;
+    json_array_foreach((json_t *)(uintptr_t)tools, i, tool) {
+        json_t *function = json_object_get(tool, "function");
+        const char *name = json_string_value(json_object_get(function, "name"));
+        if (name == NULL || !json_is_true(json_object_get(function, "strict")) ||
+            !is_weakened(weakened, name, &at_place))
+            continue;
+        char param[API_PARAM_BYTES];
+        snprintf(param, sizeof param, "tools[%zu].function.parameters", i);
+        return api_fail(err, API_UNSUPPORTED_SCHEMA, param,
+                        "\"%.*s\" is not enforced in the form in which this model writes calls; "
+                        "leave out \"strict\"",
+                        (int)size_min(at_place.n, API_QUOTE_BYTES), at_place.p);
+    }
+    return true;
+}
+
 /* The content beside tools, where its form is constrained, too: a format of structural tags. */
 static bool content_format(const api_params *p, const grammar_source *source, json_t **out,
                            api_error *err) {
@@ -485,6 +522,11 @@ bool api_constraint_compile(const api_params *p, const json_limits *limits, gram
     if (ok && why.status == INFERD_OK) grammars_get(kept, m, &source, out, &why);
     json_decref(tags);
     json_decref(parsed);
+    if (*out != NULL && with_tools && !check_enforced(p->called, form->weakened, err)) {
+        grammar_machine_release(*out);
+        *out = NULL;
+        return false;
+    }
     if (!ok || *out != NULL) return ok;
     return fail_compile(with_tools ? "tools" : p->constraint_param, &why, err);
 }

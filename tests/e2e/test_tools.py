@@ -110,6 +110,25 @@ def test_texts_between_tags_follow_their_schema(launch, tmp_path):
     for word in ("long", "inside"):
         with pytest.raises(openai.BadRequestError, match="not allowed|outside|mask"):
             s.openai().chat.completions.create(model="m", messages=[{"role": "user", "content": word}], tools=[tool])
+    # JSON could enforce it, a text between tags cannot.
+    tool["function"]["parameters"] = {"type": "object", "properties": {"code": {"anyOf": [{"type": "string", "pattern": "^R"}, {"type": "string", "maxLength": 2}]}},
+                                      "required": ["code"], "additionalProperties": False}
+    ask = {"model": "m", "messages": [{"role": "user", "content": "fits"}], "tools": [tool], "max_tokens": 1}
+    for strict in (True, False, True):
+        tool["function"]["strict"] = strict
+        r = s.http.post("/v1/chat/completions", json=ask)
+        if strict:
+            assert r.status_code == 400 and r.json()["error"]["param"] == "tools[0].function.parameters", r.text
+            assert "properties/code" in r.json()["error"]["message"]
+        else:
+            assert r.status_code == 200 and "f#/properties/code" in r.headers["x-inferd-weakened"]
+    # A name may be as long as its list.
+    tool["function"]["parameters"] = {"type": "object", "properties": {f"{k}" * 200: {"type": "string", "format": "lunar"} for k in "abcdefgh"}}
+    r = s.http.post("/v1/chat/completions", json=ask)
+    assert r.status_code == 400 and tool["function"]["strict"]
+    tool["function"]["strict"] = False
+    header = s.http.post("/v1/chat/completions", json=ask).headers["x-inferd-weakened"]
+    assert len(header) < 500 and header.endswith("+6"), header
 
 
 FAMILIES = {
