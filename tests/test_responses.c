@@ -40,6 +40,8 @@ void free(void *p) {
 }
 #endif
 
+static const form_host host = {.tenant = "", .limits = &json_limits_default};
+
 /* ' for " */
 static json_t *tree(const char *text) {
     char copy[4096];
@@ -57,7 +59,7 @@ static void expect_chat(const char *body_text, const char *name, const char *wan
     answer_form *f = NULL;
     unknown_fields unknown = {0};
     api_error e = {0};
-    EXPECT(responses_read(body, &chat, &f, &unknown, &e));
+    EXPECT(responses_read(body, &host, &chat, &f, &unknown, &e));
     json_t *got = json_object_get(chat, name);
     if (!json_equal(got, wanted)) {
         char *text = json_dumps(got, JSON_ENCODE_ANY);
@@ -141,7 +143,7 @@ static bool read_and_answer(json_t *body, bool streaming, buf *out) {
     answer_head head = {.id = "resp_1", .model = "m", .tier = "default"};
     answer_end end = {.finish = "stop"};
     buf *events = streaming ? out : NULL;
-    bool ok = responses_read(body, &chat, &f, &unknown, &e);
+    bool ok = responses_read(body, &host, &chat, &f, &unknown, &e);
     EXPECT_EQ(ok, chat != NULL);
     EXPECT(ok || e.fault == API_INTERNAL);
     if (ok) {

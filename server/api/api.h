@@ -57,6 +57,11 @@ static inline bool api_is_chat(api_route route) {
     return (route & (API_CHAT | API_RESPONSES | API_MESSAGES | API_COUNT_TOKENS)) != 0;
 }
 
+/* In the configuration of the job; "" without keys.  Worker, too. */
+static inline const char *api_tenant_name(const api_job *job) {
+    return job->tenant < 0 ? "" : job->config->c->tenants[job->tenant].name;
+}
+
 /* -- api_prepare.c -- */
 void api_prepare(void *ctx);
 /* The model a request names.  False: job->error is set. */
@@ -71,6 +76,7 @@ bool api_encode_text(api_job *job, const api_params *p, bytes text, const char *
 void api_chat(void *ctx, http_request *rq);
 void api_completions(void *ctx, http_request *rq);
 void api_responses(void *ctx, http_request *rq);
+void api_response_one(void *ctx, http_request *rq); // kept: GET, DELETE
 void api_models_list(void *ctx, http_request *rq);
 void api_models_one(void *ctx, http_request *rq);
 void api_tokenize(void *ctx, http_request *rq);

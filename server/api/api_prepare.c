@@ -583,7 +583,7 @@ static bool make_stream(request_draft *d) {
 static const answer_form_type *form_of(api_route route) {
     switch (route) {
     case API_MESSAGES:
-        return &messages_form;
+        return &messages_form_type;
     case API_RESPONSES:
         return &responses_form_type;
     default:
@@ -596,9 +596,11 @@ static bool read_body(request_draft *d, const json_limits *limits) {
     const answer_form_type *type = form_of(job->route);
     json_t *body = NULL, *chat = NULL;
     unknown_fields unknown = {0};
+    form_host host = {
+        .store = job->app->responses, .tenant = api_tenant_name(job), .limits = limits};
     if (type == NULL) return api_params_read(job->route, limits, job->rq->body, &d->p, &job->error);
     bool ok = api_params_parse(limits, job->rq->body, &body, &job->error) &&
-              type->read(body, &chat, &d->form, &unknown, &job->error) &&
+              type->read(body, &host, &chat, &d->form, &unknown, &job->error) &&
               api_params_take(API_CHAT, chat, &d->p, &job->error);
     d->p.unknown = unknown; // those of the body that the client sent
     json_decref(body);

@@ -68,15 +68,18 @@ static bool detokenize(api_job *job, api_params *p) {
 static bool count(api_job *job, api_params *p) {
     const config_model *about;
     json_t *body = NULL, *chat = NULL;
+    answer_form *form = NULL;
     tok_ids ids = {0};
     reasoning before;
     unknown_fields unknown = {0};
     if (job->error.fault != API_OK) return false; // from its headers
     bool ok = api_params_parse(&job->config->c->limits.json, job->rq->body, &body, &job->error) &&
-              messages_read(body, true, &chat, &unknown, &job->error) &&
+              messages_read(body, true, &chat, &form, &unknown, &job->error) &&
               api_params_take(API_CHAT, chat, p, &job->error) && api_pick_model(job, p, &about) &&
               api_encode_chat(job, p, about, &ids, &before);
     if (ok) buf_add_format(&job->answer, "{\"input_tokens\":%zu}", ids.n);
+    if (!ok && form != NULL) messages_locate(form, &job->error);
+    answer_form_destroy(form);
     p->unknown = unknown; // those of the body that the client sent
     json_decref(body);
     tok_ids_deinit(&ids);

@@ -4,7 +4,14 @@
  *     body --read--> body of a chat --> the same request, the same engine, the same stream
  *     parts of the message --begin, part ..., end--> events, or one body
  *
- * An answer has one choice.  A form keeps what its events and its body repeat (items, blocks).
+ * Protocols share
+ *
+ *     form_body.h     a table of fields, texts in parts, tools
+ *     form_turns.h    items and blocks become messages
+ *     form_blocks.h   parts of the answer become blocks, one open at a time
+ *
+ * so that a protocol has only its names.  An answer has one choice.  A form keeps what its events
+ * and its body repeat (items, blocks).
  * Thread: read: worker; the rest: front. */
 #ifndef INFERD_FORM_H
 #define INFERD_FORM_H
@@ -12,6 +19,7 @@
 #include <jansson.h>
 
 #include "api_error.h"
+#include "json_out.h"
 #include "message.h"
 #include "sse.h"
 #include "unknown.h"
@@ -24,15 +32,21 @@ typedef struct answer_end {
 
 typedef struct answer_form answer_form;
 
+/* What a protocol may use of the daemon.  All borrowed. */
+typedef struct form_host {
+    struct response_store *store; // response_store.h; NULL: nothing is kept after an answer
+    const char *tenant;           // its name; "" without keys
+    const struct json_limits *limits;
+} form_host;
+
 typedef struct answer_form_type {
     const char *id_prefix; // "resp_"
     /* The body (an object) as that of a chat: a new reference in *chat; *out is owned by the
      * caller, also on failure (then it may be NULL).  Fields without effect that a client should
      * hear of are added to `unknown`.  False: *err has the answer. */
-    bool (*read)(json_t *body, json_t **chat, answer_form **out, unknown_fields *unknown,
-                 api_error *err);
-    /* Gives a path in the chat's body (err->param) as the path in the client's; NULL: they are the
-     * same. */
+    bool (*read)(json_t *body, const form_host *host, json_t **chat, answer_form **out,
+                 unknown_fields *unknown, api_error *err);
+    /* Gives a path in the chat's body (err->param) as the path in the client's. */
     void (*locate)(const answer_form *f, api_error *err);
     /* Before the first part.  out NULL: the answer is not streamed.  `head` stays valid. */
     void (*begin)(answer_form *f, const answer_head *head, const answer_usage *now, buf *out);
@@ -48,10 +62,34 @@ typedef struct answer_form_type {
 struct answer_form {
     const answer_form_type *type;
     bool streaming; // set by the stream
+    json_t *places; // per function of the chat its path in the body: "tools[2].tools[0]"; owned
 };
 
 static inline void answer_form_destroy(answer_form *f) { // accepts NULL
-    if (f != NULL) f->type->destroy(f);
+    if (f == NULL) return;
+    json_decref(f->places);
+    f->type->destroy(f);
+}
+
+/* ---- events ---- */
+
+/* "event: TYPE", and the data up to behind its member "type". */
+static inline void form_event_open(buf *out, const char *type) {
+    buf_add_format(out, "event: %s\ndata: {\"type\":\"%s\"", type, type);
+}
+
+static inline void form_event_close(buf *out) {
+    buf_add_str(out, "}\n\n");
+}
+
+/* `before`, which may end with a name, and then a JSON string. */
+static inline void form_add(buf *out, const char *before, bytes text) {
+    buf_add_str(out, before);
+    json_add_string(out, text.p == NULL ? "" : text.p, text.n);
+}
+
+static inline void form_add_cstr(buf *out, const char *before, const char *text) {
+    form_add(out, before, (bytes){text, strlen(text)});
 }
 
 #endif

@@ -95,7 +95,9 @@ static const operation operations[] = {
     {"/v1/completions", HTTP_POST, "inference", "createCompletion", "Text as it is; also scoring (echo with max_tokens 0)", NULL, API_COMPLETION, ANSWERS_STREAM, "Completion", OF_GENERATION},
     {"/v1/messages", HTTP_POST, "inference", "createMessage", "A conversation, in the form of Anthropic's Messages", "MessagesRequest", 0, ANSWERS_STREAM, "Message", OF_GENERATION | S529},
     {"/v1/messages/count_tokens", HTTP_POST, "inference", "countTokens", "The tokens of the prompt of such a conversation", "CountTokensRequest", 0, ANSWERS_JSON, "MessageTokens", OF_WORK | S529},
-    {"/v1/responses", HTTP_POST, "inference", "createResponse", "A conversation as OpenAI's Responses API has it; nothing is kept", "ResponsesRequest", 0, ANSWERS_STREAM, "ModelResponse", OF_GENERATION},
+    {"/v1/responses", HTTP_POST, "inference", "createResponse", "A conversation as OpenAI's Responses API has it", "ResponsesRequest", 0, ANSWERS_STREAM, "ModelResponse", OF_GENERATION},
+    {"/v1/responses/*", HTTP_GET, "inference", "getResponse", "A response that was kept (store, state_dir)", NULL, 0, ANSWERS_JSON, "ModelResponse", S404 | S499 | S500},
+    {"/v1/responses/*", HTTP_DELETE, "inference", "deleteResponse", "Deletes a response that was kept", NULL, 0, ANSWERS_JSON, "ModelResponseDeleted", S404 | S499 | S500},
     {"/v1/models", HTTP_GET, "models", "listModels", "The models this key may use, aliases behind their model", NULL, 0, ANSWERS_JSON, "ModelList", 0},
     {"/v1/models/*", HTTP_GET, "models", "getModel", "One of them", NULL, 0, ANSWERS_JSON, "Model", S404},
     {"/tokenize", HTTP_POST, "inference", "tokenize", "Text or messages to token ids", NULL, API_TOKENIZE, ANSWERS_JSON, "Tokens", OF_WORK},
@@ -178,9 +180,10 @@ static const char *body_name(api_route fields) {
 
 /* The name of a path's variable. */
 static const char *variable(const char *path) {
-    return strstr(path, "/tenants/") != NULL   ? "tenant"
-           : strstr(path, "/devices/") != NULL ? "device"
-                                               : "model";
+    return strstr(path, "/tenants/") != NULL     ? "tenant"
+           : strstr(path, "/devices/") != NULL   ? "device"
+           : strstr(path, "/responses/") != NULL ? "response_id"
+                                                 : "model";
 }
 
 /* The path with {model} for "*" and "**". */
@@ -310,8 +313,11 @@ static void add_security(writer *w, const http_route *r) {
 }
 
 static void add_operation(writer *w, const http_route *r, const operation *o) {
-    static const char *const names[] = {
-        [HTTP_GET] = "get", [HTTP_POST] = "post", [HTTP_PUT] = "put", [HTTP_PATCH] = "patch"};
+    static const char *const names[] = {[HTTP_GET] = "get",
+                                        [HTTP_POST] = "post",
+                                        [HTTP_PUT] = "put",
+                                        [HTTP_PATCH] = "patch",
+                                        [HTTP_DELETE] = "delete"};
     buf_add_format(w->out, "\"%s\":{\"tags\":[\"%s\"],\"operationId\":\"%s\",\"summary\":",
                    names[o->method], o->tag, o->id);
     string(w, o->summary);
@@ -328,7 +334,7 @@ static bool is_listed(const writer *w, const http_route *r) {
 
 /* Routes of one path, which are neighbours in the table, become one member. */
 static void add_paths(writer *w) {
-    static const http_method methods[] = {HTTP_GET, HTTP_POST, HTTP_PUT, HTTP_PATCH};
+    static const http_method methods[] = {HTTP_GET, HTTP_POST, HTTP_PUT, HTTP_DELETE, HTTP_PATCH};
     const http_route *all = w->in->routes, *before = NULL;
     text(w, "'paths':{");
     for (const http_route *r = all; r < all + w->in->n_routes; r++) {

@@ -97,17 +97,18 @@ static const openapi_schema schemas[] = {
         "'reasoning':{'type':['object','null'],'properties':{'effort':{'enum':['none','minimal','low','medium','high','xhigh','max',null]}}},"
         "'service_tier':{'enum':['auto','default','flex','priority','scale','fast',null]},"
         "'metadata':{'type':['object','null'],'additionalProperties':" STRING "},'include':{'type':['array','null'],'items':" STRING "},"
-        "'background':{'enum':[false,null]},'previous_response_id':{'type':'null'},'conversation':{'type':'null'},'prompt':{'type':'null'}")},
+        "'background':{'enum':[false,null]},'store':{'type':['boolean','null'],'description':'keep it, where the daemon has a state_dir'},'previous_response_id':{'type':['string','null'],'description':'of a response that was kept'},'conversation':{'type':'null'},'prompt':{'type':'null'}")},
     {"ModelResponse", STRUCT("'id','object','created_at','status','error','incomplete_details','model','service_tier','output','background','store','previous_response_id','truncation','usage',"
             "'temperature','top_p','max_output_tokens','parallel_tool_calls','tool_choice','reasoning','metadata','instructions','tools','text'",
         "'id':" STRING ",'object':{'const':'response'},'created_at':" COUNT ",'status':" ENUM("'in_progress','completed','incomplete','failed'") ",'completed_at':" COUNT ","
         "'error':{'anyOf':[{'type':'null'}," STRUCT("'code','message'", "'code':" STRING ",'message':" STRING) "]},"
         "'incomplete_details':{'anyOf':[{'type':'null'}," STRUCT("'reason'", "'reason':{'const':'max_output_tokens'}") "]},"
         "'model':" STRING ",'service_tier':" ENUM("'priority','default','flex'") ",'output':" LIST(REF("ResponseItem")) ","
-        "'background':{'const':false},'store':{'const':false},'previous_response_id':{'type':'null'},'truncation':{'const':'disabled'},'usage':" REF_OR_NULL("ResponseUsage") ","
+        "'background':{'const':false},'store':" BOOL ",'previous_response_id':" OR_NULL("string") ",'truncation':{'const':'disabled'},'usage':" REF_OR_NULL("ResponseUsage") ","
         "'temperature':" OR_NULL("number") ",'top_p':" OR_NULL("number") ",'max_output_tokens':" OR_NULL("integer") ",'parallel_tool_calls':" BOOL ","
         "'tool_choice':{'type':['string','object']},'reasoning':{'type':'object'},'metadata':" MAP(STRING) ",'instructions':" OR_NULL("string") ","
         "'tools':{'type':'array','description':'without those that were left out; empty if they are long'},'text':{'type':'object'}")},
+    {"ModelResponseDeleted", STRUCT("'id','object','deleted'", "'id':" STRING ",'object':{'const':'response'},'deleted':{'const':true}")},
     {"ResponseUsage", STRUCT("'input_tokens','input_tokens_details','output_tokens','output_tokens_details','total_tokens'",
         "'input_tokens':" COUNT ",'input_tokens_details':" STRUCT("'cached_tokens','cache_write_tokens'", "'cached_tokens':" COUNT ",'cache_write_tokens':" COUNT) ","
         "'output_tokens':" COUNT ",'output_tokens_details':" STRUCT("'reasoning_tokens'", "'reasoning_tokens':" COUNT) ",'total_tokens':" COUNT)},

@@ -1,56 +1,64 @@
 /* responses.h - POST /v1/responses, OpenAI's second protocol, as a form of a chat (form.h).
  *
- *   responses_read.c   input items, tools and text.format become messages, tools, response_format
- *   responses.c        parts of the message become items; items become events, or one body
+ *   responses_read.c    fields, tools and text.format become those of a chat
+ *   responses_items.c   input items become messages
+ *   responses.c         parts of the message become items; items become events, or one body
  *
- * Nothing is kept after the answer: previous_response_id and conversation are refused.  Tools of a
- * namespace become functions named NAMESPACE__NAME, a custom tool becomes a function with the one
- * argument `input`; `names` maps a call of the model back to the tool of the client.
+ * Where the daemon keeps responses (response_store.h), one with `store` is kept with the items of
+ * its whole conversation, and previous_response_id goes on from there.
+ *
+ * Tools of a namespace become functions named NAMESPACE__NAME, a custom tool becomes a function
+ * with the one argument `input`; `names` maps a call of the model back to the tool of the client.
  * Thread: as form.h. */
 #ifndef INFERD_RESPONSES_H
 #define INFERD_RESPONSES_H
 
 #include "form.h"
+#include "form_blocks.h"
+#include "form_body.h"
 
 enum {
-    /* Tools and instructions are repeated in three events.  A stream has a bounded buffer, so
-     * longer ones are not repeated. */
+    /* Tools and instructions are repeated in three events, so longer ones are left out there. */
     RESPONSES_ECHO_BYTES_MAX = 32 * 1024
 };
 
 /* Marks encrypted_content that this server wrote; behind it is the text of the reasoning. */
 #define RESPONSES_REASONING_MARK "inferd:"
 
-typedef enum item_kind {
-    ITEM_NONE,
-    ITEM_REASONING,
-    ITEM_MESSAGE,
-    ITEM_FUNCTION,
-    ITEM_CUSTOM,
-    ITEM_KINDS
-} item_kind;
-
 typedef struct responses_form {
     answer_form base;
     /* Of the request. */
-    buf echo;       // members of the answer that repeat it, as JSON text
-    json_t *names;  // function name: {"type", "name", "namespace"} of the client's tool; owned
-    json_t *places; // per function its path in the body: "tools[2].tools[0]"; owned
-    bool wants_encrypted; // reasoning also as encrypted_content
+    buf echo;      // members of the answer that repeat it, as JSON text
+    json_t *names; // function name: {"type", "name", "namespace"} of the client's tool; owned
+    json_t *shown; // tools that are not left out; NULL behind the reading
+    bool wants_encrypted;         // reasoning also as encrypted_content
+    const form_host *host;        // while it is read
+    json_t *space;                // the name of the namespace that is read; NULL: none
+    struct response_store *store; // that keeps the response; NULL: none does
+    char *tenant;                 // of the store; owned
+    buf items;                    // of the conversation so far, as JSON with commas between them
     /* Of the answer. */
     const answer_head *head;
     uint64_t n_events;
-    buf items; // complete ones, as JSON, with commas between them
-    uint32_t n_items;
-    item_kind open;          // item in progress; ITEM_NONE: none
-    buf text, call_id, name; // of it; name: of the function
+    form_blocks blocks; // items
 } responses_form;
 
 extern const answer_form_type responses_form_type;
 
+static inline responses_form *responses_form_of(const form_reader *r) {
+    return (responses_form *)r->form;
+}
+
 /* -- responses_read.c: members of answer_form_type -- */
-bool responses_read(json_t *body, json_t **chat, answer_form **out, unknown_fields *unknown,
-                    api_error *err);
+bool responses_read(json_t *body, const form_host *host, json_t **chat, answer_form **out,
+                    unknown_fields *unknown, api_error *err);
 void responses_locate(const answer_form *f, api_error *err);
+/* The name of the chat's function, a new reference; space NULL: without a namespace. */
+json_t *responses_function_name(form_reader *r, json_t *name, json_t *space);
+
+/* -- responses_items.c: members of form_field -- */
+bool responses_read_instructions(form_reader *r, json_t *v);
+bool responses_read_previous(form_reader *r, json_t *v);
+bool responses_read_input(form_reader *r, json_t *v);
 
 #endif

@@ -100,7 +100,8 @@ typedef struct app {
     const http_route *routes; // [n_routes] borrowed
     size_t n_routes;
     fleet *fleet;
-    struct kv_disk *disk; // borrowed until http_close; NULL: none
+    struct kv_disk *disk;             // borrowed until http_close; NULL: none
+    struct response_store *responses; // likewise; NULL: no responses are kept
     int64_t started_unix_s;
     /* Key of the hashes that separate the cached blocks of tenants: that of kv_disk, or random. */
     unsigned char scope_secret[16];

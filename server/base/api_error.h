@@ -21,6 +21,7 @@ typedef enum api_fault {
     API_UNSUPPORTED_SCHEMA, // 400 unsupported_schema: it cannot be enforced, or is too large
     API_TOO_LONG,           // 400 context_length_exceeded
     API_NO_MODEL,           // 404 model_not_found
+    API_NO_RESPONSE,        // 404 response_not_found: of those that are kept
     API_TOO_LARGE,          // 413 request_too_large
     API_UNLOADED,           // 503 model_unavailable
     API_OVERLOADED,         // 503 server_overloaded

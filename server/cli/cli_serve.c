@@ -37,6 +37,7 @@
 #include "json_in.h"
 #include "log.h"
 #include "model_plan.h"
+#include "response_store.h"
 #include "routes.h"
 #include "scheduler/kv_disk.h"
 #include "scheduler/pulse.h"
@@ -56,19 +57,20 @@ enum {
 
 typedef struct server_life {
     serve_options options;
-    inferd_config *config;   // until app_create takes it
-    registry_plan plan;      // of the start
-    fleet *fleet;            // owned
-    app *app;                // owned
-    http_server *http;       // owned
-    http_server *http_admin; // owned; NULL: no socket file of its own
-    changer *changer;        // owned
-    file_look *files;        // owned
-    kv_disk *disk;           // owned; NULL: no disk cache of keys and values
-    bool disk_off;           // as last logged
-    uint64_t disk_problems;  // n_problems, as last logged
-    uint64_t disk_told_us;   // time of that log line; 0: none
-    admin *admin;            // owned
+    inferd_config *config;     // until app_create takes it
+    registry_plan plan;        // of the start
+    fleet *fleet;              // owned
+    app *app;                  // owned
+    http_server *http;         // owned
+    http_server *http_admin;   // owned; NULL: no socket file of its own
+    changer *changer;          // owned
+    file_look *files;          // owned
+    kv_disk *disk;             // owned; NULL: no disk cache of keys and values
+    response_store *responses; // owned; NULL: none are kept
+    bool disk_off;             // as last logged
+    uint64_t disk_problems;    // n_problems, as last logged
+    uint64_t disk_told_us;     // time of that log line; 0: none
+    admin *admin;              // owned
     uv_loop_t loop;
     uv_async_t woken; // by the engines
     uv_timer_t tick;
@@ -673,6 +675,23 @@ static inferd_status open_disk(server_life *s, inferd_err *err) {
     return st;
 }
 
+/* Behind app_create, which locks the folder. */
+static inferd_status open_responses(server_life *s, inferd_err *err) {
+    const inferd_config *c = s->app->config->c;
+    char *path = NULL;
+    if (c->state_dir == NULL) return INFERD_OK;
+    if (asprintf(&path, "%s/responses", c->state_dir) < 0)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the path of responses");
+    response_store_options o = {.folder = path,
+                                .n_max = c->limits.responses_max,
+                                .bytes_max = c->limits.responses_bytes_max};
+    inferd_status st = response_store_open(&o, &s->responses, err);
+    if (st != INFERD_OK) inferd_context(err, "state_dir");
+    free(path);
+    s->app->responses = s->responses;
+    return st;
+}
+
 /* The hanging engine uses the model of the slot, so the name stays valid. */
 static const char *name_of_slot(void *ctx, uint32_t slot) {
     const server_life *s = ctx;
@@ -745,6 +764,7 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
     if ((st = app_create(&ao, &s->app, err)) != INFERD_OK) return st;
     s->config = NULL;               // owned by the app now
     registry_plan_deinit(&s->plan); // it points into s->config
+    if ((st = open_responses(s, err)) != INFERD_OK) return st;
     http_options ho;
     routes_http_options(s->app, &ho);
     if ((st = http_open(&ho, &s->loop, &s->http, err)) != INFERD_OK) return st;
@@ -820,6 +840,7 @@ static void close_all(server_life *s) {
     s->closing = true;
     http_close(s->http_admin);
     http_close(s->http);
+    response_store_close(s->responses);
     file_look_destroy(s->files);
     changer_destroy(s->changer);
     admin_destroy(s->admin);

@@ -15,6 +15,7 @@ static const http_route routes[] = {
     {"/v1/messages/count_tokens", HTTP_POST, HTTP_KEYED, true, true, api_count_tokens,
      messages_write_error},
     {"/v1/responses", HTTP_POST, HTTP_KEYED, true, true, api_responses},
+    {"/v1/responses/*", HTTP_GET | HTTP_DELETE, HTTP_KEYED, false, false, api_response_one},
     {"/v1/models", HTTP_GET, HTTP_KEYED, false, false, api_models_list},
     {"/v1/models/*", HTTP_GET, HTTP_KEYED, false, false, api_models_one},
     {"/tokenize", HTTP_POST, HTTP_KEYED, true, true, api_tokenize},

@@ -97,7 +97,9 @@ typedef struct config_limits {
     http_limits http; // all but connections_max and body_bytes_max: see config_derive
     json_limits json; // config_derive
     engine_limits engine;
-    uint32_t client_timeout_ms; // 30,000; for headers, bodies, and readers of streams
+    uint32_t responses_max;       // 1,000; kept in state_dir
+    uint64_t responses_bytes_max; // 256 MiB; likewise
+    uint32_t client_timeout_ms;   // 30,000; for headers, bodies, and readers of streams
     uint32_t step_hang_ms;     // config_derive; a device that answers no step for this long is lost
     uint32_t queue_timeout_ms; // 60,000; a request that waits longer gets 504
     uint32_t total_timeout_ms; // 600,000
@@ -120,7 +122,7 @@ typedef struct inferd_config {
     uint32_t n_devices;
     uint64_t host_arena_bytes; // memory for WARM models; CONFIG_HOST_ARENA_AUTO
     uint64_t kv_disk_bytes;    // of keys and values in the folder kv of state_dir; 0: none
-    char *state_dir;           // folder of token quotas; NULL: in memory only
+    char *state_dir;           // folder of token quotas and responses; NULL: in memory only
     config_policy policy;
     config_admin admin;
     char **cors; // [n_cors] their web pages may use the server; NULL: those of this machine

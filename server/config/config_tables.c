@@ -260,6 +260,11 @@ static const option of_limit[] = {
               "([operation.md](operation.md#the-watchdog)), a device without a finished step for "
               "twice as "
               "long is given up: 70; 0: no loop does, and a device has 60 s"},
+    {"responses_max", OPTION_U32, AT(L, responses_max), RANGE(1, 65536, 1000),
+     .about = "responses that are kept in the folder `responses` of `state_dir` "
+              "([api.md](api.md#v1responses)); above it the oldest go"},
+    {"responses_bytes_max", OPTION_BYTES64, AT(L, responses_bytes_max),
+     RANGE(MIB, MEMORY_MAX, 256 * MIB), .about = "bytes of them; likewise"},
     {"kv_type", OPTION_CHOICE, AT(L, engine.kv), .normal = KV_AUTO, .choices = kv_types,
      .about = "type of stored keys and values ([cpu.md](cpu.md#keys-and-values)); `auto`: `int16` "
               "on a CPU, `f16` on a GPU; a GPU has `f16` and `bf16`"},
@@ -324,8 +329,8 @@ static const option of_config[] = {
      .about = "size of the folder `kv` in `state_dir`: keys and values that do not fit in host "
               "memory; 0: none on disk"},
     {"state_dir", OPTION_PATH, AT(C, state_dir), .min = 1, .max = PATH_BYTES_MAX,
-     .about = "a folder where used token quotas are kept over restarts, and what `kv_disk` allows; "
-              "absent: in memory only"},
+     .about = "a folder where used token quotas are kept over restarts, responses with `store`, and "
+              "what `kv_disk` allows; absent: in memory only"},
     {"policy", OPTION_OBJECT, AT(C, policy), .table = &policy_table,
      .about = "how devices are shared"},
     {"admin", OPTION_OBJECT, AT(C, admin), .table = &admin_table,

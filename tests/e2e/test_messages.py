@@ -341,14 +341,16 @@ def failed(answer, status, kind):
 TURN = [user("?")]
 BAD = [
     ({"messages": TURN}, "max_tokens"), ({"max_tokens": 5}, "messages"), ({"max_tokens": 0, "messages": TURN}, "max_tokens"),
-    ({"messages": []}, "messages"), ({"messages": "x"}, "messages"), ({"messages": [7]}, "role"),
+    ({"messages": []}, "messages"), ({"messages": "x"}, "messages"), ({"messages": [7]}, "messages[0]"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "role"), ({"messages": [{"role": "user"}]}, "content"),
     ({"messages": [user(7)]}, "content"), ({"messages": [user({"type": "text"}, text("x"))]}, "text"),
     ({"messages": [user({}, {})]}, "type"), ({"messages": [user({"type": "image", "source": {}}, text("x"))]}, "image"),
     ({"messages": [user({"type": "document"}, text("x"))]}, "document"),
     ({"messages": [user({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}, text("x"))]}, "image"),
     ({"messages": [user({"type": "tool_result"}, text("x"))]}, "tool_use_id"),
-    ({"messages": [user(*[{"type": "tool_result", "tool_use_id": "a"}] * 2)]}, "already"),
+    ({"messages": [user({"type": "tool_result", "tool_use_id": "a"}, text("x"))]}, "must be the id of a call before it"),
+    ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
+                   user(*[{"type": "tool_result", "tool_use_id": "a"}] * 2)]}, "already"),
     ({"messages": [user({"type": "tool_use", "id": "a", "name": "f", "input": {}}, text("x"))]}, "role"),
     ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": "{}"}]}]}, "input"),
     ({"messages": TURN, "system": 7}, "system"), ({"messages": TURN, "tools": {}}, "tools"),

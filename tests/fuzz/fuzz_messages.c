@@ -38,18 +38,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     ready = true;
     if (n == 0) return 0;
     json_t *body = NULL, *chat = NULL;
+    answer_form *f = NULL;
     unknown_fields unknown = {0};
     api_params p = {0};
     api_error e = {0};
     bytes text = {(const char *)data + 1, n - 1};
     if (api_params_parse(&limits, text, &body, &e) &&
-        messages_read(body, data[0] & 1, &chat, &unknown, &e) &&
+        messages_read(body, data[0] & 1, &chat, &f, &unknown, &e) &&
         api_params_take(API_CHAT, chat, &p, &e)) {
         INFERD_CHECK(e.fault == API_OK);
         check_chat(&p);
     } else {
+        if (f != NULL) messages_locate(f, &e);
         check_refusal(&e);
     }
+    answer_form_destroy(f);
     json_decref(body);
     api_params_deinit(&p);
     return 0;

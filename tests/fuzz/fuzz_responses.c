@@ -13,6 +13,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 static const json_limits limits = {
     .depth_max = 64, .structural_max = 200000, .memory_max = 32u << 20};
 
+static const form_host host = {.tenant = "", .limits = &limits};
+
 static void check_refusal(const api_error *e) {
     INFERD_CHECK(e->fault != API_OK && e->status >= 400 && e->type != NULL);
     INFERD_CHECK(e->message[0] != 0 && memchr(e->message, 0, sizeof e->message) != NULL);
@@ -61,7 +63,7 @@ static json_t *answer(json_t *body, bool streaming, const uint8_t *data, size_t 
     json_t *chat = NULL;
     unknown_fields unknown = {0};
     api_error e = {0};
-    INFERD_CHECK(responses_read(body, &chat, &f, &unknown, &e));
+    INFERD_CHECK(responses_read(body, &host, &chat, &f, &unknown, &e));
     json_decref(chat);
     answer_head head = {.id = "resp_1", .model = "m", .tier = "default", .created = 7};
     answer_end end = {.finish = n % 2 == 0 ? "stop" : "length"};
@@ -102,7 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         json_decref(body);
         return 0;
     }
-    if (responses_read(body, &chat, &f, &unknown, &e)) {
+    if (responses_read(body, &host, &chat, &f, &unknown, &e)) {
         api_params p;
         INFERD_CHECK(e.fault == API_OK && chat != NULL && f != NULL);
         if (!api_params_take(API_CHAT, chat, &p, &e)) {

@@ -1,0 +1,295 @@
+/* form_body.c - see form_body.h. */
+#include "form_body.h"
+
+#include "nearest.h"
+
+/* ---- the whole ---- */
+
+void form_read_begin(form_reader *r) {
+    r->chat = json_object();
+    r->turns.messages = json_array();
+    r->tools = json_array();
+    r->form->places = json_array();
+    put(r, r->chat, "messages", r->turns.messages);
+    put(r, r->chat, "tools", r->tools);
+    if (r->form->places == NULL) r->no_memory = true;
+}
+
+bool form_read_end(form_reader *r, bool ok, json_t **chat) {
+    bool no_memory = r->no_memory || r->turns.no_memory;
+    turns_deinit(&r->turns);
+    *chat = ok && !no_memory ? r->chat : NULL;
+    if (*chat != NULL) return true;
+    json_decref(r->chat);
+    if (!no_memory) return false;
+    *r->err = (api_error){0}; // what is refused may be what there was no memory for
+    return api_fail(r->err, API_INTERNAL, NULL, "the server is short of memory");
+}
+
+/* ---- fields ---- */
+
+/* The part of a path before its first dot. */
+static size_t head_bytes(const char *path) {
+    return strcspn(path, ".");
+}
+
+static json_t *find_value(form_reader *r, const char *path, bool *ok) {
+    char parent[API_PARAM_BYTES];
+    size_t n = head_bytes(path);
+    if (path[n] == 0) return given(r->body, path);
+    snprintf(parent, sizeof parent, "%.*s", (int)n, path);
+    json_t *v = given(r->body, parent);
+    if (v == NULL || json_is_object(v)) return given(v, path + n + 1);
+    *ok = form_bad(r, parent, v, "must be an object");
+    return NULL;
+}
+
+/* Is it in the list?  Notes names that it may mean. */
+static bool is_listed(const char *const *names, const char *key, nearest *near) {
+    for (; *names != NULL; names++) {
+        if (strcmp(*names, key) == 0) return true;
+        nearest_try(near, key, *names);
+    }
+    return false;
+}
+
+static bool is_row(const form_fields *fields, const char *key, nearest *near) {
+    for (size_t i = 0; i < fields->n; i++) {
+        const char *name = fields->rows[i].name;
+        size_t n = head_bytes(name);
+        if (strncmp(key, name, n) == 0 && key[n] == 0) return true;
+        if (name[n] == 0) nearest_try(near, key, name);
+    }
+    return false;
+}
+
+static void find_unknown(form_reader *r, const form_fields *fields) {
+    const char *key;
+    json_t *v;
+    json_object_foreach(r->body, key, v) {
+        nearest near = {0};
+        if (is_row(fields, key, &near) || is_listed(fields->same, key, &near) ||
+            is_listed(fields->ignored, key, &near))
+            continue;
+        unknown_field *f = unknown_add(r->unknown, key);
+        if (f != NULL) f->meant = nearest_word(&near);
+    }
+}
+
+static bool is_of_kind(const json_t *v, form_kind kind) {
+    return kind == FORM_BOOL     ? json_is_boolean(v)
+           : kind == FORM_STRING ? json_is_string(v)
+           : kind == FORM_ARRAY  ? json_is_array(v)
+           : kind == FORM_OBJECT ? json_is_object(v)
+                                 : true;
+}
+
+static bool read_row(form_reader *r, const form_field *row) {
+    static const char *const must[] = {[FORM_BOOL] = "must be true or false",
+                                       [FORM_STRING] = "must be a string",
+                                       [FORM_ARRAY] = "must be an array",
+                                       [FORM_OBJECT] = "must be an object"};
+    bool ok = true;
+    r->at[0] = 0;
+    json_t *v = find_value(r, row->name, &ok);
+    if (v == NULL && ok && row->required) return form_bad(r, row->name, NULL, "is required");
+    if (v == NULL) return ok;
+    snprintf(r->at, sizeof r->at, "%s", row->name);
+    if (row->kind == FORM_REFUSED)
+        return json_is_false(v) ? true : form_unsupported(r, "", row->why);
+    if (!is_of_kind(v, row->kind)) return form_bad(r, "", v, must[row->kind]);
+    if (row->read != NULL) return row->read(r, v);
+    put(r, r->chat, row->chat, json_incref(v));
+    return true;
+}
+
+bool form_read_fields(form_reader *r, const form_fields *fields) {
+    find_unknown(r, fields);
+    for (const char *const *name = fields->same; *name != NULL; name++)
+        if (given(r->body, *name) != NULL)
+            put(r, r->chat, *name, json_incref(given(r->body, *name)));
+    for (size_t i = 0; i < fields->n; i++)
+        if (!read_row(r, &fields->rows[i])) return false;
+    return true;
+}
+
+/* Is the path at the start of this text `at`, or one below it?  "tools[3].function.name" is below
+ * "tools[3].function".  In a message it ends with a quote. */
+static bool is_below(const char *text, const char *at) {
+    size_t n = strlen(at);
+    return strncmp(text, at, n) == 0 && (text[n] == 0 || strchr("\".[", text[n]) != NULL);
+}
+
+static bool rename_param(api_error *err, const char *theirs, const char *ours) {
+    char param[API_PARAM_BYTES], message[API_MESSAGE_BYTES];
+    size_t n = strlen(theirs);
+    if (!is_below(err->param, theirs)) return false;
+    snprintf(param, sizeof param, "%s%s", ours, err->param + n);
+    if (err->message[0] == '"' && is_below(err->message + 1, theirs)) {
+        snprintf(message, sizeof message, "\"%s%s", ours, err->message + n + 1);
+        memcpy(err->message, message, sizeof message);
+    }
+    memcpy(err->param, param, sizeof param);
+    return true;
+}
+
+void form_locate(const answer_form *f, const form_fields *fields, api_error *err) {
+    unsigned idx;
+    char theirs[API_PARAM_BYTES];
+    for (size_t i = 0; i < fields->n; i++) {
+        const form_field *row = &fields->rows[i];
+        if (row->chat != NULL && rename_param(err, row->chat, row->name)) return;
+    }
+    if (sscanf(err->param, "tools[%u]", &idx) != 1) return;
+    snprintf(theirs, sizeof theirs, "tools[%u].function", idx);
+    const char *place = json_string_value(json_array_get(f->places, idx));
+    if (place != NULL) rename_param(err, theirs, place);
+}
+
+/* ---- values ---- */
+
+/* Into memory that is there: json_dumps leaves out what its own memory is short for. */
+void form_add_json(buf *out, const json_t *v, bool spaces) {
+    size_t flags = JSON_ENCODE_ANY | (spaces ? 0 : JSON_COMPACT);
+    size_t n = json_dumpb(v, NULL, 0, flags);
+    if (!buf_reserve(out, n)) return;
+    out->failed = n == 0 || json_dumpb(v, out->p + out->n, n, flags) != n;
+    out->n += n;
+}
+
+json_t *form_json_string(form_reader *r, const json_t *v, bool spaces) {
+    buf text = {0};
+    form_add_json(&text, v, spaces);
+    json_t *string = text.failed ? NULL : json_stringn(text.p, text.n);
+    if (string == NULL) r->no_memory = true;
+    buf_deinit(&text);
+    return string;
+}
+
+static void join_path(const form_reader *r, const char *member, char out[API_PARAM_BYTES]) {
+    bool dot = r->at[0] != 0 && member[0] != 0 && member[0] != '[';
+    int n = snprintf(out, API_PARAM_BYTES, "%s%s%s", r->at, dot ? "." : "", member);
+    if (n < 0) out[0] = 0; // a longer one is cut off
+}
+
+bool form_bad(const form_reader *r, const char *member, const json_t *v, const char *must) {
+    char param[API_PARAM_BYTES];
+    join_path(r, member, param);
+    return api_fail(r->err, v == NULL ? API_MISSING : API_BAD_VALUE, param, "\"%s\" %s", param,
+                    must);
+}
+
+bool form_unsupported(const form_reader *r, const char *member, const char *why) {
+    char param[API_PARAM_BYTES];
+    join_path(r, member, param);
+    return api_fail(r->err, API_UNSUPPORTED, param, "\"%s\" is not supported: %s", param, why);
+}
+
+bool form_need_string(const form_reader *r, const json_t *object, const char *member) {
+    const json_t *v = given(object, member);
+    return json_is_string(v) ? true : form_bad(r, member, v, "must be a string");
+}
+
+bool form_add_result(form_reader *r, const char *member, const char *id, bytes text) {
+    switch (turns_add_result(&r->turns, id, text)) {
+    case RESULT_AGAIN:
+        return form_bad(r, member, json_true(), "has a result already");
+    case RESULT_UNKNOWN:
+        return form_bad(r, member, json_true(), "must be the id of a call before it");
+    default:
+        return true;
+    }
+}
+
+void form_leave_out(form_reader *r, const char *where, const char *type) {
+    char name[2 * API_QUOTE_BYTES];
+    snprintf(name, sizeof name, "%s.%s", where, type);
+    unknown_add(r->unknown, name);
+}
+
+bool form_each(form_reader *r, json_t *list, const char *path,
+               bool (*read)(form_reader *r, json_t *one)) {
+    char here[API_PARAM_BYTES];
+    json_t *one;
+    size_t i;
+    snprintf(here, sizeof here, "%s", path); // it may be r->at
+    json_array_foreach(list, i, one) {
+        snprintf(r->at, sizeof r->at, "%.*s[%zu]", API_PARAM_BYTES - 24, here, i);
+        if (!json_is_object(one)) return form_bad(r, "", one, "must be an object");
+        if (!read(r, one)) return false;
+    }
+    return true;
+}
+
+/* ---- texts ---- */
+
+static bool read_part(form_reader *r, json_t *part, const char *here, const form_parts *kinds,
+                      buf *out, bool *any) {
+    char why[API_MESSAGE_BYTES], quoted[API_QUOTE_BYTES];
+    const json_t *type = given(part, "type");
+    size_t i = 0;
+    if (!json_is_string(type))
+        return form_bad(r, here, json_is_object(part) ? type : part,
+                        "must be an object with a string \"type\"");
+    while (i < kinds->n && !is(type, kinds->rows[i].type)) i++;
+    if (i == kinds->n && kinds->left_out != NULL) {
+        form_leave_out(r, kinds->left_out, json_string_value(type));
+        return true;
+    }
+    if (i == kinds->n || kinds->rows[i].member == NULL) {
+        snprintf(why, sizeof why, "it is of type \"%s\", and the model reads only text",
+                 api_quote(quoted, json_string_value(type), json_string_length(type)));
+        return form_unsupported(r, here, why);
+    }
+    const form_part *kind = &kinds->rows[i];
+    const json_t *text = given(part, kind->member);
+    snprintf(why, sizeof why, "needs a string \"%s\"", kind->member);
+    if (!json_is_string(text)) return form_bad(r, here, part, why);
+    if (*any) buf_add_char(out, '\n');
+    *any = true;
+    if (kind->before != NULL) buf_add_str(out, kind->before);
+    buf_add(out, json_string_value(text), json_string_length(text));
+    if (kind->after != NULL) buf_add_str(out, kind->after);
+    return true;
+}
+
+bool form_read_text(form_reader *r, json_t *content, const char *member, const form_parts *kinds,
+                    buf *out) {
+    char here[API_PARAM_BYTES];
+    json_t *part;
+    size_t i;
+    bool any = false;
+    if (json_is_string(content)) {
+        buf_add(out, json_string_value(content), json_string_length(content));
+        return true;
+    }
+    if (!json_is_array(content))
+        return form_bad(r, member, content, "must be a string or an array of parts");
+    json_array_foreach(content, i, part) {
+        snprintf(here, sizeof here, "%s[%zu]", member, i);
+        if (!read_part(r, part, here, kinds, out, &any)) return false;
+    }
+    return true;
+}
+
+/* ---- tools ---- */
+
+/* Members of wrong types are found by the chat's check. */
+json_t *form_add_function(form_reader *r, json_t *name, const json_t *tool, const char *schema) {
+    const char *const members[][2] = {
+        {"description", "description"}, {"strict", "strict"}, {schema, "parameters"}};
+    json_t *function = json_object(), *chat = json_object();
+    if (name != NULL) put(r, function, "name", name);
+    for (size_t i = 0; i < INFERD_COUNT(members); i++)
+        if (given(tool, members[i][0]) != NULL)
+            put(r, function, members[i][1], json_incref(given(tool, members[i][0])));
+    put(r, chat, "type", json_string("function"));
+    put(r, chat, "function", function);
+    append(r, r->tools, chat);
+    append(r, r->form->places, json_string(r->at));
+    return r->no_memory ? NULL : function; // without memory it is gone
+}
+
+json_t *form_choice(const char *function) {
+    return json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name", function);
+}

@@ -1,0 +1,137 @@
+/* form_body.h - reads the body of another protocol into that of a chat.
+ *
+ * A protocol has a table of its fields:
+ *
+ *     same       "temperature"                          those of a chat
+ *     ignored    "user"                                 accepted, without effect
+ *     rows       {"max_output_tokens", "max_tokens"}    a chat's under another name
+ *                {"input", "messages", read_input}      a function makes the chat's
+ *
+ * The table fills the chat's body, whose own table (api_params.h) checks the values.  Fields that
+ * it does not name are reported (unknown.h).  Read in the other direction, it gives a path in an
+ * error about the chat's body as the path in the client's.
+ *
+ * Tools become functions of the chat; `places` has for each its path in the client's body.
+ * Memory that runs out is noted in no_memory and told once, at the end.
+ * Thread: worker. */
+#ifndef INFERD_FORM_BODY_H
+#define INFERD_FORM_BODY_H
+
+#include "form.h"
+#include "form_turns.h"
+
+typedef struct form_reader {
+    answer_form *form;
+    json_t *body;  // borrowed: an object
+    json_t *chat;  // owned
+    json_t *tools; // borrowed from the chat
+    form_turns turns;
+    unknown_fields *unknown;
+    api_error *err;
+    char at[API_PARAM_BYTES]; // the path of what is read: "input[3]"
+    bool no_memory;
+} form_reader;
+
+typedef enum form_kind {
+    FORM_ANY, // the chat's table, or `read`, checks it
+    FORM_BOOL,
+    FORM_STRING,
+    FORM_ARRAY,
+    FORM_OBJECT,
+    FORM_REFUSED // except false
+} form_kind;
+
+typedef struct form_field {
+    const char *name; // its path: "stream", "text.format"
+    const char *chat; // the field that it becomes; NULL: none
+    form_kind kind;
+    bool (*read)(form_reader *r, json_t *v); // false: r->err is set; NULL: the value as it is
+    bool required;
+    const char *why; // FORM_REFUSED
+} form_field;
+
+typedef struct form_fields {
+    const char *const *same, *const *ignored; // names, behind the last one NULL
+    const form_field *rows;                   // [n] read in this order, behind `same`
+    size_t n;
+} form_fields;
+
+/* Begins with an empty chat.  form_read_end is needed in each case. */
+void form_read_begin(form_reader *r);
+/* Absent fields, and null, are not read.  False: r->err is set.  For row->read, r->at is its name.
+ */
+bool form_read_fields(form_reader *r, const form_fields *fields);
+/* ok: all was read.  Then the chat is given away; false: r->err is set, *chat is NULL. */
+bool form_read_end(form_reader *r, bool ok, json_t **chat);
+/* Gives a path in the chat's body as the path in the client's. */
+void form_locate(const answer_form *f, const form_fields *fields, api_error *err);
+
+/* ---- values ---- */
+
+/* null is the same as absent. */
+static inline json_t *given(const json_t *object, const char *name) {
+    json_t *v = json_object_get(object, name);
+    return v == NULL || json_is_null(v) ? NULL : v;
+}
+
+static inline bool is(const json_t *v, const char *word) {
+    return json_is_string(v) && strcmp(json_string_value(v), word) == 0;
+}
+
+static inline bytes string_of(const json_t *v) {
+    return (bytes){json_string_value(v), json_string_length(v)};
+}
+
+/* Both take the value. */
+static inline void put(form_reader *r, json_t *object, const char *name, json_t *value) {
+    if (json_object_set_new(object, name, value) != 0) r->no_memory = true;
+}
+
+static inline void append(form_reader *r, json_t *array, json_t *value) {
+    if (json_array_append_new(array, value) != 0) r->no_memory = true;
+}
+
+/* The value as JSON text: "key": "value", or without the spaces. */
+void form_add_json(buf *out, const json_t *v, bool spaces);
+json_t *form_json_string(form_reader *r, const json_t *v, bool spaces); // the text as a string
+
+/* ---- refusals; the path is `at` with the member behind it ---- */
+
+/* "\"input[3].role\" must ...": missing if there is no value, else a wrong one. */
+bool form_bad(const form_reader *r, const char *member, const json_t *v, const char *must);
+/* For a part of the body that is not implemented. */
+bool form_unsupported(const form_reader *r, const char *member, const char *why);
+bool form_need_string(const form_reader *r, const json_t *object, const char *member);
+/* The result of a call, which the member of this name names. */
+bool form_add_result(form_reader *r, const char *member, const char *id, bytes text);
+/* What has no effect is left out and named: "tools.web_search". */
+void form_leave_out(form_reader *r, const char *where, const char *type);
+/* Reads each element of the list, objects all, with r->at as its path.  list NULL: none. */
+bool form_each(form_reader *r, json_t *list, const char *path,
+               bool (*read)(form_reader *r, json_t *one));
+
+/* ---- texts ---- */
+
+typedef struct form_part {
+    const char *type, *member;  // the member with the text; NULL: refused
+    const char *before, *after; // written around it; NULL: nothing
+} form_part;
+
+typedef struct form_parts {
+    const form_part *rows;
+    size_t n;
+    const char *left_out; // parts of other types are left out, named behind this; NULL: refused
+} form_parts;
+
+/* Appends a string, or the texts of an array of parts, joined by newlines as chats join them. */
+bool form_read_text(form_reader *r, json_t *content, const char *member, const form_parts *kinds,
+                    buf *out);
+
+/* ---- tools ---- */
+
+/* Adds the function of the tool at r->at, with its description, `strict`, and the schema that it
+ * has under this name; borrowed, NULL: no memory.  Takes `name`, NULL: the tool has none. */
+json_t *form_add_function(form_reader *r, json_t *name, const json_t *tool, const char *schema);
+json_t *form_choice(const char *function); // a tool_choice; NULL: no memory
+
+#endif
