@@ -88,6 +88,16 @@ static inline void form_add(buf *out, const char *before, bytes text) {
     json_add_string(out, text.p == NULL ? "" : text.p, text.n);
 }
 
+/* A string that begins with a mark, which needs no escapes. */
+static inline void form_add_marked(buf *out, const char *before, const char *mark, bytes text) {
+    buf_add_str(out, before);
+    buf_add_char(out, '"');
+    buf_add_str(out, mark);
+    size_t at = out->n;
+    form_add(out, "", text);
+    if (!out->failed) memmove(out->p + at, out->p + at + 1, --out->n - at); // its opening quote
+}
+
 static inline void form_add_cstr(buf *out, const char *before, const char *text) {
     form_add(out, before, (bytes){text, strlen(text)});
 }

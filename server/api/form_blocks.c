@@ -28,7 +28,9 @@ void blocks_open(form_blocks *b, const block_writer *w, void *form, block_kind k
     b->open = kind;
     b->cut = false;
     buf_clear(&b->text);
+    b->begins = true;
     if (out != NULL) w->opened(form, out);
+    b->begins = false;
 }
 
 void blocks_close(form_blocks *b, const block_writer *w, void *form, bool cut, buf *out) {

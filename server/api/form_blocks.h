@@ -23,7 +23,8 @@ typedef enum block_kind {
 typedef struct form_blocks {
     block_kind open;
     uint32_t idx;  // of the open block, or of the next one
-    bool cut;      // the open block was cut off by a limit
+    bool begins;   // the open block has no content yet
+    bool cut;      // it was cut off by a limit
     buf text;      // of it so far; of a call: its arguments
     buf id, name;  // of a call
     buf done;      // closed blocks as JSON, with commas between them

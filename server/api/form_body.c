@@ -91,6 +91,7 @@ static bool read_row(form_reader *r, const form_field *row) {
                                        [FORM_OBJECT] = "must be an object"};
     bool ok = true;
     r->at[0] = 0;
+    if (row->kind == FORM_PART) return true;
     json_t *v = find_value(r, row->name, &ok);
     if (v == NULL && ok && row->required) return form_bad(r, row->name, NULL, "is required");
     if (v == NULL) return ok;
@@ -147,6 +148,12 @@ void form_locate(const answer_form *f, const form_fields *fields, api_error *err
 }
 
 /* ---- values ---- */
+
+json_t *form_copy(form_reader *r, json_t *object) {
+    json_t *copy = json_object();
+    if (json_object_update(copy, object) != 0) r->no_memory = true;
+    return copy;
+}
 
 /* Into memory that is there: json_dumps leaves out what its own memory is short for. */
 void form_add_json(buf *out, const json_t *v, bool spaces) {

@@ -38,6 +38,7 @@ typedef enum form_kind {
     FORM_STRING,
     FORM_ARRAY,
     FORM_OBJECT,
+    FORM_PART,   // of a field with a row of its own: only for paths in errors
     FORM_REFUSED // except false
 } form_kind;
 
@@ -91,6 +92,8 @@ static inline void append(form_reader *r, json_t *array, json_t *value) {
     if (json_array_append_new(array, value) != 0) r->no_memory = true;
 }
 
+/* An object with the same members; json_copy leaves out what memory is short for. */
+json_t *form_copy(form_reader *r, json_t *object);
 /* The value as JSON text: "key": "value", or without the spaces. */
 void form_add_json(buf *out, const json_t *v, bool spaces);
 json_t *form_json_string(form_reader *r, const json_t *v, bool spaces); // the text as a string

@@ -48,7 +48,7 @@ static bool read_thinking(form_reader *r, json_t *v) {
     json_t *budget = given(v, "budget_tokens"), *kwargs = given(r->chat, "chat_template_kwargs");
     bool off = is(given(v, "type"), "disabled");
     if (!form_need_string(r, v, "type")) return false;
-    kwargs = json_is_object(kwargs) ? json_copy(kwargs) : json_object();
+    kwargs = json_is_object(kwargs) ? form_copy(r, kwargs) : json_object();
     for (size_t i = 0; i < INFERD_COUNT(switches); i++)
         if (given(kwargs, switches[i]) == NULL) put(r, kwargs, switches[i], json_boolean(!off));
     put(r, r->chat, "chat_template_kwargs", kwargs);
@@ -118,7 +118,6 @@ static void continue_last(form_reader *r) {
 bool messages_read(json_t *body, bool counted, json_t **chat, answer_form **out,
                    unknown_fields *unknown, api_error *err) {
     messages_form *f = calloc(1, sizeof *f);
-    *chat = NULL;
     if (f == NULL) return api_fail(err, API_INTERNAL, NULL, "the server is short of memory");
     f->base.type = &messages_form_type;
     *out = &f->base;

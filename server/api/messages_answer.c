@@ -9,19 +9,17 @@
 /* Of each kind: its start with an empty text, its delta, and the members with the text. */
 static const struct {
     const char *begin, *delta, *delta_member, *member;
-} kinds[BLOCK_KINDS] = {[BLOCK_TEXT] = {"{\"type\":\"text\"", "text_delta", "text", ",\"text\":"},
-                        [BLOCK_REASONING] = {"{\"type\":\"thinking\",\"signature\":\"\"",
-                                             "thinking_delta", "thinking", ",\"thinking\":"},
-                        [BLOCK_CALL] = {"{\"type\":\"tool_use\",\"id\":\"" MESSAGES_CALL_PREFIX,
-                                        "input_json_delta", "partial_json", ",\"input\":"}};
+} kinds[BLOCK_KINDS] = {
+    [BLOCK_TEXT] = {"{\"type\":\"text\"", "text_delta", "text", ",\"text\":"},
+    [BLOCK_REASONING] = {"{\"type\":\"thinking\",\"signature\":\"\"", "thinking_delta", "thinking",
+                         ",\"thinking\":"},
+    [BLOCK_CALL] = {"{\"type\":\"tool_use\"", "input_json_delta", "partial_json", ",\"input\":"}};
 
 /* Up to its text, or its input. */
 static void begin_block(const form_blocks *b, buf *out) {
     buf_add_str(out, kinds[b->open].begin);
-    if (b->open == BLOCK_CALL) { // the string goes on: the id is written without its opening quote
-        size_t at = out->n;
-        form_add(out, "", blocks_bytes(&b->id));
-        if (!out->failed) memmove(out->p + at, out->p + at + 1, --out->n - at);
+    if (b->open == BLOCK_CALL) {
+        form_add_marked(out, ",\"id\":", MESSAGES_CALL_PREFIX, blocks_bytes(&b->id));
         form_add(out, ",\"name\":", blocks_bytes(&b->name));
     }
     buf_add_str(out, kinds[b->open].member);

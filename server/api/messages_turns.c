@@ -35,11 +35,6 @@ static bool skip(form_reader *r, json_t *block) { // encrypted, or nothing
     return true;
 }
 
-static bool refuse_medium(form_reader *r, json_t *block) {
-    (void)block;
-    return form_unsupported(r, "type", "the model reads only text, no image and no document");
-}
-
 /* The id as the chat has it. */
 static const char *id_of(const json_t *block, const char *member) {
     const char *id = json_string_value(given(block, member));
@@ -85,18 +80,18 @@ static bool read_block(form_reader *r, json_t *block) {
         const char *type;
         unsigned roles;
         bool (*read)(form_reader *r, json_t *block);
-    } rows[] = {
-        {"text", USER | ASSISTANT, read_text},        {"tool_use", ASSISTANT, read_call},
-        {"tool_result", USER, read_result},           {"thinking", ASSISTANT, read_thinking},
-        {"redacted_thinking", ASSISTANT, skip},       {"image", USER | ASSISTANT, refuse_medium},
-        {"document", USER | ASSISTANT, refuse_medium}};
+    } rows[] = {{"text", USER | ASSISTANT, read_text},  {"tool_use", ASSISTANT, read_call},
+                {"tool_result", USER, read_result},     {"thinking", ASSISTANT, read_thinking},
+                {"redacted_thinking", ASSISTANT, skip}, {"image", USER | ASSISTANT, NULL},
+                {"document", USER | ASSISTANT, NULL}};
     json_t *type = given(block, "type");
     if (!form_need_string(r, block, "type")) return false;
     for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
         if (!is(type, rows[i].type)) continue;
-        if ((rows[i].roles >> ((messages_form *)r->form)->role & 1) != 0)
-            return rows[i].read(r, block);
-        return form_bad(r, "type", type, "is not a block of this role");
+        if ((rows[i].roles >> ((messages_form *)r->form)->role & 1) == 0)
+            return form_bad(r, "type", type, "is not a block of this role");
+        if (rows[i].read != NULL) return rows[i].read(r, block);
+        return form_unsupported(r, "type", "the model reads only text, no image and no document");
     }
     form_leave_out(r, "messages.content", json_string_value(type));
     return true;

@@ -55,15 +55,6 @@ static void add_content(const char *type, bytes text, buf *out) {
     buf_add_char(out, '}');
 }
 
-static void add_encrypted(bytes text, buf *out) {
-    buf marked = {0};
-    buf_add_str(&marked, RESPONSES_REASONING_MARK);
-    buf_add(&marked, text.p, text.n);
-    form_add(out, ",\"encrypted_content\":", blocks_bytes(&marked));
-    out->failed |= marked.failed;
-    buf_deinit(&marked);
-}
-
 /* Name and namespace of the client's tool. */
 static void add_call(const responses_form *f, bytes text, buf *out) {
     json_t *tool = tool_of(f), *space = json_object_get(tool, "namespace");
@@ -75,9 +66,11 @@ static void add_call(const responses_form *f, bytes text, buf *out) {
     form_add(out, about(f)->member, text);
 }
 
-/* The open item; `begins`: without its content. */
-static void add_item(const responses_form *f, bool begins, buf *out) {
-    bytes text = begins ? (bytes){"", 0} : blocks_bytes(&f->blocks.text);
+/* The open item; while it begins, without its content. */
+static void add_item(void *form, buf *out) {
+    const responses_form *f = form;
+    bool begins = f->blocks.begins;
+    bytes text = blocks_bytes(&f->blocks.text);
     bool reasons = f->blocks.open == BLOCK_REASONING, calls = f->blocks.open == BLOCK_CALL;
     add_item_id(f, out, "{\"id\":");
     form_add_cstr(out, ",\"type\":", about(f)->type);
@@ -89,7 +82,8 @@ static void add_item(const responses_form *f, bool begins, buf *out) {
         if (!begins) add_content(reasons ? "reasoning_text" : "output_text", text, out);
         buf_add_char(out, ']');
     }
-    if (reasons && !begins && f->wants_encrypted) add_encrypted(text, out);
+    if (reasons && !begins && f->wants_encrypted)
+        form_add_marked(out, ",\"encrypted_content\":", RESPONSES_REASONING_MARK, text);
     if (about(f) != &custom_item) // has none
         form_add_cstr(out, ",\"status\":",
                       begins          ? "in_progress"
@@ -135,7 +129,7 @@ static void write_item(responses_form *f, const char *type, bytes item, buf *out
     begin_event(f, type, out);
     buf_add_format(out, ",\"output_index\":%u,\"item\":", f->blocks.idx);
     buf_add(out, item.p, item.n);
-    if (item.p == NULL) add_item(f, true, out);
+    if (item.p == NULL) add_item(f, out);
     form_event_close(out);
 }
 
@@ -170,15 +164,11 @@ static void closing(void *form, buf *out) {
     write_part(f, "response.content_part.done", blocks_bytes(text), out);
 }
 
-static void add(void *form, buf *out) {
-    add_item(form, false, out);
-}
-
 static void closed(void *form, bytes item, buf *out) {
     write_item(form, "response.output_item.done", item, out);
 }
 
-static const block_writer writer = {opened, more, closing, add, closed};
+static const block_writer writer = {opened, more, closing, add_item, closed};
 
 static void part(answer_form *form, const message_part *p, buf *out) {
     blocks_part(&((responses_form *)form)->blocks, &writer, form, p, out);
@@ -228,8 +218,8 @@ static void add_response(const responses_form *f, const char *status, const answ
         buf_add(out, f->blocks.done.p, f->blocks.done.n);
     buf_add_str(out, "],\"background\":false,\"truncation\":\"disabled\"");
     add_usage(out, u);
-    buf_add(out, f->echo.p, f->echo.n);
-    buf_add_char(out, '}');
+    buf_add_char(out, ',');
+    buf_add(out, f->echo.p + 1, f->echo.n - 1); // its members and the brace at its end
 }
 
 /* The text of the response in it. */

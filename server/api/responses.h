@@ -28,9 +28,8 @@ enum {
 typedef struct responses_form {
     answer_form base;
     /* Of the request. */
-    buf echo;      // members of the answer that repeat it, as JSON text
+    buf echo;      // what the answer repeats of it: a JSON object
     json_t *names; // function name: {"type", "name", "namespace"} of the client's tool; owned
-    json_t *shown; // tools that are not left out; NULL behind the reading
     bool wants_encrypted;         // reasoning also as encrypted_content
     const form_host *host;        // while it is read
     json_t *space;                // the name of the namespace that is read; NULL: none

@@ -42,7 +42,9 @@ static bool read_reasoning(form_reader *r, json_t *item) {
 
 /* ---- calls and their results ---- */
 
-static bool read_any_call(form_reader *r, json_t *item, const char *member, bool custom) {
+static bool read_call(form_reader *r, json_t *item) {
+    bool custom = is(given(item, "type"), "custom_tool_call");
+    const char *member = custom ? "input" : "arguments";
     if (!form_need_string(r, item, "name") || !form_need_string(r, item, member) ||
         !form_need_string(r, item, "call_id"))
         return false;
@@ -58,14 +60,6 @@ static bool read_any_call(form_reader *r, json_t *item, const char *member, bool
     return true;
 }
 
-static bool read_call(form_reader *r, json_t *item) {
-    return read_any_call(r, item, "arguments", false);
-}
-
-static bool read_custom_call(form_reader *r, json_t *item) {
-    return read_any_call(r, item, "input", true);
-}
-
 static bool read_output(form_reader *r, json_t *item) {
     buf text = {0};
     bool ok = form_need_string(r, item, "call_id") &&
@@ -79,28 +73,25 @@ static bool read_output(form_reader *r, json_t *item) {
 
 /* ---- items ---- */
 
-static bool refuse_reference(form_reader *r, json_t *item) {
-    (void)item;
-    return form_unsupported(r, "type", "an item_reference cannot be followed; send the item");
-}
-
 static const struct {
     const char *type;
     bool (*read)(form_reader *r, json_t *item);
 } items[] = {{"message", read_message},
              {"reasoning", read_reasoning},
              {"function_call", read_call},
-             {"custom_tool_call", read_custom_call},
+             {"custom_tool_call", read_call},
              {"function_call_output", read_output},
              {"custom_tool_call_output", read_output},
-             {"item_reference", refuse_reference}};
+             {"item_reference", NULL}};
 
 static bool read_item(form_reader *r, json_t *item) {
     json_t *type = given(item, "type"), *id = given(item, "call_id");
     if (type == NULL && given(item, "role") != NULL) return read_message(r, item);
     if (!form_need_string(r, item, "type")) return false;
     for (size_t i = 0; i < INFERD_COUNT(items); i++)
-        if (is(type, items[i].type)) return items[i].read(r, item);
+        if (is(type, items[i].type))
+            return items[i].read != NULL ? items[i].read(r, item)
+                                         : form_unsupported(r, "type", "send the item itself");
     form_leave_out(r, "input", json_string_value(type));
     if (json_is_string(id)) turns_leave_out_call(&r->turns, json_string_value(id));
     return true;

@@ -3,7 +3,7 @@
  *   input         messages (responses_items.c)
  *   tools         functions; hosted ones are left out and named
  *   text.format   response_format, unchanged */
-#include "response_store.h"
+#include "json_in.h"
 #include "responses.h"
 
 /* ---- tools ---- */
@@ -71,61 +71,44 @@ static bool read_tool(form_reader *r, json_t *tool) {
     return true;
 }
 
-static bool read_shown(form_reader *r, json_t *tool) {
-    size_t n_before = json_array_size(r->tools);
-    if (!read_tool(r, tool)) return false;
-    if (json_array_size(r->tools) > n_before)
-        append(r, responses_form_of(r)->shown, json_incref(tool));
-    return true;
-}
-
 static bool read_tools(form_reader *r, json_t *tools) {
-    return form_each(r, tools, "tools", read_shown);
+    return form_each(r, tools, "tools", read_tool);
 }
 
 /* ---- the choice of tools ---- */
 
-static bool is_own(json_t *choice) {
-    json_t *type = given(choice, "type");
+static bool is_own(const json_t *tool) {
+    const json_t *type = given(tool, "type");
     return is(type, "function") || is(type, "custom");
 }
 
-/* The function of the tool that a choice names, with or without its namespace. */
-static const char *named_tool(const form_reader *r, json_t *choice) {
+/* The function of the tool that a choice names, with or without its namespace.  The chat's check
+ * finds a name that no tool has. */
+static json_t *chosen(const form_reader *r, const json_t *choice) {
     json_t *name = given(choice, "name"), *space = given(choice, "namespace"), *known;
-    const char *flat;
+    const char *flat, *function = json_is_string(name) ? json_string_value(name) : "";
     json_object_foreach(responses_form_of(r)->names, flat, known) {
-        if (space == NULL && is(name, flat)) return flat;
         if (json_equal(name, given(known, "name")) &&
             (space == NULL || json_equal(space, given(known, "namespace"))))
-            return flat;
+            function = flat;
     }
-    return NULL;
+    return form_choice(function);
 }
 
 /* Hosted tools are left out of the list, too. */
-static bool read_allowed(form_reader *r, json_t *choice) {
-    json_t *tools = given(choice, "tools"), *mode = given(choice, "mode"), *one;
-    json_t *list = json_array();
-    bool ok = json_array_size(tools) > 0 ||
-              form_bad(r, "tools", tools, "must be an array that is not empty");
+static void read_allowed(form_reader *r, json_t *choice) {
+    json_t *tools = given(choice, "tools"), *list = json_array(), *one;
     size_t i;
     json_array_foreach(tools, i, one) {
-        char member[API_PARAM_BYTES];
-        const char *flat = is_own(one) ? named_tool(r, one) : NULL;
-        snprintf(member, sizeof member, "tools[%zu]", i);
-        if (flat != NULL)
-            append(r, list, form_choice(flat));
-        else if (ok && (is_own(one) || !json_is_string(given(one, "type"))))
-            ok = form_bad(r, member, one, "must name one of \"tools\"");
+        bool hosted = json_is_string(given(one, "type")) && !is_own(one);
+        if (!hosted) append(r, list, chosen(r, one));
     }
-    json_t *said = json_array_size(list) == 0
-                       ? json_string("none")
-                       : json_pack("{s:s,s:{s:O,s:O*}}", "type", "allowed_tools", "allowed_tools",
-                                   "tools", list, "mode", mode);
-    put(r, r->chat, "tool_choice", said);
+    bool all_hosted = json_array_size(list) == 0 && json_array_size(tools) > 0;
+    put(r, r->chat, "tool_choice",
+        all_hosted ? json_string("none")
+                   : json_pack("{s:s,s:{s:O,s:O*}}", "type", "allowed_tools", "allowed_tools",
+                               "tools", list, "mode", given(choice, "mode")));
     json_decref(list);
-    return ok;
 }
 
 static bool read_choice(form_reader *r, json_t *choice) {
@@ -136,15 +119,13 @@ static bool read_choice(form_reader *r, json_t *choice) {
         return true;
     }
     if (!form_need_string(r, choice, "type")) return false;
-    if (is(given(choice, "type"), "allowed_tools")) return read_allowed(r, choice);
     if (!asked) return form_bad(r, "", choice, "needs \"tools\"");
-    const char *flat = named_tool(r, choice);
-    if (!is_own(choice))
-        form_leave_out(r, "tool_choice", json_string_value(given(choice, "type")));
-    else if (flat == NULL)
-        return form_bad(r, "name", choice, "must be the name of one of \"tools\"");
+    if (is(given(choice, "type"), "allowed_tools"))
+        read_allowed(r, choice);
+    else if (is_own(choice))
+        put(r, r->chat, "tool_choice", chosen(r, choice));
     else
-        put(r, r->chat, "tool_choice", form_choice(flat));
+        form_leave_out(r, "tool_choice", json_string_value(given(choice, "type")));
     return true;
 }
 
@@ -219,7 +200,9 @@ static const form_field rows[] = {
     {"previous_response_id", NULL, FORM_STRING, responses_read_previous},
     {"input", "messages", FORM_ANY, responses_read_input, .required = true},
     {"tools", NULL, FORM_ARRAY, read_tools},
-    {"tool_choice", NULL, FORM_ANY, read_choice}}; // behind the tools that it names
+    {"tool_choice", NULL, FORM_ANY, read_choice}, // behind the tools that it names
+    {"tool_choice.name", "tool_choice.function.name", FORM_PART},
+    {"tool_choice.tools", "tool_choice.allowed_tools.tools", FORM_PART}};
 
 static const form_fields fields = {same, ignored, rows, INFERD_COUNT(rows)};
 
@@ -229,37 +212,41 @@ void responses_locate(const answer_form *f, api_error *err) {
 
 /* ---- what the answer repeats ---- */
 
-/* `,"name":` and the value; absent, or too long: this JSON. */
-static void echo_value(buf *out, const char *name, const json_t *v, const char *otherwise) {
-    size_t from = out->n;
-    buf_add_format(out, ",\"%s\":", name);
-    size_t at = out->n;
-    if (v != NULL) form_add_json(out, v, false);
-    if (v != NULL && out->n - from <= RESPONSES_ECHO_BYTES_MAX) return;
-    out->n = at;
-    buf_add_str(out, otherwise);
+/* Members of the answer and what they are for a request without them.  A long value is not
+ * repeated; a given object has the members that it lacks. */
+static const char defaults[] =
+    "{\"temperature\":null,\"top_p\":null,\"max_output_tokens\":null,\"instructions\":null,"
+    "\"previous_response_id\":null,\"parallel_tool_calls\":true,\"tool_choice\":\"auto\","
+    "\"tools\":[],\"reasoning\":{\"effort\":null,\"summary\":null},\"metadata\":{},"
+    "\"text\":{\"format\":{\"type\":\"text\"}}}";
+
+static void echo_value(form_reader *r, json_t *echo, const char *name, json_t *v) {
+    json_t *otherwise = json_object_get(echo, name);
+    json_t *whole = json_is_object(v) ? form_copy(r, v) : json_incref(v);
+    if (json_is_object(otherwise) && json_object_update_missing(whole, otherwise) != 0)
+        r->no_memory = true;
+    if (json_dumpb(v, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) <= RESPONSES_ECHO_BYTES_MAX)
+        put(r, echo, name, json_incref(whole));
+    json_decref(whole);
 }
 
 static void write_echo(form_reader *r) {
-    static const char *const repeated[][2] = {{"temperature", "null"},
-                                              {"top_p", "null"},
-                                              {"max_output_tokens", "null"},
-                                              {"parallel_tool_calls", "true"},
-                                              {"tool_choice", "\"auto\""},
-                                              {"previous_response_id", "null"},
-                                              {"reasoning", "{\"effort\":null,\"summary\":null}"},
-                                              {"metadata", "{}"},
-                                              {"instructions", "null"}};
     responses_form *f = responses_form_of(r);
-    json_t *text = json_pack("{s:{s:s}}", "format", "type", "text"), *said = given(r->body, "text");
-    if (text == NULL || (said != NULL && json_object_update(text, said) != 0)) r->no_memory = true;
-    for (size_t i = 0; i < INFERD_COUNT(repeated); i++)
-        echo_value(&f->echo, repeated[i][0], given(r->body, repeated[i][0]), repeated[i][1]);
-    echo_value(&f->echo, "tools", f->shown, "[]");
-    echo_value(&f->echo, "text", text, "{}");
-    buf_add_format(&f->echo, ",\"store\":%s", f->store != NULL ? "true" : "false");
+    json_t *echo = NULL, *tools = json_array(), *v;
+    json_in_parse((bytes){defaults, strlen(defaults)}, &json_limits_default, &echo, NULL);
+    const char *name;
+    size_t i;
+    json_array_foreach(given(r->body, "tools"), i, v) {
+        bool shown = is_own(v) || is(given(v, "type"), "namespace"); // hosted ones were left out
+        if (shown) append(r, tools, json_incref(v));
+    }
+    json_object_foreach(echo, name, v) if (given(r->body, name) != NULL)
+        echo_value(r, echo, name, strcmp(name, "tools") == 0 ? tools : given(r->body, name));
+    put(r, echo, "store", json_boolean(f->store != NULL));
+    form_add_json(&f->echo, echo, false);
     r->no_memory |= f->echo.failed;
-    json_decref(text);
+    json_decref(tools);
+    json_decref(echo);
 }
 
 /* ---- the whole ---- */
@@ -267,12 +254,10 @@ static void write_echo(form_reader *r) {
 bool responses_read(json_t *body, const form_host *host, json_t **chat, answer_form **out,
                     unknown_fields *unknown, api_error *err) {
     responses_form *f = calloc(1, sizeof *f);
-    *chat = NULL;
     if (f == NULL) return api_fail(err, API_INTERNAL, NULL, "the server is short of memory");
     *out = &f->base;
     *f = (responses_form){.base.type = &responses_form_type,
                           .names = json_object(),
-                          .shown = json_array(),
                           .host = host,
                           .store = host->store,
                           .tenant = strdup(host->tenant)};
@@ -283,11 +268,9 @@ bool responses_read(json_t *body, const form_host *host, json_t **chat, answer_f
                      .unknown = unknown,
                      .err = err};
     form_read_begin(&r);
-    if (f->names == NULL || f->shown == NULL || f->tenant == NULL) r.no_memory = true;
+    if (f->names == NULL || f->tenant == NULL) r.no_memory = true;
     bool ok = !r.no_memory && form_read_fields(&r, &fields);
     if (ok) write_echo(&r);
-    json_decref(f->shown);
-    f->shown = NULL;
     f->host = NULL;
     return form_read_end(&r, ok, chat);
 }
