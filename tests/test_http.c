@@ -415,6 +415,55 @@ static void long_event_reaches_a_client_that_keeps_up(void) {
     stop();
 }
 
+/* A long answer ended behind bytes that its client had not read yet: the stream was cut. */
+static void long_event_reaches_a_client_that_reads_slowly(void) {
+    http_options o = toy_options();
+    static char event[300 * 1024];
+    o.limits.stream_soft_bytes = 16 * 1024;
+    o.limits.stream_hard_bytes = 64 * 1024;
+    start(&o);
+    int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
+    iterate_until_handled(1);
+    memset(event, 'y', sizeof event);
+    while (seen.n_paused == 0 && flood(1024)) {
+    }
+    EXPECT_EQ(seen.n_paused, 1);
+    for (int i = 0; i < 3; i++) { // short events behind a long one are no reason either
+        EXPECT(http_stream_write(seen.waiting, event, sizeof event));
+        EXPECT(http_stream_write(seen.waiting, event, 1024));
+    }
+    http_stream_end(seen.waiting);
+    size_t n = 0;
+    for (int i = 0; i < 5000 && n < 3 * (sizeof event + 1024); i++) {
+        r.n = 0;
+        client_read_some(fd, &r);
+        for (size_t k = 0; k < r.n; k++) n += r.text[k] == 'y';
+        iterate_for(1);
+    }
+    EXPECT(n >= 3 * (sizeof event + 1024));
+    EXPECT_EQ(seen.n_gone, 0);
+    close(fd);
+    stop();
+}
+
+static void long_events_have_a_bound(void) {
+    http_options o = toy_options();
+    size_t n = 17 * 1024 * 1024, n_written = 0;
+    char *event = calloc(1, n);
+    start(&o);
+    int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
+    iterate_until_handled(1);
+    while (event != NULL && n_written < 10 && http_stream_write(seen.waiting, event, n))
+        n_written++;
+    EXPECT_EQ(n_written, HTTP_STREAM_LONG_BYTES_MAX / n);
+    iterate_until_gone(1);
+    iterate_until_open(0);
+    EXPECT_EQ(seen.last_status, 499);
+    free(event);
+    close(fd);
+    stop();
+}
+
 static void stalled_reader_is_cut(void) {
     http_options o = toy_options();
     o.limits.send_stall_ms = 100;
@@ -672,6 +721,8 @@ static const test_case cases[] = {
     TEST(slow_reader_pauses_and_goes_on),
     TEST(reader_over_the_hard_limit_is_cut_once),
     TEST(long_event_reaches_a_client_that_keeps_up),
+    TEST(long_event_reaches_a_client_that_reads_slowly),
+    TEST(long_events_have_a_bound),
     TEST(stalled_reader_is_cut),
     TEST(quiet_stream_has_a_heartbeat),
     TEST(body_over_its_limit_is_413_even_in_chunks),

@@ -179,6 +179,7 @@ static generation *create_generation(api_job *job) {
     f->transcript = job->transcript;
     job->transcript = NULL;
     if (f->transcript != NULL) f->drawn = calloc(job->n_requests, sizeof *f->drawn);
+    if (stream_about(f->stream)->streaming) buf_init(&f->out, HTTP_STREAM_LONG_BYTES_MAX);
     list_node_init(&f->dirty);
     list_push_back(&f->app->generations, &f->link);
     f->app->n_generations++;
@@ -428,10 +429,15 @@ static void end_failed(generation *f) {
     close_generation(f, outcome, e.status);
 }
 
+static void fail_output(generation *f) {
+    stream_fail(f->stream, API_INTERNAL,
+                "the server is short of memory, or the answer is too long for a stream");
+}
+
 static void end_well(generation *f) {
     if (!stream_finish(f->stream, &f->out)) {
         buf_clear(&f->out);
-        stream_fail(f->stream, API_INTERNAL, "the server is short of memory");
+        fail_output(f);
         end_failed(f);
         return;
     }
@@ -448,7 +454,7 @@ static void end_well(generation *f) {
 
 void generation_flush(generation *f) {
     list_remove(&f->dirty);
-    if (f->out.failed) stream_fail(f->stream, API_INTERNAL, "the server is short of memory");
+    if (f->out.failed) fail_output(f);
     if (stream_error(f->stream)->fault != API_OK)
         end_failed(f);
     else if (stream_is_done(f->stream))

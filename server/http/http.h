@@ -165,8 +165,9 @@ void http_answer_error(http_request *rq, int status, const char *type, const cha
 
 /* A 200 text/event-stream.  Writes copy, one call per event.  False: cut; on_gone runs, or has. */
 bool http_stream_begin(http_request *rq);
-/* A client that kept up (at most stream_soft_bytes unsent) may get eight times stream_hard_bytes in
- * one write: the events of one step may be long. */
+/* More unsent bytes than stream_hard_bytes cut the stream.  Writes of more than stream_soft_bytes
+ * do not count: an event may be as long as the answer.  They are bounded on their own. */
+enum { HTTP_STREAM_LONG_BYTES_MAX = 64 * 1024 * 1024 }; // unsent, of such writes
 bool http_stream_write(http_request *rq, const void *p, size_t n);
 void http_stream_end(http_request *rq); // flush, then finish
 /* Flush, then break the chunked body: the client sees a cut. */

@@ -124,7 +124,8 @@ struct exchange {
 
     bool http_10; // no chunks: a stream ends with the connection
     bool streaming, ending, aborting;
-    bool paused; // on_reader(true) was called
+    bool paused;       // on_reader(true) was called
+    size_t long_bytes; // unsent, of long pieces; at most the unsent bytes
     out_bytes out;
 
     bool admitted; // counted in s->n_open

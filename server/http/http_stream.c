@@ -5,6 +5,10 @@
  *   0 ........ soft/2 ........ soft ........................ hard
  *              ^ on_reader(false)  ^ on_reader(true)             ^ cut
  *
+ * A piece longer than `soft` is as long as what it tells (a step of many choices, a text repeated
+ * as a whole at its end), however fast the client reads.  It does not count as unsent, and its
+ * bytes are bounded by HTTP_STREAM_LONG_BYTES_MAX.
+ *
  * While there is nothing to send the connection is suspended; a reader that returns 0 without
  * suspending would be called again at once, for ever.  The stall deadline runs while bytes are
  * unsent, and restarts each time the library has passed a piece to the socket. */
@@ -67,6 +71,7 @@ static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t n_max) {
     }
     size_t n = out_take(&x->out, to, n_max);
     x->rq.n_sent += n;
+    x->long_bytes = size_min(x->long_bytes, out_fill(&x->out));
     if (!x->rq.no_timeout) watch_conn(x->c, DEADLINE_STALL);
     if (x->paused && out_fill(&x->out) <= s->limits.stream_soft_bytes / 2) {
         x->paused = false;
@@ -102,20 +107,21 @@ static bool overflow(exchange *x) {
     return false;
 }
 
-/* The events of one step may be long: many choices with many alternatives. */
-static bool has_room(const exchange *x, size_t n) {
-    enum { BURST = 8 };
+static bool take_room(exchange *x, size_t n) {
     const http_limits *l = &x->s->limits;
-    size_t fill = out_fill(&x->out);
-    if (fill <= l->stream_soft_bytes) return n <= (size_t)BURST * l->stream_hard_bytes;
-    return fill <= l->stream_hard_bytes && n <= l->stream_hard_bytes - fill;
+    size_t fill = out_fill(&x->out) - x->long_bytes;
+    if (fill > l->stream_hard_bytes) return false;
+    if (n <= l->stream_hard_bytes - fill) return true;
+    if (n <= l->stream_soft_bytes || n > HTTP_STREAM_LONG_BYTES_MAX - x->long_bytes) return false;
+    x->long_bytes += n;
+    return true;
 }
 
 bool http_stream_write(http_request *rq, const void *p, size_t n) {
     exchange *x = exchange_of(rq);
     if (x->gone) return false;
     INFERD_CHECK(x->streaming && !x->answered);
-    if (!has_room(x, n) || !out_add(&x->out, p, n)) return overflow(x);
+    if (!take_room(x, n) || !out_add(&x->out, p, n)) return overflow(x);
     watch_arm(x->s, &x->beat, DEADLINE_BEAT);
     exchange_resume(x);
     if (!x->paused && out_fill(&x->out) > x->s->limits.stream_soft_bytes) {
