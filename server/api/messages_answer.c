@@ -177,8 +177,12 @@ static const char *error_type(const http_error *e) {
 
 int messages_write_error(buf *out, const http_error *e) {
     const char *type = error_type(e);
+    char message[API_PARAM_BYTES + API_MESSAGE_BYTES]; // the path has no member of its own
+    bool named = e->param == NULL || strstr(e->message, e->param) != NULL;
+    snprintf(message, sizeof message, "%s%s%s", named ? "" : e->param, named ? "" : ": ",
+             e->message);
     form_add_cstr(out, "{\"type\":\"error\",\"error\":{\"type\":", type);
-    form_add_cstr(out, ",\"message\":", e->message);
+    form_add_cstr(out, ",\"message\":", message);
     if (e->param != NULL && strcmp(e->param, MESSAGES_THREAD) == 0)
         buf_add_str(out, ",\"details\":{\"error_code\":\"thread_unsupported_request\","
                          "\"unsupported\":[\"thread\"]}");
