@@ -1,0 +1,289 @@
+/* test_response_store.c - responses on disk: they come back, of their tenant only, within bounds; a
+ * damaged file does not. */
+#include "test.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "response_store.h"
+
+static char folder[64];
+static response_store *store;
+
+static void open_store(uint32_t n_max, uint64_t bytes_max) {
+    response_store_options o = {.folder = folder, .n_max = n_max, .bytes_max = bytes_max};
+    inferd_err err = {0};
+    EXPECT_EQ(response_store_open(&o, &store, &err), INFERD_OK);
+}
+
+static void begin(uint32_t n_max, uint64_t bytes_max) {
+    strcpy(folder, "/tmp/inferd-responses-XXXXXX");
+    EXPECT(mkdtemp(folder) != NULL);
+    open_store(n_max, bytes_max);
+}
+
+static void in_folder(char out[128], const char *name) {
+    snprintf(out, 128, "%s/%s", folder, name);
+}
+
+static uint32_t count_files(bool deletes) {
+    uint32_t n = 0;
+    char path[512];
+    DIR *d = opendir(folder);
+    for (const struct dirent *one; d != NULL && (one = readdir(d)) != NULL;) {
+        if (one->d_name[0] == '.' && one->d_name[1] != 'n') continue;
+        n++;
+        snprintf(path, sizeof path, "%s/%s", folder, one->d_name);
+        if (deletes) unlink(path);
+    }
+    if (d != NULL) closedir(d);
+    return n;
+}
+
+static void end(void) {
+    response_store_close(store);
+    store = NULL;
+    count_files(true);
+    rmdir(folder);
+}
+
+static void id_of(unsigned i, char out[RESPONSE_ID_BYTES]) {
+    snprintf(out, RESPONSE_ID_BYTES, "resp_%032x", i);
+}
+
+/* About n_bytes large. */
+static void keep(const char *tenant, unsigned i, size_t n_bytes) {
+    char id[RESPONSE_ID_BYTES], response[128];
+    char *item = malloc(n_bytes + 3);
+    id_of(i, id);
+    memset(item, 'x', n_bytes + 2);
+    item[0] = item[n_bytes + 1] = '"';
+    snprintf(response, sizeof response, "{\"id\":\"%s\",\"n\":%u}", id, i);
+    response_store_keep(store, tenant, id, (bytes){item, n_bytes + 2}, (bytes){"{}", 2},
+                        (bytes){response, strlen(response)});
+    free(item);
+}
+
+/* Is it there, and is it this one? */
+static bool has(const char *tenant, unsigned i) {
+    char id[RESPONSE_ID_BYTES];
+    json_t *v = NULL;
+    inferd_err err = {0};
+    id_of(i, id);
+    inferd_status s = response_store_read(store, tenant, id, &json_limits_default, &v, &err);
+    EXPECT(s == INFERD_OK || s == INFERD_ENOTFOUND);
+    EXPECT_EQ(s == INFERD_OK, v != NULL);
+    if (v == NULL) return false;
+    json_t *response = json_object_get(v, "response"), *items = json_object_get(v, "items");
+    EXPECT_EQ(json_integer_value(json_object_get(response, "n")), i);
+    EXPECT_EQ(json_array_size(items), 2);
+    EXPECT_STR(json_string_value(json_object_get(v, "tenant")), tenant);
+    json_decref(v);
+    return true;
+}
+
+static void what_is_kept_is_there_at_once_and_after_a_restart(void) {
+    begin(100, 1 << 20);
+    keep("a", 1, 10);
+    EXPECT(has("a", 1)); // written, or not yet
+    response_store_settle(store);
+    EXPECT(has("a", 1));
+    EXPECT_EQ(count_files(false), 1);
+    response_store_close(store);
+    open_store(100, 1 << 20);
+    EXPECT(has("a", 1));
+    EXPECT(!has("a", 2));
+    end();
+}
+
+static void a_tenant_sees_only_its_own(void) {
+    char id[RESPONSE_ID_BYTES];
+    begin(100, 1 << 20);
+    keep("a", 1, 10);
+    keep("", 2, 10);
+    EXPECT(!has("b", 1) && !has("", 1) && !has("a", 2) && has("", 2));
+    id_of(1, id);
+    EXPECT(!response_store_delete(store, "b", id));
+    EXPECT(has("a", 1));
+    EXPECT(response_store_delete(store, "a", id));
+    EXPECT(!response_store_delete(store, "a", id));
+    EXPECT(!has("a", 1));
+    response_store_settle(store);
+    EXPECT_EQ(count_files(false), 1);
+    end();
+}
+
+static void only_our_ids_become_paths(void) {
+    static const char *const ids[] = {"",
+                                      "resp_",
+                                      "../quotas",
+                                      "resp_../../../../etc/passwd000000000",
+                                      "resp_0000000000000000000000000000000g",
+                                      "resp_0000000000000000000000000000000A",
+                                      "resp_000000000000000000000000000000001",
+                                      "resp_00000000000000000000000000000001/",
+                                      "RESP_00000000000000000000000000000001"};
+    begin(100, 1 << 20);
+    keep("a", 1, 10);
+    for (size_t i = 0; i < INFERD_COUNT(ids); i++) {
+        json_t *v = NULL;
+        inferd_err err = {0};
+        EXPECT_EQ(response_store_read(store, "a", ids[i], &json_limits_default, &v, &err),
+                  INFERD_ENOTFOUND);
+        EXPECT(!response_store_delete(store, "a", ids[i]));
+        response_store_keep(store, "a", ids[i], (bytes){"", 0}, (bytes){"", 0}, (bytes){"{}", 2});
+    }
+    response_store_settle(store);
+    EXPECT_EQ(count_files(false), 1);
+    end();
+}
+
+static void the_oldest_go_first(void) {
+    begin(3, 1 << 20);
+    for (unsigned i = 1; i <= 5; i++) {
+        keep("a", i, 10);
+        response_store_settle(store);
+        usleep(2000); // the order is kept over a restart by the times of the files
+    }
+    EXPECT(!has("a", 1) && !has("a", 2) && has("a", 3) && has("a", 4) && has("a", 5));
+    EXPECT_EQ(count_files(false), 3);
+    response_store_close(store);
+    open_store(2, 1 << 20); // a smaller bound
+    response_store_settle(store);
+    EXPECT(!has("a", 3) && has("a", 4) && has("a", 5));
+    end();
+}
+
+static void bytes_have_a_bound(void) {
+    begin(100, 10000);
+    for (unsigned i = 1; i <= 4; i++) keep("a", i, 3000);
+    response_store_settle(store);
+    EXPECT(!has("a", 1) && has("a", 2) && has("a", 3) && has("a", 4));
+    keep("a", 5, 20000); // larger than all
+    response_store_settle(store);
+    EXPECT(!has("a", 5) && has("a", 4));
+    end();
+}
+
+/* One that keeps much displaced the responses of all others. */
+static void the_tenant_with_the_most_gives_way(void) {
+    begin(10, 1 << 20);
+    keep("small", 1, 10);
+    for (unsigned i = 2; i <= 30; i++) keep("large", i, 10);
+    response_store_settle(store);
+    EXPECT(has("small", 1) && !has("large", 21) && has("large", 22) && has("large", 30));
+    end();
+}
+
+static void damage(unsigned i, int how) {
+    char id[RESPONSE_ID_BYTES], name[64], path[128];
+    struct stat st;
+    id_of(i, id);
+    snprintf(name, sizeof name, "%s.json", id);
+    in_folder(path, name);
+    EXPECT_EQ(stat(path, &st), 0);
+    int fd = open(path, O_RDWR);
+    if (how == 0) EXPECT_EQ(ftruncate(fd, st.st_size - 1), 0);
+    if (how == 1) EXPECT_EQ(pwrite(fd, "!", 1, st.st_size - 3), 1);
+    if (how == 2) EXPECT_EQ(ftruncate(fd, 0), 0);
+    if (how == 3) EXPECT_EQ(pwrite(fd, "!", 1, 3), 1);
+    close(fd);
+}
+
+static void a_damaged_file_is_never_answered(void) {
+    for (int restarts = 0; restarts <= 1; restarts++) {
+        begin(100, 1 << 20);
+        for (unsigned i = 1; i <= 5; i++) keep("a", i, 100);
+        response_store_settle(store);
+        if (restarts) response_store_close(store);
+        for (unsigned i = 1; i <= 4; i++) damage(i, (int)i - 1);
+        if (restarts) open_store(100, 1 << 20);
+        for (unsigned i = 1; i <= 4; i++) EXPECT(!has("a", i));
+        EXPECT(has("a", 5));
+        EXPECT_EQ(count_files(false), 1); // it is deleted
+        end();
+    }
+}
+
+static void files_of_others_are_left_alone(void) {
+    char path[128];
+    begin(100, 1 << 20);
+    response_store_close(store);
+    in_folder(path, "readme.json");
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    in_folder(path, ".new"); // of a killed process
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    open_store(1, 1 << 20);
+    EXPECT_EQ(count_files(false), 1);
+    end();
+}
+
+/* A full disk, or a folder that is gone: the store goes on when it is there again. */
+static void a_failed_write_is_no_failure(void) {
+    char away[128];
+    begin(100, 1 << 20);
+    keep("a", 1, 10);
+    response_store_settle(store);
+    snprintf(away, sizeof away, "%s-away", folder);
+    count_files(true);
+    EXPECT_EQ(rmdir(folder), 0); // an open folder without a name: no file can be made in it
+    keep("a", 2, 10);
+    response_store_settle(store);
+    EXPECT(!has("a", 2) && !has("a", 1));
+    response_store_close(store);
+    open_store(100, 1 << 20);
+    keep("a", 3, 10);
+    EXPECT(has("a", 3));
+    end();
+}
+
+static void a_folder_that_cannot_be_used_is_an_error(void) {
+    response_store_options o = {.folder = "/proc/inferd", .n_max = 1, .bytes_max = 1};
+    inferd_err err = {0};
+    response_store *none = NULL;
+    EXPECT_EQ(response_store_open(&o, &none, &err), INFERD_EIO);
+    EXPECT(strstr(err.text, "/proc/inferd") != NULL && none == NULL);
+}
+
+/* Threads that keep, read and delete at once. */
+static void *churn(void *ctx) {
+    unsigned base = *(unsigned *)ctx;
+    char id[RESPONSE_ID_BYTES];
+    for (unsigned i = base; i < base + 200; i++) {
+        keep(base % 2000 == 0 ? "a" : "b", i, 200);
+        has(base % 2000 == 0 ? "a" : "b", i);
+        id_of(i - 3, id);
+        if (i % 4 == 0) response_store_delete(store, "a", id);
+        if (i % 7 == 0) has("a", i - 5);
+    }
+    return NULL;
+}
+
+static void threads_at_once(void) {
+    pthread_t threads[4];
+    unsigned bases[4] = {1000, 2000, 3000, 4000};
+    begin(50, 100000);
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, churn, &bases[i]);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    response_store_settle(store);
+    EXPECT(count_files(false) <= 50);
+    end();
+}
+
+static const test_case cases[] = {TEST(what_is_kept_is_there_at_once_and_after_a_restart),
+                                  TEST(a_tenant_sees_only_its_own),
+                                  TEST(only_our_ids_become_paths),
+                                  TEST(the_oldest_go_first),
+                                  TEST(bytes_have_a_bound),
+                                  TEST(the_tenant_with_the_most_gives_way),
+                                  TEST(a_damaged_file_is_never_answered),
+                                  TEST(files_of_others_are_left_alone),
+                                  TEST(a_failed_write_is_no_failure),
+                                  TEST(a_folder_that_cannot_be_used_is_an_error),
+                                  TEST(threads_at_once)};
+TEST_MAIN(cases)
