@@ -211,6 +211,18 @@ def test_results_are_in_the_order_of_the_calls(silent):
     same(silent, chat("error 7", "two"), [*turns, user({**a, "is_error": True, "content": "error 7"}, b)])
 
 
+def test_a_tool_that_was_found_is_named(silent):
+    """Claude Code's search for tools answers with references to them."""
+    chat = lambda content: [user("find"), {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "aaaaaaaa1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "aaaaaaaa1", "content": content}]
+    call = {"type": "tool_use", "id": "toolu_aaaaaaaa1", "name": "f", "input": {}}
+    found = [{"type": "tool_reference", "tool_name": "read_file"}, text("and"), {"type": "tool_reference", "tool_name": "ls"}]
+    same(silent, chat("Tool read_file is available.\nand\nTool ls is available."), [
+        user("find"), {"role": "assistant", "content": [call]},
+        user({"type": "tool_result", "tool_use_id": "toolu_aaaaaaaa1", "content": found})])
+
+
 def test_ids_reach_the_template_as_the_model_wrote_them(launch, tmp_path):
     s = scripted.start(launch, tmp_path, scripted.MISTRAL)
     s.say("weather?", '[TOOL_CALLS][{"name": "ls", "arguments": {}, "id": "abcdefgh1"}]')

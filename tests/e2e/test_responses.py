@@ -3,6 +3,9 @@
 import copy
 import dataclasses
 import json
+import shutil
+import socket
+import time
 import typing
 
 import openai
@@ -457,3 +460,183 @@ def test_preempted_it_says_the_same(launch, tmp_path):
     message, made = events[-1].response.output
     assert message.content[0].text == said and json.loads(made.arguments) == {"city": "Rome"}
     s.settled()
+
+
+# ---- a long answer ----
+
+def test_the_end_of_a_long_answer_reaches_a_slow_client(launch, tmp_path):
+    """The text comes four times at the end, and the client has not read all that came before."""
+    s = scripted.start(launch, tmp_path)
+    text = "".join(f"{i} \"quoted\"\n" for i in range(3000))
+    s.say("be long", text + call("get_weather", city="Rome"))
+    body = json.dumps({"model": "m", "input": "be long", "stream": True, "tools": [WEATHER]}).encode()
+    with socket.socket() as c:
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        c.connect(("127.0.0.1", s.port))
+        c.settimeout(120 * SLOW)
+        c.sendall(b"POST /v1/responses HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        got = []
+        while piece := c.recv(65536):
+            got.append(piece)
+    head, _, stream = b"".join(got).partition(b"\r\n\r\n")
+    assert b" 200 " in head and stream.endswith(b"\n\n"), s.stderr()[-1000:]
+    events = parse(stream.decode())
+    check_order(events)
+    assert events[-1].response.output_text == text.removesuffix("\n") and len(text) > 38_000
+    s.settled()
+    assert s.stop() == 0
+
+
+# ---- what is kept ----
+
+KEY = {name: {"Authorization": f"Bearer sk-kept-{name}-0123456789"} for name in "ab"}
+
+
+def keeping(launch, tmp_path, tenants=False, **limits):
+    def config(model):
+        more = {"tenants": [{"name": name, "keys": [h["Authorization"].split()[1]]} for name, h in KEY.items()]} if tenants else {}
+        return scripted.config_of(model, state_dir=str(tmp_path / "state"), limits=limits, **more)
+    s = scripted.start(launch, tmp_path, config=config)
+    s.say(["the code is seven", "what is the code?"], "Seven.")
+    s.say("what is the code?", "Unknown.")
+    s.say("the code is seven", "Noted.")
+    s.say(["<tool_call>", "<tool_response>", "sunny"], "It is sunny.")
+    s.say("weather?", call("get_weather", city="Rome"))
+    return s
+
+
+def kept(s, id, key=None, method="GET"):
+    return s.http.request(method, f"/v1/responses/{id}", headers=key)
+
+
+def missing(answer):
+    assert answer.status_code == 404, answer.text
+    error = answer.json()["error"]
+    assert error["code"] == "response_not_found" and error["type"] == "invalid_request_error" and "not found" in error["message"]
+    return True
+
+
+def no_previous(answer):
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["param"] == "previous_response_id" and "not found" in error["message"], error
+    return True
+
+
+def test_a_conversation_goes_on_from_what_was_kept(launch, tmp_path):
+    s = keeping(launch, tmp_path)
+    for stream in (False, True):
+        first = post(s, input="the code is seven", instructions="only for this one", stream=stream)
+        first = events_of(first)[-1].response if stream else validated(types.Response, first.json())
+        assert first.store is True and first.previous_response_id is None
+        assert kept(s, first.id).json() == json.loads(first.model_dump_json(exclude_unset=True))
+        second = post(s, input="what is the code?", previous_response_id=first.id).json()
+        assert second["previous_response_id"] == first.id and second["output"][0]["content"][0]["text"] == "Seven."
+        assert second["instructions"] is None
+        # What is before the second one does not need the first.
+        assert kept(s, first.id, method="DELETE").json() == {"id": first.id, "object": "response", "deleted": True}
+        assert missing(kept(s, first.id)) and missing(kept(s, first.id, method="DELETE"))
+        assert no_previous(post(s, input="what is the code?", previous_response_id=first.id))
+        third = post(s, input=[{"role": "user", "content": "what is the code?"}], previous_response_id=second["id"], store=False)
+        assert third.json()["output"][0]["content"][0]["text"] == "Seven." and third.json()["store"] is False
+        assert missing(kept(s, third.json()["id"]))
+    # The prompt is that of the whole conversation, without the instructions of before.
+    whole = [{"role": "user", "content": "the code is seven"}, {"role": "assistant", "content": "Noted."},
+             {"role": "user", "content": "what is the code?"}]
+    n = post(s, input=whole).json()["usage"]["input_tokens"]
+    assert second["usage"]["input_tokens"] == n
+    assert s.stop() == 0
+
+
+def test_a_call_that_was_kept_gets_its_result(launch, tmp_path):
+    s = keeping(launch, tmp_path)
+    client = s.openai()
+    tools = [WEATHER]
+    first = client.responses.create(model="m", input="weather?", tools=tools)
+    output = {"type": "function_call_output", "call_id": first.output[0].call_id, "output": "sunny"}
+    second = client.responses.create(model="m", input=[output], tools=tools, previous_response_id=first.id)
+    assert second.output_text == "It is sunny."
+    assert client.responses.retrieve(second.id).output_text == "It is sunny."
+    client.responses.delete(second.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(second.id)
+    assert s.stop() == 0
+
+
+def test_what_is_kept_survives_a_restart(launch, tmp_path):
+    s = keeping(launch, tmp_path)
+    first = post(s, input="the code is seven").json()
+    assert s.stop() == 0
+    (file,) = (tmp_path / "state/responses").glob("*.json")
+    assert file.name == first["id"] + ".json" and file.stat().st_mode & 0o077 == 0
+    s = keeping(launch, tmp_path)
+    assert kept(s, first["id"]).json() == first
+    assert post(s, input="what is the code?", previous_response_id=first["id"]).json()["output"][0]["content"][0]["text"] == "Seven."
+    # A file that was damaged is none.
+    file.write_bytes(file.read_bytes().replace(b"Noted.", b"Hated."))
+    assert missing(kept(s, first["id"])) and no_previous(post(s, input="x", previous_response_id=first["id"]))
+    assert "damaged" in s.stderr() and not file.exists()
+    assert s.stop() == 0
+
+
+def test_a_tenant_has_only_its_own(launch, tmp_path):
+    s = keeping(launch, tmp_path, tenants=True)
+    ask = lambda who, **body: s.http.post("/v1/responses", json={"model": "m", **body}, headers=KEY[who])
+    first = ask("a", input="the code is seven").json()
+    assert missing(kept(s, first["id"], KEY["b"])) and missing(kept(s, first["id"], KEY["b"], "DELETE"))
+    assert no_previous(ask("b", input="what is the code?", previous_response_id=first["id"]))
+    assert kept(s, first["id"]).status_code == 401
+    assert kept(s, first["id"], KEY["a"]).json() == first
+    assert s.stop() == 0
+
+
+def test_ids_of_clients_are_no_paths(launch, tmp_path):
+    s = keeping(launch, tmp_path)
+    (tmp_path / "state/responses/x.json").write_text("secret")
+    for id in ("x", "..%2fquotas", "resp_..", "resp_" + "0" * 32, "resp_" + "0" * 31 + "%2f", "%00", "a" * 250):
+        answer = kept(s, id)
+        assert answer.status_code == 404 and "secret" not in answer.text
+        assert kept(s, id, method="DELETE").status_code == 404
+    for id in ("../x", "x", "", "resp_", "a\nb"):
+        assert no_previous(post(s, input="x", previous_response_id=id))
+    assert (tmp_path / "state/responses/x.json").exists()
+    for wrong in (5, ["resp_1"], True):
+        assert post(s, input="x", previous_response_id=wrong).json()["error"]["param"] == "previous_response_id"
+    assert post(s, input="x", store="yes").json()["error"]["param"] == "store"
+    assert s.stop() == 0
+
+
+def test_the_oldest_go_first(launch, tmp_path):
+    s = keeping(launch, tmp_path, responses_max=3)
+    ids = [post(s, input="the code is seven").json()["id"] for _ in range(5)]
+    end = time.monotonic() + 20 * SLOW
+    while len(list((tmp_path / "state/responses").glob("*.json"))) > 3 or kept(s, ids[1]).status_code != 404:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert [kept(s, id).status_code for id in ids] == [404, 404, 200, 200, 200]
+    assert s.stop() == 0
+
+
+def test_an_answer_does_not_need_the_disk(launch, tmp_path):
+    """The folder is gone, as a full disk is: answers come, and the log says what was not kept."""
+    s = keeping(launch, tmp_path)
+    shutil.rmtree(tmp_path / "state/responses")
+    for stream in (False, True):
+        answer = post(s, input="the code is seven", stream=stream)
+        assert answer.status_code == 200 and "Noted." in answer.text
+    end = time.monotonic() + 20 * SLOW
+    while "response_not_kept" not in s.stderr():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    id = post(s, input="the code is seven").json()["id"]
+    while kept(s, id).status_code != 404:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert s.stop() == 0
+
+
+def test_without_a_folder_nothing_is_kept(s):
+    s.say("keep me", "No.")
+    answer = post(s, input="keep me", store=True).json()
+    assert answer["store"] is False and missing(kept(s, answer["id"])) and missing(kept(s, answer["id"], method="DELETE"))
+    error = post(s, input="x", previous_response_id=answer["id"]).json()["error"]
+    assert error["param"] == "previous_response_id" and "state_dir" in error["message"]
