@@ -12,6 +12,7 @@
 
 #include "calls/learn.h"
 #include "chat/template.h"
+#include "inferd/json_whole.h"
 
 static const char before_tools[] =
     "You can call functions. Their names and the JSON Schemas of their arguments are:\n<tools>\n";
@@ -43,7 +44,7 @@ bool learn_prompted(prober *p, call_format *f) {
 /* ---- text ---- */
 
 static void add_json(buf *out, const json_t *v) {
-    char *text = json_dumps(v, JSON_ENCODE_ANY);
+    char *text = json_dumps_whole(v, JSON_ENCODE_ANY);
     if (text == NULL)
         out->failed = true;
     else

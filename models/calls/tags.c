@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#include "inferd/json_whole.h"
+
 static bytes text_of(const json_t *v) {
     return (bytes){json_string_value(v), json_string_length(v)};
 }
@@ -66,7 +68,7 @@ json_t *tag_of_pattern(const char *pattern) {
 }
 
 json_t *tag_of_schema(const json_t *schema, const char *name) {
-    json_t *of = json_is_object(schema) ? json_deep_copy(schema) : json_object();
+    json_t *of = json_is_object(schema) ? json_deep_copy_whole(schema) : json_object();
     bool typed = json_object_size(of) > 0;
     if (of != NULL && !typed && json_object_set_new(of, "type", json_string("object")) != 0) {
         json_decref(of);
@@ -367,7 +369,7 @@ static json_t *content_or_calls(const call_format *f, const call_tags_options *o
     tag_writer w;
     tag_begin(&w);
     tag_mark(&w, f->content_open, (bytes){NULL, 0});
-    tag_add(&w, o->content != NULL ? json_deep_copy(o->content) : tag_of_any());
+    tag_add(&w, o->content != NULL ? json_deep_copy_whole(o->content) : tag_of_any());
     json_t *content = tag_end_sequence(&w);
     bool ok = ways != NULL && calls != NULL && content != NULL &&
               json_array_append(ways, content) == 0 && json_array_append(ways, calls) == 0;

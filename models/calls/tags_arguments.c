@@ -6,9 +6,10 @@
  * are in tags_nested.c. */
 #include <string.h>
 
-#include "calls/types.h"
 #include "calls/tags.h"
+#include "calls/types.h"
 #include "calls/value.h"
+#include "inferd/json_whole.h"
 
 /* One argument of a call, as the tool describes it. */
 typedef struct argument {
@@ -32,7 +33,7 @@ bool tag_is_required(const json_t *schema, const char *key) {
 static json_t *with_definitions(const json_t *root, const json_t *schema) {
     static const char *const names[] = {"$defs", "definitions"};
     if (!json_is_object(schema)) return json_object();
-    json_t *copy = json_copy((json_t *)(uintptr_t)schema);
+    json_t *copy = json_copy_whole((json_t *)(uintptr_t)schema);
     for (size_t i = 0; copy != NULL && i < INFERD_COUNT(names); i++) {
         json_t *definitions = json_object_get(root, names[i]);
         if (definitions != NULL && json_object_set(copy, names[i], definitions) != 0) {

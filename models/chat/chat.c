@@ -16,6 +16,7 @@
 #include "chat/json_text.h"
 #include "chat/letters.h"
 #include "chat/template.h"
+#include "inferd/json_whole.h"
 
 static const char parts_probe[] =
     "{\"messages\": [{\"role\": \"user\", \"content\": ["
@@ -138,7 +139,7 @@ static json_t *open_call(json_t *call, bool *changed) {
     json_t *function = json_object_get(call, "function"), *arguments;
     if (!parse_arguments(json_object_get(function, "arguments"), &arguments)) return NULL;
     if (arguments == NULL) return json_incref(call);
-    json_t *copy = json_copy(call), *inner = json_copy(function);
+    json_t *copy = json_copy_whole(call), *inner = json_copy_whole(function);
     *changed = true;
     if (json_object_set_new(inner, "arguments", arguments) == 0 &&
         json_object_set(copy, "function", inner) == 0) {
@@ -172,7 +173,7 @@ static json_t *shape_message(json_t *message, shape *sh) {
     bool join = sh->join_parts && is_text_list(content);
     bool open = sh->open_arguments && json_array_size(calls) > 0;
     if (!join && !open) return json_incref(message);
-    json_t *copy = json_copy(message);
+    json_t *copy = json_copy_whole(message);
     bool ok = copy != NULL;
     if (join) ok = ok && json_object_set_new(copy, "content", join_parts(content)) == 0;
     if (open)
@@ -212,7 +213,7 @@ static json_t *add_tag(json_t *text) {
  * borrowed from the request; NULL when there is none. */
 static inferd_status tag_last(json_t *messages, json_t **text, inferd_err *err) {
     size_t n = json_array_size(messages), i = 0;
-    json_t *last = n > 0 ? json_deep_copy(json_array_get(messages, n - 1)) : NULL;
+    json_t *last = n > 0 ? json_deep_copy_whole(json_array_get(messages, n - 1)) : NULL;
     json_t *content = json_object_get(last, "content"), *holder = last;
     const char *key = "content";
     for (i = json_array_size(content); i-- > 0;) {
@@ -339,7 +340,7 @@ static json_t *or_null(json_t *json) {
 
 /* The variables of the template.  The kwargs of the request cannot replace the conversation. */
 static json_t *make_vars(const chat_input *input, json_t *messages) {
-    json_t *vars = input->kwargs != NULL ? json_copy(input->kwargs) : json_object();
+    json_t *vars = input->kwargs != NULL ? json_copy_whole(input->kwargs) : json_object();
     if (vars != NULL && json_object_set(vars, "messages", messages) == 0 &&
         json_object_set_new(vars, "tools", or_null(input->tools)) == 0 &&
         (json_object_get(vars, "documents") != NULL ||

@@ -5,6 +5,7 @@
 
 #include "api.h"
 #include "inferd/clock.h"
+#include "inferd/json_whole.h"
 #include "json_out.h"
 #include "log.h"
 
@@ -629,7 +630,7 @@ static bool read_patch(app *a, http_request *rq, edit_section section, char **te
         admin_refuse(rq, 400, "invalid_value", NULL, "%s", err.text);
         return false;
     }
-    *text = json_dumps(body, JSON_COMPACT);
+    *text = json_dumps_whole(body, JSON_COMPACT);
     json_decref(body);
     if (*text == NULL) admin_refuse(rq, 503, "server_overloaded", NULL, "no memory");
     return *text != NULL;

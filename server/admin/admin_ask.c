@@ -9,9 +9,10 @@
 #include <string.h>
 
 #include "admin.h"
+#include "api.h"
+#include "inferd/json_whole.h"
 #include "json_out.h"
 #include "model_plan.h"
-#include "api.h"
 
 typedef enum weight_source {
     WEIGHTS_HELD,    // it has them on the device
@@ -528,7 +529,7 @@ static void plan_element(app *a, http_request *rq, edit_section section, const j
         return;
     }
     thought *t = calloc(1, sizeof *t);
-    char *text = json_dumps(element, JSON_COMPACT);
+    char *text = json_dumps_whole(element, JSON_COMPACT);
     bool fine = t != NULL && text != NULL && (t->name = strdup(name)) != NULL;
     if (!fine) inferd_fail(&err, INFERD_ENOMEM, "no memory for the plan");
     if (fine) {

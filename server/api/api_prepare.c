@@ -12,6 +12,7 @@
 
 #include "api.h"
 #include "api_constraint.h"
+#include "inferd/json_whole.h"
 #include "inferd/siphash.h"
 #include "json_out.h"
 #include "messages.h"
@@ -67,7 +68,7 @@ bool api_pick_model(api_job *job, api_params *p, const config_model **about) {
 
 /* The template's variables: the request's, and two fields that other servers pass as variables. */
 static json_t *make_kwargs(const api_params *p) {
-    json_t *kwargs = p->kwargs == NULL ? json_object() : json_copy(p->kwargs);
+    json_t *kwargs = p->kwargs == NULL ? json_object() : json_copy_whole(p->kwargs);
     if (kwargs == NULL) return NULL;
     bool ok = true, none = p->reasoning_effort != NULL && strcmp(p->reasoning_effort, "none") == 0;
     static const char *const switches[] = {"enable_thinking", "thinking"};
@@ -98,7 +99,7 @@ static json_t *fill_contents(json_t *messages) {
     json_array_foreach(messages, i, m) {
         json_t *content = json_object_get(m, "content");
         if (content != NULL && !json_is_null(content)) continue;
-        if (copy == NULL && (copy = json_deep_copy(messages)) == NULL) return NULL;
+        if (copy == NULL && (copy = json_deep_copy_whole(messages)) == NULL) return NULL;
         if (json_object_set_new(json_array_get(copy, i), "content", json_string("")) == 0) continue;
         json_decref(copy);
         return NULL;

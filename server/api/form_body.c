@@ -149,13 +149,7 @@ void form_locate(const answer_form *f, const form_fields *fields, api_error *err
 
 /* ---- values ---- */
 
-json_t *form_copy(form_reader *r, json_t *object) {
-    json_t *copy = json_object();
-    if (json_object_update(copy, object) != 0) r->no_memory = true;
-    return copy;
-}
-
-/* Into memory that is there: json_dumps leaves out what its own memory is short for. */
+/* Into memory that is there: see json_whole.h. */
 void form_add_json(buf *out, const json_t *v, bool spaces) {
     size_t flags = JSON_ENCODE_ANY | (spaces ? 0 : JSON_COMPACT);
     size_t n = json_dumpb(v, NULL, 0, flags);

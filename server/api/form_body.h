@@ -19,6 +19,7 @@
 
 #include "form.h"
 #include "form_turns.h"
+#include "inferd/json_whole.h"
 
 typedef struct form_reader {
     answer_form *form;
@@ -92,8 +93,6 @@ static inline void append(form_reader *r, json_t *array, json_t *value) {
     if (json_array_append_new(array, value) != 0) r->no_memory = true;
 }
 
-/* An object with the same members; json_copy leaves out what memory is short for. */
-json_t *form_copy(form_reader *r, json_t *object);
 /* The value as JSON text: "key": "value", or without the spaces. */
 void form_add_json(buf *out, const json_t *v, bool spaces);
 json_t *form_json_string(form_reader *r, const json_t *v, bool spaces); // the text as a string

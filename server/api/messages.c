@@ -26,7 +26,6 @@ static bool read_tools(form_reader *r, json_t *v) {
 static bool read_choice(form_reader *r, json_t *v) {
     static const char *const words[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
     const json_t *type = given(v, "type");
-    bool known = is(type, "tool");
     if (json_is_true(given(v, "disable_parallel_tool_use")))
         put(r, r->chat, "parallel_tool_calls", json_false());
     for (size_t i = 0; i < INFERD_COUNT(words); i++) {
@@ -34,7 +33,7 @@ static bool read_choice(form_reader *r, json_t *v) {
         put(r, r->chat, "tool_choice", json_string(words[i][1]));
         return true;
     }
-    if (!known) return form_bad(r, "type", type, "must be auto, any, tool or none");
+    if (!is(type, "tool")) return form_bad(r, "type", type, "must be auto, any, tool or none");
     if (!form_need_string(r, v, "name")) return false;
     put(r, r->chat, "tool_choice", form_choice(json_string_value(given(v, "name"))));
     return true;
@@ -48,7 +47,7 @@ static bool read_thinking(form_reader *r, json_t *v) {
     json_t *budget = given(v, "budget_tokens"), *kwargs = given(r->chat, "chat_template_kwargs");
     bool off = is(given(v, "type"), "disabled");
     if (!form_need_string(r, v, "type")) return false;
-    kwargs = json_is_object(kwargs) ? form_copy(r, kwargs) : json_object();
+    kwargs = json_is_object(kwargs) ? json_copy_whole(kwargs) : json_object();
     for (size_t i = 0; i < INFERD_COUNT(switches); i++)
         if (given(kwargs, switches[i]) == NULL) put(r, kwargs, switches[i], json_boolean(!off));
     put(r, r->chat, "chat_template_kwargs", kwargs);

@@ -222,9 +222,9 @@ static const char defaults[] =
 
 static void echo_value(form_reader *r, json_t *echo, const char *name, json_t *v) {
     json_t *otherwise = json_object_get(echo, name);
-    json_t *whole = json_is_object(v) ? form_copy(r, v) : json_incref(v);
-    if (json_is_object(otherwise) && json_object_update_missing(whole, otherwise) != 0)
-        r->no_memory = true;
+    bool objects = json_is_object(otherwise);
+    json_t *whole = objects ? json_copy_whole(otherwise) : json_incref(v);
+    if (objects && json_object_update(whole, v) != 0) r->no_memory = true;
     if (json_dumpb(v, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) <= RESPONSES_ECHO_BYTES_MAX)
         put(r, echo, name, json_incref(whole));
     json_decref(whole);

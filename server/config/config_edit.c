@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "config_options.h"
+#include "inferd/json_whole.h"
 
 enum { JSON_INDENT_COLUMNS = 2 };
 
@@ -117,7 +118,7 @@ static bool merge(json_t *into, const json_t *patch) {
             }
             if (!merge(old, value)) return false;
             if (json_object_size(old) == 0) json_object_del(into, key);
-        } else if (json_object_set_new(into, key, json_deep_copy(value)) != 0) {
+        } else if (json_object_set_new(into, key, json_deep_copy_whole(value)) != 0) {
             return false;
         }
     }
@@ -157,7 +158,7 @@ inferd_status edit_merge(json_t *root, edit_section section, const char *name, c
     if (element == NULL)
         return inferd_fail(err, INFERD_ENOTFOUND, "the configuration file has no \"%.64s\" in %s",
                            name, sections[section]);
-    whole = json_copy((json_t *)(uintptr_t)patch);
+    whole = json_copy_whole((json_t *)(uintptr_t)patch);
     if (whole == NULL) return no_memory(err);
     inferd_status s = expand_both(element, whole, section, err);
     if (s == INFERD_OK && !merge(element, whole)) s = no_memory(err);
