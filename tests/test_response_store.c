@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "response_draft.h"
 #include "response_store.h"
 
 static char folder[64];
@@ -250,6 +251,35 @@ static void a_folder_that_cannot_be_used_is_an_error(void) {
     EXPECT(strstr(err.text, "/proc/inferd") != NULL && none == NULL);
 }
 
+static void a_conversation_that_is_too_long_is_not_kept(void) {
+    enum { ITEM_BYTES = 1024 * 1024 };
+    char *text = malloc(ITEM_BYTES), id[RESPONSE_ID_BYTES];
+    memset(text, 'x', ITEM_BYTES);
+    json_t *item = json_stringn(text, ITEM_BYTES);
+    begin(100, 1 << 30);
+    form_host host = {.store = store, .tenant = "a", .limits = &json_limits_default};
+    for (unsigned n = 15; n <= 16; n++) {
+        bool no_memory = false, long_one = n == 16;
+        response_draft *d = response_draft_create(&host, &no_memory);
+        for (unsigned i = 0; i < n; i++) EXPECT(response_draft_add(d, item));
+        EXPECT_EQ(response_draft_is_kept(d), !long_one);
+        id_of(n, id);
+        char response[64];
+        snprintf(response, sizeof response, "{\"id\":\"%s\"}", id);
+        response_draft_keep(d, id, (bytes){"", 0}, (bytes){response, strlen(response)});
+        response_draft_destroy(d);
+    }
+    response_store_settle(store);
+    EXPECT_EQ(count_files(false), 1); // the shorter one
+    EXPECT(response_draft_add(NULL, item) && !response_draft_is_kept(NULL));
+    host.store = NULL;
+    bool no_memory = false;
+    EXPECT(response_draft_create(&host, &no_memory) == NULL && !no_memory);
+    json_decref(item);
+    free(text);
+    end();
+}
+
 /* Threads that keep, read and delete at once. */
 static void *churn(void *ctx) {
     unsigned base = *(unsigned *)ctx;
@@ -285,5 +315,6 @@ static const test_case cases[] = {TEST(what_is_kept_is_there_at_once_and_after_a
                                   TEST(files_of_others_are_left_alone),
                                   TEST(a_failed_write_is_no_failure),
                                   TEST(a_folder_that_cannot_be_used_is_an_error),
+                                  TEST(a_conversation_that_is_too_long_is_not_kept),
                                   TEST(threads_at_once)};
 TEST_MAIN(cases)

@@ -16,19 +16,8 @@
 #include <unistd.h>
 
 #include "inferd/list.h"
-#include "inferd/siphash.h"
 #include "log.h"
-
-#define HEAD      "inferd-response-1"
-#define NEW_NAME  ".new" // a file in progress; there is one writer
-#define NAME_TAIL ".json"
-enum {
-    HEAD_BYTES = sizeof HEAD - 1 + 3 * 17 + 1, // three numbers of 16 digits, and the newline
-    NAME_BYTES = RESPONSE_ID_BYTES + sizeof NAME_TAIL
-};
-
-/* A fixed key: the checksum finds damage, not forgery. */
-static const unsigned char check_key[16] = "inferd responses";
+#include "response_file.h"
 
 /* The text of a file; counted, because it is read beside its entry. */
 typedef struct kept_text {
@@ -66,28 +55,7 @@ struct response_store {
     uint64_t n_lost; // since the last one that was written
 };
 
-static uint64_t hash_of(const char *tenant) {
-    return siphash(check_key, tenant, strlen(tenant));
-}
-
-static bool is_id(const char *s, size_t n) {
-    if (n != RESPONSE_ID_BYTES - 1 || memcmp(s, "resp_", 5) != 0) return false;
-    for (size_t i = 5; i < n; i++)
-        if (!(s[i] >= '0' && s[i] <= '9') && !(s[i] >= 'a' && s[i] <= 'f')) return false;
-    return true;
-}
-
-static void spell_name(char out[NAME_BYTES], const char *id) {
-    snprintf(out, NAME_BYTES, "%s" NAME_TAIL, id);
-}
-
-static void delete_file(const response_store *s, const char *id) {
-    char name[NAME_BYTES];
-    spell_name(name, id);
-    unlinkat(s->folder, name, 0);
-}
-
-static void complain(const char *id, const char *problem) {
+void response_store_complain(const char *id, const char *problem) {
     log_line line;
     log_begin(&line, LOG_LEVEL_ERROR, "response_not_kept");
     log_str(&line, "response", id);
@@ -113,8 +81,8 @@ static entry *find(const response_store *s, const char *id) {
 
 /* NULL: this tenant has no such response. */
 static entry *find_of(const response_store *s, const char *tenant, const char *id) {
-    entry *e = is_id(id, strlen(id)) ? find(s, id) : NULL;
-    return e != NULL && s->holders[e->holder_idx].tenant == hash_of(tenant) ? e : NULL;
+    entry *e = response_is_id(id, strlen(id)) ? find(s, id) : NULL;
+    return e != NULL && s->holders[e->holder_idx].tenant == response_hash(tenant) ? e : NULL;
 }
 
 /* UINT32_MAX: no memory. */
@@ -182,75 +150,15 @@ static void keep_bounds(response_store *s) {
         memcpy(id, victim->id, sizeof id);
         remove_entry(s, victim);
         pthread_mutex_unlock(&s->mutex);
-        delete_file(s, id);
+        response_file_delete(s->folder, id);
         pthread_mutex_lock(&s->mutex);
     }
-}
-
-/* ---- files ---- */
-
-static void spell_head(char out[HEAD_BYTES + 1], uint64_t tenant, bytes body) {
-    snprintf(out, HEAD_BYTES + 1, HEAD " %016llx %016llx %016llx\n", (unsigned long long)tenant,
-             (unsigned long long)siphash(check_key, body.p, body.n), (unsigned long long)body.n);
-}
-
-/* The tenant of a first line; false: it is none, or of another length than the file. */
-static bool read_head(const char *head, size_t n_file, uint64_t *tenant) {
-    unsigned long long numbers[3];
-    if (n_file < HEAD_BYTES || head[HEAD_BYTES - 1] != '\n' ||
-        sscanf(head, HEAD " %16llx %16llx %16llx", &numbers[0], &numbers[1], &numbers[2]) != 3)
-        return false;
-    *tenant = numbers[0];
-    return numbers[2] == n_file - HEAD_BYTES;
-}
-
-static bool write_all(int fd, const char *p, size_t n) {
-    while (n > 0) {
-        ssize_t done = write(fd, p, n);
-        if (done < 0 && errno != EINTR) return false;
-        if (done <= 0) continue;
-        p += done;
-        n -= (size_t)done;
-    }
-    return true;
-}
-
-/* False: errno has the reason, and no file is left. */
-static bool write_file(const response_store *s, const char *id, const buf *text) {
-    char name[NAME_BYTES];
-    spell_name(name, id);
-    int fd =
-        openat(s->folder, NEW_NAME, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0) return false;
-    bool ok = write_all(fd, text->p, text->n);
-    int e = errno;
-    if (close(fd) != 0 && ok) ok = false, e = errno;
-    if (ok && renameat(s->folder, NEW_NAME, s->folder, name) != 0) ok = false, e = errno;
-    if (!ok) unlinkat(s->folder, NEW_NAME, 0); // a partial file would keep a full disk full
-    errno = e;
-    return ok;
-}
-
-/* At most n_max bytes of a file; false: it cannot be read, or is none of ours. */
-static bool read_file(const response_store *s, const char *name, size_t n_max, buf *out,
-                      struct stat *st) {
-    int fd = openat(s->folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0) return false;
-    bool ok = fstat(fd, st) == 0 && S_ISREG(st->st_mode) && st->st_size <= RESPONSE_BYTES_MAX;
-    size_t n = ok ? size_min((size_t)st->st_size, n_max) : 0;
-    while (ok && out->n < n && buf_reserve(out, n - out->n)) {
-        ssize_t got = read(fd, out->p + out->n, n - out->n);
-        if (got > 0) out->n += (size_t)got;
-        if (got == 0 || (got < 0 && errno != EINTR)) ok = false;
-    }
-    close(fd);
-    return ok && !out->failed;
 }
 
 /* ---- writing ---- */
 
 static void note_written(response_store *s, const char *id, bool ok, int reason) {
-    if (!ok && s->n_lost++ == 0) complain(id, strerror(reason));
+    if (!ok && s->n_lost++ == 0) response_store_complain(id, strerror(reason));
     if (!ok || s->n_lost == 0) return;
     log_line line;
     log_begin(&line, LOG_LEVEL_INFO, "responses_kept_again");
@@ -266,7 +174,7 @@ static void write_entry(response_store *s, entry *e) {
     memcpy(id, e->id, sizeof id);
     t->n_refs++;
     pthread_mutex_unlock(&s->mutex);
-    bool ok = write_file(s, id, &t->text);
+    bool ok = response_file_write(s->folder, id, &t->text);
     int reason = errno;
     pthread_mutex_lock(&s->mutex);
     drop_text(t);
@@ -280,7 +188,7 @@ static void write_entry(response_store *s, entry *e) {
     }
     if (e != NULL || !ok) return;
     pthread_mutex_unlock(&s->mutex); // it was deleted meanwhile
-    delete_file(s, id);
+    response_file_delete(s->folder, id);
     pthread_mutex_lock(&s->mutex);
 }
 
@@ -313,10 +221,10 @@ static void *run_writer(void *ctx) {
 
 /* The text of the file; false: it is too large, or there is no memory. */
 static bool compose(buf *out, const char *tenant, bytes items, bytes output, bytes response) {
-    char head[HEAD_BYTES + 1];
+    char head[RESPONSE_HEAD_BYTES + 1];
     buf_init(out, RESPONSE_BYTES_MAX);
-    if (!buf_reserve(out, HEAD_BYTES)) return false;
-    out->n = HEAD_BYTES; // its first line, which comes at last
+    if (!buf_reserve(out, RESPONSE_HEAD_BYTES)) return false;
+    out->n = RESPONSE_HEAD_BYTES; // its first line, which comes at last
     form_add_cstr(out, "{\"tenant\":", tenant);
     buf_add_str(out, ",\"items\":[");
     buf_add(out, items.p, items.n);
@@ -326,8 +234,9 @@ static bool compose(buf *out, const char *tenant, bytes items, bytes output, byt
     buf_add(out, response.p, response.n);
     buf_add_char(out, '}');
     if (out->failed) return false;
-    spell_head(head, hash_of(tenant), (bytes){out->p + HEAD_BYTES, out->n - HEAD_BYTES});
-    memcpy(out->p, head, HEAD_BYTES);
+    response_head_spell(head, response_hash(tenant),
+                        (bytes){out->p + RESPONSE_HEAD_BYTES, out->n - RESPONSE_HEAD_BYTES});
+    memcpy(out->p, head, RESPONSE_HEAD_BYTES);
     return true;
 }
 
@@ -335,7 +244,7 @@ void response_store_keep(response_store *s, const char *tenant, const char *id, 
                          bytes output, bytes response) {
     const char *problem = NULL;
     kept_text *t = calloc(1, sizeof *t);
-    if (!is_id(id, strlen(id)))
+    if (!response_is_id(id, strlen(id)))
         problem = "its id is not of this server";
     else if (t == NULL || !compose(&t->text, tenant, items, output, response))
         problem = "it is larger than a kept response can be, or memory is short";
@@ -345,14 +254,14 @@ void response_store_keep(response_store *s, const char *tenant, const char *id, 
         problem = "it is larger than limits.responses_bytes_max";
     if (problem == NULL && s->queued_bytes + t->text.n > RESPONSE_QUEUE_BYTES_MAX)
         problem = "the disk is slower than the responses";
-    if (problem == NULL && !add_entry(s, id, hash_of(tenant), t->text.n, t))
+    if (problem == NULL && !add_entry(s, id, response_hash(tenant), t->text.n, t))
         problem = "memory is short";
     if (problem != NULL)
         drop_text(t);
     else
         pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->mutex);
-    if (problem != NULL) complain(id, problem);
+    if (problem != NULL) response_store_complain(id, problem);
 }
 
 /* ---- reading ---- */
@@ -364,10 +273,11 @@ static inferd_status not_found(inferd_err *err, const char *id) {
 /* Of a whole file.  INFERD_EFORMAT: it is damaged. */
 static inferd_status parse(const buf *text, const char *tenant, const char *id,
                            const json_limits *limits, json_t **out, inferd_err *err) {
-    char head[HEAD_BYTES + 1];
-    bytes body = {text->p + HEAD_BYTES, text->n < HEAD_BYTES ? 0 : text->n - HEAD_BYTES};
-    spell_head(head, hash_of(tenant), body);
-    if (text->n < HEAD_BYTES || memcmp(head, text->p, HEAD_BYTES) != 0)
+    char head[RESPONSE_HEAD_BYTES + 1];
+    bytes body = {text->p + RESPONSE_HEAD_BYTES,
+                  text->n < RESPONSE_HEAD_BYTES ? 0 : text->n - RESPONSE_HEAD_BYTES};
+    response_head_spell(head, response_hash(tenant), body);
+    if (text->n < RESPONSE_HEAD_BYTES || memcmp(head, text->p, RESPONSE_HEAD_BYTES) != 0)
         return inferd_fail(err, INFERD_EFORMAT, "the file of %s is damaged", id);
     inferd_status s = json_in_parse(body, limits, out, err);
     if (s != INFERD_OK) return s;
@@ -386,19 +296,19 @@ static void give_up(response_store *s, const char *id, const char *problem) {
     if (e != NULL) remove_entry(s, e);
     pthread_mutex_unlock(&s->mutex);
     if (e == NULL) return; // it was deleted or displaced meanwhile
-    delete_file(s, id);
-    complain(id, problem);
+    response_file_delete(s->folder, id);
+    response_store_complain(id, problem);
 }
 
 static inferd_status read_stored(response_store *s, const char *tenant, const char *id,
                                  const json_limits *limits, json_t **out, inferd_err *err) {
-    char name[NAME_BYTES];
+    char name[RESPONSE_NAME_BYTES];
     struct stat st;
     buf text = {0};
     inferd_err why = {0};
-    spell_name(name, id);
+    response_file_name(name, id);
     inferd_status status = INFERD_EFORMAT;
-    if (read_file(s, name, RESPONSE_BYTES_MAX, &text, &st))
+    if (response_file_read(s->folder, name, RESPONSE_BYTES_MAX, &text, &st))
         status = parse(&text, tenant, id, limits, out, &why);
     else if (text.failed)
         status = inferd_fail(&why, INFERD_ENOMEM, "no memory for the response %s", id);
@@ -452,7 +362,8 @@ bool response_store_delete(response_store *s, const char *tenant, const char *id
     entry *e = find_of(s, tenant, id);
     if (e != NULL) remove_entry(s, e);
     pthread_mutex_unlock(&s->mutex);
-    if (e != NULL) delete_file(s, id); // one that is being written: the writer does
+    if (e != NULL)
+        response_file_delete(s->folder, id); // one that is being written: the writer does
     return e != NULL;
 }
 
@@ -472,16 +383,19 @@ static int compare_found(const void *a, const void *b) {
 
 /* False: it is no file of the store, or a damaged one, which is deleted. */
 static bool look_at(const response_store *s, const char *name, found *out) {
-    size_t n = strlen(name), tail = sizeof NAME_TAIL - 1;
+    size_t n = strlen(name), tail = sizeof RESPONSE_NAME_TAIL - 1;
     struct stat st;
     buf head = {0};
-    if (n < tail || strcmp(name + n - tail, NAME_TAIL) != 0 || !is_id(name, n - tail)) return false;
+    if (n < tail || strcmp(name + n - tail, RESPONSE_NAME_TAIL) != 0 ||
+        !response_is_id(name, n - tail))
+        return false;
     snprintf(out->id, sizeof out->id, "%.*s", (int)(n - tail), name);
-    bool ok = read_file(s, name, HEAD_BYTES, &head, &st) && buf_cstr(&head)[0] != 0 &&
-              read_head(head.p, (size_t)st.st_size, &out->tenant);
+    bool ok = response_file_read(s->folder, name, RESPONSE_HEAD_BYTES, &head, &st) &&
+              buf_cstr(&head)[0] != 0 &&
+              response_head_read(head.p, (size_t)st.st_size, &out->tenant);
     if (!ok && !head.failed) {
-        delete_file(s, out->id);
-        complain(out->id, "its file is damaged");
+        response_file_delete(s->folder, out->id);
+        response_store_complain(out->id, "its file is damaged");
     }
     if (ok) out->bytes = (uint64_t)st.st_size;
     if (ok) out->at = st.st_mtim;
@@ -503,7 +417,7 @@ static inferd_status read_folder(response_store *s, const char *path, inferd_err
     inferd_status st = INFERD_OK;
     DIR *d = opendir(path);
     if (d == NULL) return inferd_fail(err, INFERD_EIO, "the folder %s: %s", path, strerror(errno));
-    unlinkat(s->folder, NEW_NAME, 0);
+    unlinkat(s->folder, RESPONSE_NEW_NAME, 0);
     for (const struct dirent *one; st == INFERD_OK && (one = readdir(d)) != NULL;) {
         if (n == capacity) {
             size_t wanted = capacity == 0 ? 64 : 2 * capacity;

@@ -31,12 +31,9 @@
 #include "form.h"
 #include "inferd/status.h"
 #include "json_in.h"
+#include "response_file.h"
 
-enum {
-    RESPONSE_ID_BYTES = sizeof "resp_" + 32,          // with the NUL
-    RESPONSE_BYTES_MAX = 32 * 1024 * 1024,            // of one file; a larger one is not kept
-    RESPONSE_QUEUE_BYTES_MAX = 2 * RESPONSE_BYTES_MAX // not written yet
-};
+enum { RESPONSE_QUEUE_BYTES_MAX = 4 * RESPONSE_BYTES_MAX }; // not written yet
 
 typedef struct response_store response_store;
 
@@ -54,6 +51,8 @@ void response_store_close(response_store *s); // accepts NULL; writes what is qu
 /* items, output: elements of JSON arrays, with commas between them; response: a JSON object. */
 void response_store_keep(response_store *s, const char *tenant, const char *id, bytes items,
                          bytes output, bytes response);
+/* Logs that a response is not kept. */
+void response_store_complain(const char *id, const char *problem);
 /* {"tenant","items","response"}; INFERD_ENOTFOUND: this tenant has no such response. */
 inferd_status response_store_read(response_store *s, const char *tenant, const char *id,
                                   const json_limits *limits, json_t **out, inferd_err *err);

@@ -12,8 +12,6 @@
 
 #include <time.h>
 
-#include "response_store.h"
-
 static const struct item_about {
     const char *prefix, *type, *delta, *done;
     const char *member; // with the text
@@ -258,9 +256,8 @@ static void end(answer_form *form, const answer_end *e, buf *out) {
     bytes response = write_response(f, events == NULL ? NULL : type,
                                     cut ? "incomplete" : "completed", &e->usage, NULL, out);
     out->failed |= f->blocks.done.failed;
-    if (f->store != NULL && !out->failed)
-        response_store_keep(f->store, f->tenant, f->head->id, blocks_bytes(&f->items),
-                            blocks_bytes(&f->blocks.done), response);
+    if (!out->failed)
+        response_draft_keep(f->draft, f->head->id, blocks_bytes(&f->blocks.done), response);
 }
 
 static void fail(answer_form *form, const api_error *e, buf *out) {
@@ -271,9 +268,8 @@ static void destroy(answer_form *form) {
     responses_form *f = (responses_form *)form;
     blocks_deinit(&f->blocks);
     buf_deinit(&f->echo);
-    buf_deinit(&f->items);
+    response_draft_destroy(f->draft);
     json_decref(f->names);
-    free(f->tenant);
     free(f);
 }
 

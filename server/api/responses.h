@@ -16,6 +16,7 @@
 #include "form.h"
 #include "form_blocks.h"
 #include "form_body.h"
+#include "response_draft.h"
 
 enum {
     /* Tools and instructions are repeated in three events, so longer ones are left out there. */
@@ -30,12 +31,10 @@ typedef struct responses_form {
     /* Of the request. */
     buf echo;      // what the answer repeats of it: a JSON object
     json_t *names; // function name: {"type", "name", "namespace"} of the client's tool; owned
-    bool wants_encrypted;         // reasoning also as encrypted_content
-    const form_host *host;        // while it is read
-    json_t *space;                // the name of the namespace that is read; NULL: none
-    struct response_store *store; // that keeps the response; NULL: none does
-    char *tenant;                 // of the store; owned
-    buf items;                    // of the conversation so far, as JSON with commas between them
+    bool wants_encrypted;  // reasoning also as encrypted_content
+    const form_host *host; // while it is read
+    json_t *space;         // the name of the namespace that is read; NULL: none
+    response_draft *draft; // the conversation, if the response is kept; owned; NULL: it is not
     /* Of the answer. */
     const answer_head *head;
     uint64_t n_events;

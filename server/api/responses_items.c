@@ -99,11 +99,7 @@ static bool read_item(form_reader *r, json_t *item) {
 
 /* The item is kept for the next response of the conversation. */
 static bool read_and_keep(form_reader *r, json_t *item) {
-    buf *kept = &responses_form_of(r)->items;
-    if (responses_form_of(r)->store == NULL) return read_item(r, item);
-    if (kept->n > 0) buf_add_char(kept, ',');
-    form_add_json(kept, item, false);
-    r->no_memory |= kept->failed;
+    if (!response_draft_add(responses_form_of(r)->draft, item)) r->no_memory = true;
     return read_item(r, item);
 }
 

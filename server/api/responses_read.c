@@ -132,7 +132,9 @@ static bool read_choice(form_reader *r, json_t *choice) {
 /* ---- other fields ---- */
 
 static bool read_store(form_reader *r, json_t *v) {
-    if (json_is_false(v)) responses_form_of(r)->store = NULL;
+    if (json_is_true(v)) return true; // as without it
+    response_draft_destroy(responses_form_of(r)->draft);
+    responses_form_of(r)->draft = NULL;
     return true;
 }
 
@@ -242,7 +244,7 @@ static void write_echo(form_reader *r) {
     }
     json_object_foreach(echo, name, v) if (given(r->body, name) != NULL)
         echo_value(r, echo, name, strcmp(name, "tools") == 0 ? tools : given(r->body, name));
-    put(r, echo, "store", json_boolean(f->store != NULL));
+    put(r, echo, "store", json_boolean(response_draft_is_kept(f->draft)));
     form_add_json(&f->echo, echo, false);
     r->no_memory |= f->echo.failed;
     json_decref(tools);
@@ -256,11 +258,7 @@ bool responses_read(json_t *body, const form_host *host, json_t **chat, answer_f
     responses_form *f = calloc(1, sizeof *f);
     if (f == NULL) return api_fail(err, API_INTERNAL, NULL, "the server is short of memory");
     *out = &f->base;
-    *f = (responses_form){.base.type = &responses_form_type,
-                          .names = json_object(),
-                          .host = host,
-                          .store = host->store,
-                          .tenant = strdup(host->tenant)};
+    *f = (responses_form){.base.type = &responses_form_type, .names = json_object(), .host = host};
     form_reader r = {.form = &f->base,
                      .body = body,
                      .turns.between = {"", "\n\n", "\n\n", "\n\n"},
@@ -268,9 +266,10 @@ bool responses_read(json_t *body, const form_host *host, json_t **chat, answer_f
                      .unknown = unknown,
                      .err = err};
     form_read_begin(&r);
-    if (f->names == NULL || f->tenant == NULL) r.no_memory = true;
-    bool ok = !r.no_memory && form_read_fields(&r, &fields);
+    f->draft = response_draft_create(host, &r.no_memory);
+    bool ok = f->names != NULL && form_read_fields(&r, &fields);
     if (ok) write_echo(&r);
     f->host = NULL;
+    r.no_memory |= f->names == NULL;
     return form_read_end(&r, ok, chat);
 }
