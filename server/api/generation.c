@@ -179,7 +179,6 @@ static generation *create_generation(api_job *job) {
     f->transcript = job->transcript;
     job->transcript = NULL;
     if (f->transcript != NULL) f->drawn = calloc(job->n_requests, sizeof *f->drawn);
-    if (stream_about(f->stream)->streaming) buf_init(&f->out, HTTP_STREAM_LONG_BYTES_MAX);
     list_node_init(&f->dirty);
     list_push_back(&f->app->generations, &f->link);
     f->app->n_generations++;
@@ -429,14 +428,21 @@ static void end_failed(generation *f) {
     close_generation(f, outcome, e.status);
 }
 
+/* Is its output whole, and a stream's not longer than the transport takes at once? */
+static bool is_writable(const generation *f) {
+    bool long_stream = f->out.n > HTTP_STREAM_LONG_BYTES_MAX && stream_about(f->stream)->streaming;
+    return !f->out.failed && !long_stream;
+}
+
+/* Drops the output: it may end in the middle of an event. */
 static void fail_output(generation *f) {
+    buf_clear(&f->out);
     stream_fail(f->stream, API_INTERNAL,
                 "the server is short of memory, or the answer is too long for a stream");
 }
 
 static void end_well(generation *f) {
-    if (!stream_finish(f->stream, &f->out)) {
-        buf_clear(&f->out);
+    if (!stream_finish(f->stream, &f->out) || !is_writable(f)) {
         fail_output(f);
         end_failed(f);
         return;
@@ -454,7 +460,7 @@ static void end_well(generation *f) {
 
 void generation_flush(generation *f) {
     list_remove(&f->dirty);
-    if (f->out.failed) fail_output(f);
+    if (!is_writable(f)) fail_output(f);
     if (stream_error(f->stream)->fault != API_OK)
         end_failed(f);
     else if (stream_is_done(f->stream))
