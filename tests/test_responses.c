@@ -80,7 +80,35 @@ static void tools_become_functions(void) {
                 "{'type':'function','function':{'name':'f'}}]}}");
 }
 
-static const test_case cases[] = {TEST(neighbours_of_one_role_become_one_message),
-                                  TEST(reasoning_text_and_calls_are_one_turn),
-                                  TEST(tools_become_functions)};
+/* Codex answers a call of a hosted tool with the output of a function. */
+static void the_output_of_a_call_that_is_left_out_is_left_out(void) {
+    expect_chat("{'input':[{'role':'user','content':'a'},{'type':'local_shell_call','call_id':'1'},"
+                "{'type':'function_call','name':'f','call_id':'2','arguments':'{}'},"
+                "{'type':'some_output','call_id':'2'},"
+                "{'type':'function_call_output','call_id':'2','output':'z'},"
+                "{'type':'function_call_output','call_id':'1','output':'y'}]}",
+                "messages",
+                "[{'role':'user','content':'a'},{'role':'assistant','content':null,'tool_calls':["
+                "{'id':'2','type':'function','function':{'name':'f','arguments':'{}'}}]},"
+                "{'role':'tool','content':'z','tool_call_id':'2'}]");
+}
+
+static void outputs_are_in_the_order_of_their_calls(void) {
+    expect_chat("{'input':[{'type':'function_call','name':'f','call_id':'1','arguments':'{}'},"
+                "{'type':'function_call','name':'g','call_id':'2','arguments':'{}'},"
+                "{'role':'user','content':'a'},"
+                "{'type':'function_call_output','call_id':'2','output':'y'},"
+                "{'type':'function_call_output','call_id':'1','output':'x'}]}",
+                "messages",
+                "[{'role':'assistant','content':null,'tool_calls':["
+                "{'id':'1','type':'function','function':{'name':'f','arguments':'{}'}},"
+                "{'id':'2','type':'function','function':{'name':'g','arguments':'{}'}}]},"
+                "{'role':'tool','content':'x','tool_call_id':'1'},"
+                "{'role':'tool','content':'y','tool_call_id':'2'},{'role':'user','content':'a'}]");
+}
+
+static const test_case cases[] = {
+    TEST(neighbours_of_one_role_become_one_message), TEST(reasoning_text_and_calls_are_one_turn),
+    TEST(tools_become_functions), TEST(the_output_of_a_call_that_is_left_out_is_left_out),
+    TEST(outputs_are_in_the_order_of_their_calls)};
 TEST_MAIN(cases)

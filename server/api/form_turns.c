@@ -116,7 +116,7 @@ void turns_add_call(form_turns *t, const char *id, json_t *name, json_t *argumen
 }
 
 void turns_leave_out_call(form_turns *t, const char *id) {
-    note_call(t, id, json_false());
+    if (json_object_get(t->known, id) == NULL) note_call(t, id, json_false());
 }
 
 turn_result turns_add_result(form_turns *t, const char *id, bytes text) {

@@ -345,8 +345,8 @@ bool response_store_previous(const form_host *host, const char *id, json_t **out
     inferd_err why = {0};
     if (host->store == NULL)
         return api_fail(err, API_UNSUPPORTED, field,
-                        "\"%s\" is not supported without \"state_dir\" in the configuration, where "
-                        "responses are kept; send the whole conversation as \"input\"",
+                        "\"%s\" is not supported: this server keeps no responses (\"state_dir\", "
+                        "\"limits.responses_max\"); send the whole conversation as \"input\"",
                         field);
     inferd_status s = response_store_read(host->store, host->tenant, id, host->limits, out, &why);
     if (s == INFERD_ENOTFOUND)

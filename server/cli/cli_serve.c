@@ -679,7 +679,7 @@ static inferd_status open_disk(server_life *s, inferd_err *err) {
 static inferd_status open_responses(server_life *s, inferd_err *err) {
     const inferd_config *c = s->app->config->c;
     char *path = NULL;
-    if (c->state_dir == NULL) return INFERD_OK;
+    if (c->state_dir == NULL || c->limits.responses_max == 0) return INFERD_OK;
     if (asprintf(&path, "%s/responses", c->state_dir) < 0)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the path of responses");
     response_store_options o = {.folder = path,

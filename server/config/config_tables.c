@@ -260,9 +260,9 @@ static const option of_limit[] = {
               "([operation.md](operation.md#the-watchdog)), a device without a finished step for "
               "twice as "
               "long is given up: 70; 0: no loop does, and a device has 60 s"},
-    {"responses_max", OPTION_U32, AT(L, responses_max), RANGE(1, 65536, 1000),
+    {"responses_max", OPTION_U32, AT(L, responses_max), RANGE(0, 65536, 1000),
      .about = "responses that are kept in the folder `responses` of `state_dir` "
-              "([api.md](api.md#v1responses)); above it the oldest go"},
+              "([api.md](api.md#v1responses)); above it the oldest go; 0: none"},
     {"responses_bytes_max", OPTION_BYTES64, AT(L, responses_bytes_max),
      RANGE(MIB, MEMORY_MAX, 256 * MIB), .about = "bytes of them; likewise"},
     {"kv_type", OPTION_CHOICE, AT(L, engine.kv), .normal = KV_AUTO, .choices = kv_types,

@@ -634,6 +634,13 @@ def test_an_answer_does_not_need_the_disk(launch, tmp_path):
     assert s.stop() == 0
 
 
+def test_an_operator_may_keep_none(launch, tmp_path):
+    s = keeping(launch, tmp_path, responses_max=0)
+    first = post(s, input="the code is seven").json()
+    assert first["store"] is False and missing(kept(s, first["id"])) and not (tmp_path / "state/responses").exists()
+    assert s.stop() == 0
+
+
 def test_without_a_folder_nothing_is_kept(s):
     s.say("keep me", "No.")
     answer = post(s, input="keep me", store=True).json()
