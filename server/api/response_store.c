@@ -274,10 +274,11 @@ static inferd_status not_found(inferd_err *err, const char *id) {
 static inferd_status parse(const buf *text, const char *tenant, const char *id,
                            const json_limits *limits, json_t **out, inferd_err *err) {
     char head[RESPONSE_HEAD_BYTES + 1];
-    bytes body = {text->p + RESPONSE_HEAD_BYTES,
-                  text->n < RESPONSE_HEAD_BYTES ? 0 : text->n - RESPONSE_HEAD_BYTES};
+    bytes body = {"", 0};
+    bool has_head = text->n >= RESPONSE_HEAD_BYTES;
+    if (has_head) body = (bytes){text->p + RESPONSE_HEAD_BYTES, text->n - RESPONSE_HEAD_BYTES};
     response_head_spell(head, response_hash(tenant), body);
-    if (text->n < RESPONSE_HEAD_BYTES || memcmp(head, text->p, RESPONSE_HEAD_BYTES) != 0)
+    if (!has_head || memcmp(head, text->p, RESPONSE_HEAD_BYTES) != 0)
         return inferd_fail(err, INFERD_EFORMAT, "the file of %s is damaged", id);
     inferd_status s = json_in_parse(body, limits, out, err);
     if (s != INFERD_OK) return s;
