@@ -16,6 +16,7 @@
 
 #include "calls/tags.h"
 #include "calls/types.h"
+#include "inferd/json_whole.h"
 
 enum {
     NEST_DEPTH_MAX = 4,     // of containers; a structural tag has a limit of formats in formats
@@ -105,7 +106,7 @@ static json_t *sequence_of(bytes begin, bytes text, bytes end) {
 }
 
 static json_t *text_of_json(const json_t *v) {
-    char *dumped = json_dumps(v, JSON_ENCODE_ANY);
+    char *dumped = json_dumps_whole(v, JSON_ENCODE_ANY);
     json_t *out = dumped == NULL ? NULL : tag_of_text(bytes_of(dumped));
     free(dumped);
     return out;

@@ -317,7 +317,7 @@ static json_t *functions_text(const json_t *tools) {
         json_t *function = json_object_get(tool, "function");
         ok = ok && json_array_append(list, function != NULL ? function : tool) == 0;
     }
-    char *text = ok ? json_dumps(list, JSON_INDENT(4)) : NULL;
+    char *text = ok ? json_dumps_whole(list, JSON_INDENT(4)) : NULL;
     if (text != NULL) out = json_string(text);
     free(text);
     json_decref(list);

@@ -16,6 +16,7 @@
 #include "cli.h"
 #include "ctl_client.h"
 #include "ctl_show.h"
+#include "inferd/json_whole.h"
 #include "json_in.h"
 
 static const char usage[] =
@@ -311,7 +312,7 @@ static int do_plan(const ctl *c) {
     json_t *v = c->load != NULL ? json_pack("{s:s}", "load", c->load)
                 : words         ? question_of_words(c, &status)
                                 : question_of_file(c->words[1]);
-    char *question = v == NULL ? NULL : json_dumps(v, JSON_COMPACT);
+    char *question = v == NULL ? NULL : json_dumps_whole(v, JSON_COMPACT);
     json_decref(v);
     if (question == NULL) return status;
     status =
@@ -339,7 +340,7 @@ static int do_set(const ctl *c) {
     bool is_model = c->n_words > 1 && strcmp(c->words[1], "model") == 0;
     bool fine = c->n_words >= 4 && (is_model || strcmp(c->words[1], "tenant") == 0);
     for (int i = 3; fine && i < c->n_words; i++) fine = set_value(patch, c->words[i]);
-    char *text = fine ? json_dumps(patch, JSON_COMPACT) : NULL;
+    char *text = fine ? json_dumps_whole(patch, JSON_COMPACT) : NULL;
     json_decref(patch);
     if (text == NULL) return use("expected: set model|tenant NAME KEY=VALUE...");
     buf_add_str(&path, is_model ? "/admin/models/" : "/admin/tenants/");

@@ -8,6 +8,7 @@
 
 #include "cli.h"
 #include "inferd/buf.h"
+#include "inferd/json_whole.h"
 #include "models/chat.h"
 
 static const char usage[] =
@@ -42,7 +43,7 @@ static bool read_template(const char *path, buf *out) {
 }
 
 static void print_json(json_t *value) {
-    char *text = value != NULL ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    char *text = value != NULL ? json_dumps_whole(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
     puts(text != NULL ? text : "{\"error\":\"out of memory\"}");
     fflush(stdout);
     free(text);

@@ -7,6 +7,7 @@
 
 #include "cli.h"
 #include "inferd/buf.h"
+#include "inferd/json_whole.h"
 #include "models/model.h"
 
 static const char usage[] =
@@ -18,7 +19,7 @@ static const char usage[] =
 
 static void print_error(buf *out, const char *text) {
     json_t *o = json_pack("{s:s}", "error", text);
-    char *s = o != NULL ? json_dumps(o, JSON_COMPACT) : NULL;
+    char *s = o != NULL ? json_dumps_whole(o, JSON_COMPACT) : NULL;
     buf_add_str(out, s != NULL ? s : "{\"error\":\"out of memory\"}");
     free(s);
     json_decref(o);
