@@ -710,11 +710,8 @@ static void tools_and_their_choice(void) {
 #undef CHOOSES
     GOOD(API_CHAT, "\"functions\":[{\"name\":\"f\"}],\"function_call\":\"none\"");
     GOOD(API_TOKENIZE, "\"tools\":" TOOL);
-    REFUSED_AS(API_CHAT, "\"functions\":[{}]", "unsupported_parameter", "functions");
-    REFUSED_AS(API_CHAT, "\"function_call\":{\"name\":\"f\"}", "unsupported_parameter",
-               "function_call");
-    REFUSED_AS(API_CHAT, "\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"f\"}}]",
-               "unsupported_parameter", "tools[0].type");
+    REFUSED_AS(API_CHAT, "\"tools\":[{\"type\":\"web_search\"}]", "unsupported_parameter",
+               "tools[0].type");
     BAD(API_CHAT, "\"tool_choice\":\"required\"", "tool_choice");
     BAD(API_CHAT, "\"tools\":" TOOL ",\"tool_choice\":\"maybe\"", "tool_choice");
     BAD(API_CHAT,

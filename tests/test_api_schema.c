@@ -289,7 +289,7 @@ static void add_companions(json_t *body, const char *name, api_route route, json
     } rows[] = {{"stream_options", "stream", "true"},
                 {"top_logprobs", "logprobs", "true"},
                 {"tool_choice", "tools", "[{\"function\":{\"name\":\"f\"}}]"},
-                {"functions", "function_call", "\"none\""},
+                {"function_call", "functions", "[{\"name\":\"f\"}]"},
                 {"min_tokens", "max_tokens", "2147483647"},
                 {"max_tokens", "echo", "true"}};
     for (size_t i = 0; i < INFERD_COUNT(rows); i++)

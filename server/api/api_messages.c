@@ -2,6 +2,7 @@
  *
  * Checks what OpenAI's schema requires of each role; unknown keys are passed to the template
  * unchanged.  A part that is not text is refused by name: nothing is ever fetched. */
+#include "api_calls.h"
 #include "api_params.h"
 
 #include <string.h>
@@ -13,8 +14,11 @@
 #define TEXTS        CONTENT(TEXT_PART)
 #define ANSWER       CONTENT("{'anyOf':[" TEXT_PART "," REFUSAL_PART "]}")
 #define MAYBE_STRING "{'type':['string','null']}"
-#define TOOL_CALL    "{'type':'object','required':['function'],'properties':{'function':{'type':'object','required':['name','arguments'],'properties':{'name':{'type':'string'},'arguments':{'type':'string'}}}}}"
-#define TOOL_CALLS   "{'anyOf':[{'type':'null'},{'type':'array','items':" TOOL_CALL "}]}"
+#define CALLED(text) "{'type':'object','required':['name','" text "'],'properties':{'name':{'type':'string'},'" text "':{'type':'string'}}}"
+#define OF_FUNCTION  "{'type':'object','required':['function'],'properties':{'function':" CALLED("arguments") "}}"
+#define OF_CUSTOM    "{'type':'object','required':['type','custom'],'properties':{'type':{'const':'custom'},'custom':" CALLED("input") "}}"
+#define TOOL_CALLS   "{'anyOf':[{'type':'null'},{'type':'array','items':{'anyOf':[" OF_FUNCTION "," OF_CUSTOM "]}}]}"
+#define OLD_CALL     "{'anyOf':[{'type':'null'}," CALLED("arguments") "]}"
 /* An assistant may say nothing beside one of these. */
 #define INSTEAD      "{'required':['tool_calls'],'properties':{'tool_calls':{'type':'array','minItems':1}}},{'required':['function_call'],'properties':{'function_call':{'type':'object'}}},{'required':['refusal'],'properties':{'refusal':{'type':'string'}}}"
 
@@ -25,7 +29,7 @@ const char api_messages_schema[] =
         "'name':" MAYBE_STRING ",'tool_call_id':" MAYBE_STRING "}},"
     "{'title':'AssistantMessage','type':'object','required':['role'],'properties':{"
         "'role':{'const':'assistant'},'content':{'anyOf':[" ANSWER ",{'type':'null'}]},"
-        "'tool_calls':" TOOL_CALLS ",'name':" MAYBE_STRING ",'tool_call_id':" MAYBE_STRING "},"
+        "'tool_calls':" TOOL_CALLS ",'function_call':" OLD_CALL ",'name':" MAYBE_STRING ",'tool_call_id':" MAYBE_STRING "},"
         "'anyOf':[{'required':['content'],'properties':{'content':{'type':['string','array']}}}," INSTEAD "]},"
     "{'title':'ToolMessage','type':'object','required':['role','content','tool_call_id'],'properties':{"
         "'role':{'const':'tool'},'content':" TEXTS ",'tool_call_id':{'type':'string'},'name':" MAYBE_STRING "}},"
@@ -89,24 +93,6 @@ static bool check_content(json_t *m, size_t i, bool assistant, api_error *err) {
     return true;
 }
 
-static bool check_tool_calls(json_t *m, size_t i, api_error *err) {
-    json_t *calls = json_object_get(m, "tool_calls");
-    if (calls == NULL || json_is_null(calls)) return true;
-    if (!json_is_array(calls))
-        return api_fail(err, API_BAD_VALUE, at("messages[%zu].tool_calls", i).text,
-                        "\"tool_calls\" must be an array");
-    for (size_t k = 0; k < json_array_size(calls); k++) {
-        json_t *f = json_object_get(json_array_get(calls, k), "function");
-        if (!json_is_string(json_object_get(f, "name")) ||
-            !json_is_string(json_object_get(f, "arguments")))
-            return api_fail(err, API_BAD_VALUE,
-                            at("messages[%zu].tool_calls[%zu].function", i, k).text,
-                            "a tool call needs a function with the strings \"name\" and "
-                            "\"arguments\"");
-    }
-    return true;
-}
-
 static bool check_string(json_t *m, const char *key, bool required, size_t i, api_error *err) {
     json_t *v = json_object_get(m, key);
     if (json_is_string(v)) return true;
@@ -141,7 +127,7 @@ static bool check_message(json_t *m, size_t i, api_error *err) {
         !check_string(m, "tool_call_id", strcmp(name, "tool") == 0, i, err) ||
         !check_string(m, "name", strcmp(name, "function") == 0, i, err))
         return false;
-    if (assistant && !check_tool_calls(m, i, err)) return false;
+    if (!api_calls_check(m, i, err)) return false;
     /* Models are trained with "system"; OpenAI calls the same message "developer" since 2024. */
     if (strcmp(name, "developer") == 0 &&
         json_object_set_new(m, "role", json_string("system")) != 0)
@@ -156,5 +142,5 @@ bool api_messages_check(json_t *messages, api_error *err) {
         return api_fail(err, API_BAD_VALUE, "messages", "\"messages\" must not be empty");
     for (size_t i = 0; i < json_array_size(messages); i++)
         if (!check_message(json_array_get(messages, i), i, err)) return false;
-    return true;
+    return api_calls_renew(messages, err);
 }

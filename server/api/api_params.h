@@ -64,11 +64,13 @@ typedef struct api_params {
     json_t *tools;                            // shown to the model; NULL: none
     json_t *called;                           // those of them that may be called; owned
     json_t *allowed;                          // tool_choice.allowed_tools.tools
-    const char *called_name;                  // tool_choice.function.name
+    const char *called_name, *called_param;   // of a choice, and where it stands (static)
     tool_choice choice;                       // TOOLS_NONE without tools
     bool parallel_calls;                      // more than one in an answer
-    bool shows_reasoning;                     // as a field of its own; else it is left out
-    int64_t reasoning_max;                    // tokens; API_UNSET
+    json_t *custom;        // the names of custom tools, as keys; owned; NULL: there are none
+    bool function_calls;   // the tools are "functions": a call is answered as function_call
+    bool shows_reasoning;  // as a field of its own; else it is left out
+    int64_t reasoning_max; // tokens; API_UNSET
 
     double sampling[SAMPLING_PARAMS]; // NaN: not given, the model's default holds
     int64_t n, best_of;

@@ -544,6 +544,7 @@ static bool make_stream(request_draft *d) {
         .in_reasoning = d->reasoning.end != NULL && d->reasoning.begin == NULL,
         .no_calls = p->choice == TOOLS_NONE,
         .hides_reasoning = !p->shows_reasoning,
+        .function_calls = p->function_calls,
         .model = app_model(job->app, (uint32_t)job->model_idx)->name,
         .tier = tier_of(class_of(d)),
         .created = (int64_t)time(NULL)};
@@ -556,7 +557,10 @@ static bool make_stream(request_draft *d) {
     o.form = d->form;
     d->form = NULL;
     bool ok = true;
-    if (o.format != NULL && p->choice != TOOLS_NONE) o.tools = json_incref(p->tools);
+    if (o.format != NULL && p->choice != TOOLS_NONE) {
+        o.tools = json_incref(p->tools);
+        o.custom = json_incref(p->custom); // NULL: none
+    }
     if (o.format != NULL && getrandom(o.secret, sizeof o.secret, 0) != (ssize_t)sizeof o.secret)
         ok = false;
     if (ok && p->stop != NULL) {

@@ -3,12 +3,21 @@
 
 #include <string.h>
 
+#include "custom_tool.h"
+
 /* ---- tools ---- */
 
-static bool fail_at(api_error *err, api_fault fault, size_t i, const char *member,
+/* Where a function stands: "tools[3]", and "function" or "custom" below it. */
+typedef struct place {
+    const char *list, *inner; // inner "": at the top
+    size_t i;
+} place;
+
+static bool fail_at(api_error *err, api_fault fault, const place *at, const char *member,
                     const char *must) {
     char param[API_PARAM_BYTES];
-    snprintf(param, sizeof param, "tools[%zu]%s%s", i, member[0] != 0 ? "." : "", member);
+    const char *dot = at->inner[0] != 0 ? "." : "", *more = member[0] != 0 ? "." : "";
+    snprintf(param, sizeof param, "%s[%zu]%s%s%s%s", at->list, at->i, dot, at->inner, more, member);
     return api_fail(err, fault, param, "\"%s\" %s", param, must);
 }
 
@@ -28,41 +37,102 @@ static bool is_name(json_t *v) {
     return true;
 }
 
-static bool check_tool(json_t *tool, size_t i, api_error *err) {
+static bool no_memory(api_error *err) {
+    return api_fail(err, API_INTERNAL, NULL, "the server is short of memory");
+}
+
+static bool check_named(json_t *v, const place *at, api_error *err) {
     char must[96];
-    json_t *type = given(tool, "type"), *function = given(tool, "function"), *v;
-    if (!json_is_object(tool)) return fail_at(err, API_BAD_VALUE, i, "", "must be an object");
-    if (type != NULL && (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0))
-        return fail_at(err, API_UNSUPPORTED, i, "type", "must be \"function\"");
-    if (!json_is_object(function))
-        return fail_at(err, API_MISSING, i, "function", "is required: an object");
+    if (!json_is_object(v))
+        return fail_at(err, v == NULL ? API_MISSING : API_BAD_VALUE, at, "",
+                       "is required: an object");
     snprintf(must, sizeof must, "must be 1 to %d letters, digits, and the characters _ - . /",
              API_TOOL_NAME_BYTES_MAX);
-    if (!is_name(given(function, "name")))
-        return fail_at(err, API_BAD_VALUE, i, "function.name", must);
-    v = given(function, "description");
-    if (v != NULL && !json_is_string(v))
-        return fail_at(err, API_BAD_VALUE, i, "function.description", "must be a string");
-    v = given(function, "parameters");
-    if (v != NULL && !json_is_object(v))
-        return fail_at(err, API_BAD_VALUE, i, "function.parameters",
-                       "must be a JSON Schema, an object");
-    v = given(function, "strict");
-    if (v != NULL && !json_is_boolean(v))
-        return fail_at(err, API_BAD_VALUE, i, "function.strict", "must be true or false");
+    if (!is_name(given(v, "name"))) return fail_at(err, API_BAD_VALUE, at, "name", must);
+    json_t *description = given(v, "description");
+    if (description != NULL && !json_is_string(description))
+        return fail_at(err, API_BAD_VALUE, at, "description", "must be a string");
     return true;
 }
 
-bool api_tools_read(const api_reader *r, json_t *v) {
+static bool check_function(json_t *function, const place *at, api_error *err) {
+    if (!check_named(function, at, err)) return false;
+    json_t *v = given(function, "parameters");
+    if (v != NULL && !json_is_object(v))
+        return fail_at(err, API_BAD_VALUE, at, "parameters", "must be a JSON Schema, an object");
+    v = given(function, "strict");
+    if (v != NULL && !json_is_boolean(v))
+        return fail_at(err, API_BAD_VALUE, at, "strict", "must be true or false");
+    return true;
+}
+
+static bool is(json_t *v, const char *word) {
+    return json_is_string(v) && strcmp(json_string_value(v), word) == 0;
+}
+
+static bool check_custom_format(json_t *format, const place *at, api_error *err) {
+    if (format == NULL) return true;
+    json_t *type = given(format, "type"), *form = given(format, "grammar");
+    if (is(type, "text")) return true;
+    if (!is(type, "grammar"))
+        return fail_at(err, API_BAD_VALUE, at, "format",
+                       "must be an object of type \"text\" or \"grammar\"");
+    json_t *syntax = given(form, "syntax");
+    if (!json_is_string(given(form, "definition")) || (!is(syntax, "lark") && !is(syntax, "regex")))
+        return fail_at(err, API_BAD_VALUE, at, "format.grammar",
+                       "must be an object with a string \"definition\" and \"syntax\" \"lark\" or "
+                       "\"regex\"");
+    return true;
+}
+
+/* A custom tool becomes a function; its name is kept, because its calls have another form. */
+static bool read_custom(const api_reader *r, json_t *tool, const place *at) {
+    json_t *custom = given(tool, "custom"), *format = given(custom, "format");
+    if (!check_named(custom, at, r->err) || !check_custom_format(format, at, r->err)) return false;
+    json_t *function = json_object(), *name = json_object_get(custom, "name");
+    json_t *description = given(custom, "description"), *form = given(format, "grammar");
+    if (r->p->custom == NULL) r->p->custom = json_object();
+    bool ok = json_object_set(function, "name", name) == 0 &&
+              json_object_set_new(r->p->custom, json_string_value(name), json_true()) == 0 &&
+              (description == NULL || json_object_set(function, "description", description) == 0);
+    custom_grammar kind = ok ? custom_tool_describe(function, form) : CUSTOM_NO_MEMORY;
+    ok = kind != CUSTOM_NO_MEMORY && json_object_set(tool, "function", function) == 0 &&
+         json_object_set_new(tool, "type", json_string("function")) == 0;
+    json_object_del(tool, "custom");
+    json_decref(function);
+    if (kind == CUSTOM_SHOWN) unknown_add(&r->p->unknown, "tools.custom.format");
+    return ok ? true : no_memory(r->err);
+}
+
+static bool read_tool(const api_reader *r, json_t *tool, size_t i) {
+    place at = {"tools", "", i};
+    json_t *type = given(tool, "type");
+    if (!json_is_object(tool)) return fail_at(r->err, API_BAD_VALUE, &at, "", "must be an object");
+    if (is(type, "custom")) {
+        at.inner = "custom";
+        return read_custom(r, tool, &at);
+    }
+    if (type != NULL && !is(type, "function"))
+        return fail_at(r->err, API_UNSUPPORTED, &at, "type", "must be \"function\" or \"custom\"");
+    at.inner = "function";
+    return check_function(given(tool, "function"), &at, r->err);
+}
+
+/* An array that is not too long. */
+static bool check_list(const api_reader *r, json_t *v, const char *name) {
     if (!json_is_array(v))
-        return api_fail(r->err, API_BAD_VALUE, "tools", "\"tools\" must be an array");
+        return api_fail(r->err, API_BAD_VALUE, name, "\"%s\" must be an array", name);
     size_t n = json_array_size(v);
-    if (n > API_TOOLS_MAX)
-        return api_fail(r->err, API_BAD_VALUE, "tools", "%zu tools are more than the limit %d", n,
-                        API_TOOLS_MAX);
-    for (size_t i = 0; i < n; i++)
-        if (!check_tool(json_array_get(v, i), i, r->err)) return false;
-    r->p->tools = n > 0 ? v : NULL;
+    if (n <= API_TOOLS_MAX) return true;
+    return api_fail(r->err, API_BAD_VALUE, name, "%zu %s are more than the limit %d", n, name,
+                    API_TOOLS_MAX);
+}
+
+bool api_tools_read(const api_reader *r, json_t *v) {
+    if (!check_list(r, v, "tools")) return false;
+    for (size_t i = 0; i < json_array_size(v); i++)
+        if (!read_tool(r, json_array_get(v, i), i)) return false;
+    r->p->tools = json_array_size(v) > 0 ? v : NULL;
     return true;
 }
 
@@ -72,7 +142,7 @@ static bool fail_choice(const api_reader *r) {
     return api_fail(
         r->err, API_BAD_VALUE, "tool_choice",
         "\"tool_choice\" must be \"none\", \"auto\", \"required\", or an object of type "
-        "\"function\" or \"allowed_tools\"");
+        "\"function\", \"custom\" or \"allowed_tools\"");
 }
 
 static bool read_mode(const api_reader *r, json_t *v) {
@@ -86,10 +156,21 @@ static bool read_mode(const api_reader *r, json_t *v) {
     return fail_choice(r);
 }
 
-/* Of a function that a choice names: nested, as chats have it, or beside its type. */
+/* Of a tool that a choice names: nested, as chats have it, or beside its type. */
 static const char *name_of(json_t *v) {
-    json_t *function = given(v, "function");
-    return json_string_value(given(function != NULL ? function : v, "name"));
+    json_t *inner = given(v, "function");
+    if (inner == NULL) inner = given(v, "custom");
+    return json_string_value(given(inner != NULL ? inner : v, "name"));
+}
+
+/* `param`: static. */
+static bool choose(const api_reader *r, const char *name, const char *param) {
+    if (name == NULL)
+        return api_fail(r->err, API_MISSING, param, "\"%s\" is required: a string", param);
+    r->p->choice = TOOLS_REQUIRED;
+    r->p->called_name = name;
+    r->p->called_param = param;
+    return true;
 }
 
 bool api_tools_read_choice(const api_reader *r, json_t *v) {
@@ -107,38 +188,57 @@ bool api_tools_read_choice(const api_reader *r, json_t *v) {
             char param[API_PARAM_BYTES];
             snprintf(param, sizeof param, "tool_choice.allowed_tools.tools[%zu]", i);
             if (name_of(json_array_get(r->p->allowed, i)) == NULL)
-                return api_fail(r->err, API_BAD_VALUE, param, "\"%s\" must name a function", param);
+                return api_fail(r->err, API_BAD_VALUE, param, "\"%s\" must name a tool", param);
         }
         return mode == NULL ? true : read_mode(r, mode);
     }
-    if (type != NULL && strcmp(type, "function") != 0) return fail_choice(r);
-    const char *name = name_of(v);
-    if (name == NULL)
-        return api_fail(r->err, API_MISSING, "tool_choice.function.name",
-                        "\"tool_choice.function.name\" is required: a string");
-    r->p->choice = TOOLS_REQUIRED;
-    r->p->called_name = name;
+    bool custom = type != NULL && strcmp(type, "custom") == 0;
+    if (type != NULL && !custom && strcmp(type, "function") != 0) return fail_choice(r);
+    const char *param = custom ? "tool_choice.custom.name" : "tool_choice.function.name";
+    return choose(r, name_of(v), param);
+}
+
+/* ---- the fields of 2023 ---- */
+
+/* They become tools; the answer then has one call at most, as function_call. */
+bool api_tools_read_functions(const api_reader *r, json_t *v) {
+    if (!check_list(r, v, "functions")) return false;
+    if (json_array_size(v) == 0) return true;
+    if (r->p->tools != NULL)
+        return api_fail(r->err, API_BAD_VALUE, "functions",
+                        "\"functions\" and \"tools\" are the same; a request can have one of them");
+    json_t *tools = json_array(), *function;
+    if (tools == NULL || json_object_set_new(r->p->root, "tools", tools) != 0)
+        return no_memory(r->err);
+    size_t i;
+    json_array_foreach(v, i, function) {
+        const place at = {"functions", "", i};
+        if (!check_function(function, &at, r->err)) return false;
+        json_t *tool = json_pack("{s:s,s:O}", "type", "function", "function", function);
+        if (json_array_append_new(tools, tool) != 0) return no_memory(r->err);
+    }
+    r->p->tools = tools;
+    r->p->function_calls = true;
+    r->p->choice = TOOLS_UNSET;
+    r->p->allowed = NULL;
+    r->p->called_name = NULL;
     return true;
 }
 
-/* The forms of 2023: only what changes nothing. */
-bool api_tools_read_functions(const api_reader *r, json_t *v) {
-    if (!json_is_array(v))
-        return api_fail(r->err, API_BAD_VALUE, "functions", "\"functions\" must be an array");
-    const char *said = json_string_value(json_object_get(r->p->root, "function_call"));
-    if (json_array_size(v) == 0 || (said != NULL && strcmp(said, "none") == 0)) return true;
-    return api_fail(
-        r->err, API_UNSUPPORTED, "functions",
-        "\"functions\" is not supported, except [], or with \"function_call\": \"none\"; "
-        "use \"tools\"");
-}
-
 bool api_tools_read_function_call(const api_reader *r, json_t *v) {
-    const char *s = json_string_value(v);
-    if (s != NULL && (strcmp(s, "none") == 0 || strcmp(s, "auto") == 0)) return true;
-    return api_fail(r->err, API_UNSUPPORTED, "function_call",
-                    "\"function_call\" is not supported, except \"none\" and \"auto\"; use "
-                    "\"tool_choice\"");
+    static const char must[] =
+        "\"function_call\" must be \"none\", \"auto\", or an object with the name of a function";
+    bool none = is(v, "none");
+    if (!none && !is(v, "auto") && !json_is_object(v))
+        return api_fail(r->err, API_BAD_VALUE, "function_call", "%s", must);
+    if (!json_is_object(v)) {
+        if (r->p->function_calls) r->p->choice = none ? TOOLS_NONE : TOOLS_AUTO;
+        return true;
+    }
+    if (!r->p->function_calls)
+        return api_fail(r->err, API_BAD_VALUE, "function_call",
+                        "\"function_call\" needs \"functions\"");
+    return choose(r, json_string_value(given(v, "name")), "function_call.name");
 }
 
 /* ---- between the fields ---- */
@@ -162,12 +262,12 @@ static bool add_called(api_params *p, const char *name, const char *param, api_e
             err, API_BAD_VALUE, param, "no tool has the name \"%s\"",
             api_quote(quoted, name == NULL ? "" : name, name == NULL ? 0 : strlen(name)));
     if (p->called == NULL) p->called = json_array();
-    if (json_array_append(p->called, tool) == 0) return true;
-    return api_fail(err, API_INTERNAL, NULL, "the server is short of memory");
+    return json_array_append(p->called, tool) == 0 ? true : no_memory(err);
 }
 
 bool api_tools_check(api_params *p, api_error *err) {
     bool chosen = p->choice == TOOLS_REQUIRED || p->allowed != NULL;
+    if (p->function_calls) p->parallel_calls = false;
     if (p->tools == NULL && chosen)
         return api_fail(err, API_BAD_VALUE, "tool_choice", "\"tool_choice\" needs \"tools\"");
     /* If the request forbids all calls, its tools are left out of the prompt: a template would
@@ -179,8 +279,7 @@ bool api_tools_check(api_params *p, api_error *err) {
         return true;
     }
     if (p->choice == TOOLS_UNSET) p->choice = TOOLS_AUTO;
-    if (p->called_name != NULL)
-        return add_called(p, p->called_name, "tool_choice.function.name", err);
+    if (p->called_name != NULL) return add_called(p, p->called_name, p->called_param, err);
     for (size_t i = 0; i < json_array_size(p->allowed); i++) {
         char param[API_PARAM_BYTES];
         snprintf(param, sizeof param, "tool_choice.allowed_tools.tools[%zu]", i);
@@ -193,20 +292,23 @@ bool api_tools_check(api_params *p, api_error *err) {
 /* clang-format off */
 #define MAYBE(type) "{'type':['" type "','null']}"
 #define NAME        "{'type':'string','minLength':1,'maxLength':128,'pattern':'^[a-zA-Z0-9_./-]+$'}"
+#define DEFINED     "{'type':'object','required':['name'],'properties':{'name':" NAME ",'description':" MAYBE("string") ",'parameters':" MAYBE("object") ",'strict':" MAYBE("boolean") "}}"
+#define GRAMMAR     "{'type':'object','required':['syntax','definition'],'properties':{'syntax':{'enum':['lark','regex']},'definition':{'type':'string'}}}"
+#define FORMAT      "{'anyOf':[{'type':'null'},{'type':'object','required':['type'],'properties':{'type':{'const':'text'}}},{'type':'object','required':['type','grammar'],'properties':{'type':{'const':'grammar'},'grammar':" GRAMMAR "}}]}"
+#define OF_CUSTOM   "{'type':'object','required':['type','custom'],'properties':{'type':{'const':'custom'},'custom':{'type':'object','required':['name'],'properties':{'name':" NAME ",'description':" MAYBE("string") ",'format':" FORMAT "}}}}"
 
 const char api_tools_schema[] =
-    "{'type':'array','maxItems':512,'items':{'type':'object','required':['function'],'properties':{"
-    "'type':{'enum':['function',null]},"
-    "'function':{'type':'object','required':['name'],'properties':{'name':" NAME ",'description':" MAYBE("string")
-    ",'parameters':" MAYBE("object") ",'strict':" MAYBE("boolean") "}}}}}";
-#define FUNCTION    "{'type':'object','required':['name'],'properties':{'name':{'type':'string'}}}"
-/* The name of a function: nested, as chats have it, or beside the type, as /v1/responses has it. */
-#define CALLED      "'properties':{'type':{'enum':['function',null]},'function':{'anyOf':[{'type':'null'}," FUNCTION "]},'name':" MAYBE("string") "},'anyOf':[{'required':['function'],'properties':{'function':" FUNCTION "}},{'required':['name'],'properties':{'name':{'type':'string'},'function':{'type':'null'}}}]"
-#define ALLOWED     "{'type':'object','anyOf':[{'required':['function'],'properties':{'function':" FUNCTION "}},{'required':['name'],'properties':{'name':{'type':'string'}}}]}"
+    "{'type':'array','maxItems':512,'items':{'anyOf':[{'type':'object','required':['function'],'properties':{"
+    "'type':{'enum':['function',null]},'function':" DEFINED "}}," OF_CUSTOM "]}}";
+const char api_functions_schema[] = "{'type':'array','maxItems':512,'items':" DEFINED "}";
+#define NAMED       "{'type':'object','required':['name'],'properties':{'name':{'type':'string'}}}"
+const char api_function_call_schema[] = "{'anyOf':[{'enum':['none','auto']}," NAMED "]}";
+/* The name of a tool: nested, as chats have it, or beside the type, as /v1/responses has it. */
+#define BY_NAME     "'anyOf':[{'required':['function'],'properties':{'function':" NAMED "}},{'required':['custom'],'properties':{'custom':" NAMED ",'function':{'type':'null'}}},{'required':['name'],'properties':{'name':{'type':'string'},'function':{'type':'null'},'custom':{'type':'null'}}}]"
 
 const char api_tool_choice_schema[] =
     "{'anyOf':[{'enum':['none','auto','required','any']},"
-    "{'type':'object'," CALLED "},"
+    "{'type':'object','properties':{'type':{'enum':['function','custom',null]}}," BY_NAME "},"
     "{'type':'object','required':['type','allowed_tools'],'properties':{'type':{'const':'allowed_tools'},"
-        "'allowed_tools':{'type':'object','required':['tools'],'properties':{'mode':{'enum':['none','auto','required','any',null]},'tools':{'type':'array','minItems':1,'items':" ALLOWED "}}}}}]}";
+        "'allowed_tools':{'type':'object','required':['tools'],'properties':{'mode':{'enum':['none','auto','required','any',null]},'tools':{'type':'array','minItems':1,'items':{'type':'object'," BY_NAME "}}}}}}]}";
 /* clang-format on */

@@ -1,4 +1,5 @@
-/* api_tools.h - the fields of tool calls: tools, tool_choice, parallel_tool_calls.
+/* api_tools.h - the fields of tool calls: tools, tool_choice; functions and function_call of 2023,
+ * which become these.
  * Thread: worker. */
 #ifndef INFERD_API_TOOLS_H
 #define INFERD_API_TOOLS_H
@@ -18,6 +19,8 @@ bool api_tools_read_function_call(const api_reader *r, json_t *v);
  * called. */
 bool api_tools_check(api_params *p, api_error *err);
 
-extern const char api_tools_schema[], api_tool_choice_schema[]; // in the form of api_schema.h
+/* In the form of api_schema.h. */
+extern const char api_tools_schema[], api_tool_choice_schema[], api_functions_schema[],
+    api_function_call_schema[];
 
 #endif

@@ -1,6 +1,7 @@
 /* message.c - see message.h. */
 #include "message.h"
 
+#include "custom_tool.h"
 #include "inferd/siphash.h"
 #include "json_out.h"
 
@@ -16,25 +17,48 @@ static void give(message_parts *p, const message_part *one) {
     if (p->on != NULL) p->on(p->ctx, one);
 }
 
+static void keep_begin(message_parts *p, bytes id, bytes name) {
+    if (!p->function_calls) {
+        buf_add_str(&p->calls, p->n_calls > 0 ? ",{\"id\":" : "{\"id\":");
+        json_add_string(&p->calls, id.p, id.n);
+        buf_add_str(&p->calls, p->in_custom ? ",\"type\":\"custom\",\"custom\":"
+                                            : ",\"type\":\"function\",\"function\":");
+    }
+    buf_add_str(&p->calls, "{\"name\":");
+    json_add_string(&p->calls, name.p, name.n);
+    buf_add_str(&p->calls, p->in_custom ? ",\"input\":" : ",\"arguments\":");
+}
+
 static void begin_call(message_parts *p, const call_event *ev) {
     char made[PARTS_ID_BYTES];
     make_id(p, made);
     bytes id = ev->id.n > 0 ? ev->id : (bytes){made, strlen(made)};
-    give(p, &(message_part){.kind = PART_CALL, .call_idx = p->n_calls, .id = id, .name = ev->name});
-    if (!p->keeps) return;
-    buf_add_str(&p->calls, p->n_calls > 0 ? ",{\"id\":" : "{\"id\":");
-    json_add_string(&p->calls, id.p, id.n);
-    buf_add_str(&p->calls, ",\"type\":\"function\",\"function\":{\"name\":");
-    json_add_string(&p->calls, ev->name.p, ev->name.n);
-    buf_add_str(&p->calls, ",\"arguments\":");
+    p->in_custom = json_object_getn(p->custom, ev->name.p, ev->name.n) != NULL;
+    give(p, &(message_part){.kind = PART_CALL,
+                            .call_idx = p->n_calls,
+                            .id = id,
+                            .name = ev->name,
+                            .custom = p->in_custom});
+    if (p->keeps) keep_begin(p, id, ev->name);
+}
+
+/* The input is a string inside the arguments, so it is complete only now. */
+static void end_custom(message_parts *p) {
+    p->failed |= !custom_tool_unwrap(&p->arguments);
+    give(p, &(message_part){.kind = PART_ARGUMENTS,
+                            .text = {p->arguments.p, p->arguments.n},
+                            .call_idx = p->n_calls,
+                            .custom = true});
 }
 
 static void end_call(message_parts *p) {
+    if (p->in_custom) end_custom(p);
     give(p, &(message_part){.kind = PART_CALL_END, .call_idx = p->n_calls});
     p->n_calls++;
-    if (!p->keeps) return;
-    json_add_string(&p->calls, p->arguments.n > 0 ? p->arguments.p : "", p->arguments.n);
-    buf_add_str(&p->calls, "}}");
+    if (p->keeps) {
+        json_add_string(&p->calls, p->arguments.n > 0 ? p->arguments.p : "", p->arguments.n);
+        buf_add_str(&p->calls, p->function_calls ? "}" : "}}");
+    }
     p->failed = p->failed || p->arguments.failed;
     buf_clear(&p->arguments);
 }
@@ -57,7 +81,8 @@ static void on_event(void *ctx, const call_event *ev) {
         return;
     case CALL_EVENT_ARGUMENTS:
         one.kind = PART_ARGUMENTS;
-        if (p->keeps) buf_add(&p->arguments, ev->text.p, ev->text.n);
+        if (p->keeps || p->in_custom) buf_add(&p->arguments, ev->text.p, ev->text.n);
+        if (p->in_custom) return;
         break;
     case CALL_EVENT_END:
         end_call(p);

@@ -27,21 +27,25 @@ typedef struct message_part {
     bytes text; // of PART_REASONING, PART_CONTENT, PART_ARGUMENTS
     uint32_t call_idx;
     bytes id, name; // of PART_CALL
+    bool custom;    // PART_CALL, PART_ARGUMENTS: of a custom tool; its input is one part
 } message_part;
 
 typedef struct message_parts {
     call_parser *parser;    // owned
     bool hides_reasoning;   // it is left out
     bool keeps;             // the whole answer is wanted
+    bool function_calls;    // the only call is kept as function_call
+    const json_t *custom;   // names of custom tools, as keys; borrowed; NULL: none
     buf reasoning, content; // kept
-    buf calls;              // kept: the elements of tool_calls, as JSON
+    buf calls;              // kept: the elements of tool_calls, or function_call, as JSON
     uint32_t n_calls;
     unsigned char secret[16]; // of ids
     uint64_t n_choice;        // of the choice, for ids
     void (*on)(void *ctx, const message_part *p);
     void *ctx;
-    buf arguments; // of the present call
-    bool failed;   // no memory
+    buf arguments;  // of the present call
+    bool in_custom; // it is one of a custom tool
+    bool failed;    // no memory
 } message_parts;
 
 /* Borrows the format and the tools.  False: no memory. */

@@ -29,8 +29,8 @@
     ",'system_fingerprint':" STRING ",'service_tier':" ENUM("'priority','default','flex'")
 #define FINISH "'finish_reason':" ENUM("'stop','length'") ",'stop_reason':{'type':['string','integer','null']}"
 #define CHUNK_FINISH "'finish_reason':" ENUM("'stop','length',null") ",'stop_reason':{'type':['string','integer','null']}"
-#define CHAT_FINISH "'finish_reason':" ENUM("'stop','length','tool_calls'") ",'stop_reason':{'type':['string','integer','null']}"
-#define CHAT_CHUNK_FINISH "'finish_reason':" ENUM("'stop','length','tool_calls',null") ",'stop_reason':{'type':['string','integer','null']}"
+#define CHAT_FINISH "'finish_reason':" ENUM("'stop','length','tool_calls','function_call'") ",'stop_reason':{'type':['string','integer','null']}"
+#define CHAT_CHUNK_FINISH "'finish_reason':" ENUM("'stop','length','tool_calls','function_call',null") ",'stop_reason':{'type':['string','integer','null']}"
 #define REASONED "'reasoning_content':" STRING ",'reasoning':{'type':'string','description':'the same, under the name that other clients look for'}"
 #define CHOICE_IDS "'token_ids':" IDS ",'prompt_token_ids':" IDS
 #define RUNNING_USAGE "'usage':" REF_OR_NULL("Usage")
@@ -73,13 +73,17 @@ static const openapi_schema schemas[] = {
     {"ChatCompletion", STRUCT(HEAD_REQUIRED ",'usage'", HEAD("chat.completion") ",'choices':" LIST(REF("ChatChoice")) ",'usage':" REF("Usage") ",'prompt_token_ids':" IDS)},
     {"ChatChoice", STRUCT("'index','message','logprobs','finish_reason','stop_reason'",
         "'index':" COUNT ",'message':" STRUCT("'role','content','refusal'", "'role':{'const':'assistant'},'content':{'type':['string','null'],'description':'null beside tool calls'},'refusal':{'type':'null'},"
-            REASONED ",'tool_calls':" LIST(REF("ToolCall"))) ","
+            REASONED ",'tool_calls':" LIST(REF("ToolCall")) ",'function_call':" REF("FunctionCall")) ","
         "'logprobs':" REF_OR_NULL("ChatLogprobs") "," CHAT_FINISH "," CHOICE_IDS)},
-    {"ToolCall", STRUCT("'id','type','function'", "'id':" STRING ",'type':{'const':'function'},'function':" STRUCT("'name','arguments'", "'name':" STRING ",'arguments':{'type':'string','description':'JSON'}"))},
-    {"ToolCallDelta", STRUCT("'index','function'", "'index':" COUNT ",'id':{'type':'string','description':'in the first part of a call'},'type':{'const':'function'},'function':" STRUCT("'arguments'", "'name':" STRING ",'arguments':" STRING))},
+    {"FunctionCall", STRUCT("'name','arguments'", "'name':" STRING ",'arguments':{'type':'string','description':'JSON'}")},
+    {"ToolCall", "{'anyOf':[" STRUCT("'id','type','function'", "'id':" STRING ",'type':{'const':'function'},'function':" REF("FunctionCall")) ","
+        STRUCT("'id','type','custom'", "'id':" STRING ",'type':{'const':'custom'},'custom':" STRUCT("'name','input'", "'name':" STRING ",'input':" STRING)) "]}"},
+    {"FunctionCallDelta", STRUCT("'arguments'", "'name':{'type':'string','description':'in the first part of a call'},'arguments':" STRING)},
+    {"ToolCallDelta", STRUCT("'index'", "'index':" COUNT ",'id':{'type':'string','description':'in the first part of a call, like type and name'},'type':" ENUM("'function','custom'") ","
+        "'function':" REF("FunctionCallDelta") ",'custom':" STRUCT("'input'", "'name':" STRING ",'input':" STRING))},
     {"ChatCompletionChunk", STRUCT(HEAD_REQUIRED, HEAD("chat.completion.chunk") ",'choices':" LIST(REF("ChatChunkChoice")) "," RUNNING_USAGE ",'prompt_token_ids':" IDS)},
     {"ChatChunkChoice", STRUCT("'index','delta','logprobs','finish_reason'",
-        "'index':" COUNT ",'delta':" STRUCT("", "'role':{'const':'assistant'},'content':" STRING "," REASONED ",'tool_calls':" LIST(REF("ToolCallDelta"))) ",'logprobs':" REF_OR_NULL("ChatLogprobs") "," CHAT_CHUNK_FINISH "," CHOICE_IDS)},
+        "'index':" COUNT ",'delta':" STRUCT("", "'role':{'const':'assistant'},'content':" STRING "," REASONED ",'tool_calls':" LIST(REF("ToolCallDelta")) ",'function_call':" REF("FunctionCallDelta")) ",'logprobs':" REF_OR_NULL("ChatLogprobs") "," CHAT_CHUNK_FINISH "," CHOICE_IDS)},
     {"Completion", STRUCT(HEAD_REQUIRED ",'usage'", HEAD("text_completion") ",'choices':" LIST(REF("CompletionChoice")) ",'usage':" REF("Usage"))},
     {"CompletionChoice", STRUCT("'index','text','logprobs','finish_reason','stop_reason'",
         "'index':" COUNT ",'text':" STRING ",'logprobs':" REF_OR_NULL("CompletionLogprobs") "," FINISH "," CHOICE_IDS)},

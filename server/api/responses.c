@@ -8,6 +8,7 @@
  *
  * The input of a custom tool is a JSON string inside the arguments, so it is sent in one delta when
  * the call is complete. */
+#include "custom_tool.h"
 #include "responses.h"
 
 #include <time.h>
@@ -143,18 +144,12 @@ static void more(void *form, bytes text, buf *out) {
     if (a != &custom_item) write_text(form, a->delta, ",\"delta\":", text, out);
 }
 
-/* {"input": "..."} becomes the string; what a limit cut off stays as it is. */
 static void closing(void *form, buf *out) {
     responses_form *f = form;
     const struct item_about *a = about(f);
     buf *text = &f->blocks.text;
     if (a == &custom_item) {
-        json_t *arguments = blocks_arguments(&f->blocks), *input = given(arguments, "input");
-        if (json_is_string(input)) {
-            buf_clear(text);
-            buf_add(text, json_string_value(input), json_string_length(input));
-        }
-        json_decref(arguments);
+        custom_tool_unwrap(text); // text->failed has the failure
         if (out != NULL) write_text(f, a->delta, ",\"delta\":", blocks_bytes(text), out);
     }
     if (out == NULL) return;

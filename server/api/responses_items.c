@@ -3,6 +3,7 @@
  * Texts of one turn are separated by an empty line.  Instructions, and developer items before the
  * first turn, are the system message.  Items of other types than are known are left out and named:
  * clients send ever new ones. */
+#include "custom_tool.h"
 #include "json_in.h"
 #include "response_store.h"
 #include "responses.h"
@@ -48,14 +49,11 @@ static bool read_call(form_reader *r, json_t *item) {
     if (!form_need_string(r, item, "name") || !form_need_string(r, item, member) ||
         !form_need_string(r, item, "call_id"))
         return false;
-    json_t *arguments = json_incref(given(item, member)), *object = json_object();
-    if (custom) { // the input is the one argument of its function
-        put(r, object, "input", arguments);
-        arguments = form_json_string(r, object, false);
-    }
+    json_t *said = given(item, member);
+    json_t *arguments = custom ? custom_tool_arguments(said) : json_incref(said);
+    r->no_memory |= arguments == NULL;
     json_t *name = responses_function_name(r, given(item, "name"), given(item, "namespace"));
     turns_add_call(&r->turns, json_string_value(given(item, "call_id")), name, arguments);
-    json_decref(object);
     json_decref(name);
     return true;
 }

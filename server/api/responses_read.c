@@ -3,6 +3,7 @@
  *   input         messages (responses_items.c)
  *   tools         functions; hosted ones are left out and named
  *   text.format   response_format, unchanged */
+#include "custom_tool.h"
 #include "json_in.h"
 #include "responses.h"
 
@@ -17,21 +18,11 @@ json_t *responses_function_name(form_reader *r, json_t *name, json_t *space) {
     return flat;
 }
 
-/* The arguments of a custom tool, and the grammar that its input should have: it is shown to the
- * model, but not enforced. */
+/* A grammar that is only shown to the model is named. */
 static void describe_custom(form_reader *r, json_t *tool, json_t *function) {
-    json_t *format = given(tool, "format"), *definition = given(format, "definition");
-    json_t *syntax = given(format, "syntax");
-    bytes text = string_of(given(tool, "description"));
-    put(r, function, "parameters",
-        json_pack("{s:s,s:{s:{s:s}},s:[s],s:b}", "type", "object", "properties", "input", "type",
-                  "string", "required", "input", "additionalProperties", 0));
-    if (!json_is_string(definition)) return;
-    form_leave_out(r, "tools", "format");
-    put(r, function, "description",
-        json_sprintf("%s\n\nThe input follows this grammar (%s):\n%s", text.n > 0 ? text.p : "",
-                     json_is_string(syntax) ? json_string_value(syntax) : "text",
-                     json_string_value(definition)));
+    custom_grammar kind = custom_tool_describe(function, given(tool, "format"));
+    if (kind == CUSTOM_SHOWN) form_leave_out(r, "tools", "format");
+    r->no_memory |= kind == CUSTOM_NO_MEMORY;
 }
 
 static void add_tool(form_reader *r, json_t *tool) {

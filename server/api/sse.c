@@ -288,9 +288,9 @@ void answer_choice_add(buf *out, const answer_head *h, const answer_choice *c) {
         buf_add_str(out, ",\"refusal\":null");
         if (c->reasoning.n > 0) add_reasoning(out, c->reasoning, ",");
         if (c->calls.n > 0) {
-            buf_add_str(out, ",\"tool_calls\":[");
+            buf_add_str(out, h->function_calls ? ",\"function_call\":" : ",\"tool_calls\":[");
             buf_add(out, c->calls.p, c->calls.n);
-            buf_add_char(out, ']');
+            if (!h->function_calls) buf_add_char(out, ']');
         }
         buf_add_char(out, '}');
     } else {
@@ -319,30 +319,46 @@ static void open_event(buf *out, const answer_head *h) {
     add_head(out, h, h->chat ? "chat.completion.chunk" : "text_completion");
 }
 
-static void add_call(buf *out, const answer_call *call) {
+/* "function": {"name": ..., "arguments": ...}, or the part of it in one chunk. */
+static void add_called(buf *out, const char *key, const answer_call *call) {
+    add_cstr(out, key);
+    buf_add_str(out, ":{");
+    if (call->id.p != NULL) {
+        buf_add_str(out, "\"name\":");
+        add_bytes(out, call->name);
+        buf_add_char(out, ',');
+    }
+    buf_add_str(out, call->custom ? "\"input\":" : "\"arguments\":");
+    add_bytes(out, call->arguments);
+    buf_add_char(out, '}');
+}
+
+static void add_call(buf *out, const answer_head *h, const answer_call *call) {
+    if (h->function_calls) {
+        add_called(out, "function_call", call);
+        return;
+    }
+    const char *kind = call->custom ? "custom" : "function";
     buf_add_str(out, "\"tool_calls\":[{\"index\":");
     json_add_uint(out, call->index);
     if (call->id.p != NULL) {
         buf_add_str(out, ",\"id\":");
         add_bytes(out, call->id);
-        buf_add_str(out, ",\"type\":\"function\",\"function\":{\"name\":");
-        add_bytes(out, call->name);
-        buf_add_str(out, ",\"arguments\":");
-    } else {
-        buf_add_str(out, ",\"function\":{\"arguments\":");
+        buf_add_format(out, ",\"type\":\"%s\"", kind);
     }
-    add_bytes(out, call->arguments);
-    buf_add_str(out, "}}]");
+    buf_add_char(out, ',');
+    add_called(out, kind, call);
+    buf_add_str(out, "}]");
 }
 
-static void add_delta(buf *out, const answer_choice *c) {
+static void add_delta(buf *out, const answer_head *h, const answer_choice *c) {
     buf_add_str(out, ",\"delta\":{");
     if (c->opens) {
         buf_add_str(out, "\"role\":\"assistant\",\"content\":\"\"");
     } else if (c->reasoning.n > 0) {
         add_reasoning(out, c->reasoning, "");
     } else if (c->call != NULL) {
-        add_call(out, c->call);
+        add_call(out, h, c->call);
     } else if (c->text.n > 0 || c->finish == NULL) {
         buf_add_str(out, "\"content\":");
         add_bytes(out, c->text);
@@ -356,7 +372,7 @@ void sse_chunk(buf *out, const answer_head *h, const answer_choice *c,
     buf_add_str(out, "{\"index\":");
     json_add_uint(out, c->index);
     if (h->chat) {
-        add_delta(out, c);
+        add_delta(out, h, c);
     } else {
         buf_add_str(out, ",\"text\":");
         add_bytes(out, c->text);

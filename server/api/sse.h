@@ -23,8 +23,9 @@ typedef struct answer_head {
     const char *id, *model, *fingerprint, *tier;
     int64_t created; // unix seconds
     const tokenizer *tok;
-    bool tokens_as_ids; // log-probabilities name tokens "token_id:7"
-    bool usage_asked;   // chunks carry "usage": null, or continuous_usage
+    bool tokens_as_ids;  // log-probabilities name tokens "token_id:7"
+    bool function_calls; // of a chat: its only call is written as function_call
+    bool usage_asked;    // chunks carry "usage": null, or continuous_usage
 } answer_head;
 
 /* One token's log-probability. */
@@ -43,6 +44,7 @@ typedef enum answer_stop { STOP_REASON_NONE, STOP_REASON_ID, STOP_REASON_STRING 
 typedef struct answer_call {
     uint32_t index;
     bytes id, name, arguments; // id.p NULL: not the first chunk
+    bool custom;               // of a custom tool: the arguments are its input
 } answer_call;
 
 /* One choice, or the part of it in one chunk. */
@@ -50,9 +52,9 @@ typedef struct answer_choice {
     uint32_t index;
     bool opens; // the chunk with the role
     bytes text;
-    bytes reasoning;                // of a chat; p NULL: none
-    const answer_call *call;        // of a chunk; NULL: none
-    bytes calls;                    // of a whole chat answer: the elements of tool_calls, as JSON
+    bytes reasoning;         // of a chat; p NULL: none
+    const answer_call *call; // of a chunk; NULL: none
+    bytes calls; // of a whole chat answer: the elements of tool_calls, or function_call, as JSON
     const answer_logprob *logprobs; // [n_logprobs]; NULL with n_logprobs 0: writes "logprobs": null
     size_t n_logprobs;
     bool show_ids;

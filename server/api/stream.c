@@ -69,9 +69,11 @@ void stream_options_deinit(stream_options *o) {
     free(o->stop_ids);
     stop_set_destroy(o->stops);
     json_decref(o->tools);
+    json_decref(o->custom);
     answer_form_destroy(o->form);
     o->form = NULL;
     o->tools = NULL;
+    o->custom = NULL;
     o->prompts = NULL;
     o->stop_ids = NULL;
     o->stops = NULL;
@@ -109,6 +111,8 @@ static bool init_choice(stream *s, choice *c, const stream_prompt *p) {
     if (apart && !message_init(&c->parts, s->o.format, &po)) return false;
     c->parts.keeps = !s->o.streaming && s->o.form == NULL;
     c->parts.hides_reasoning = s->o.hides_reasoning;
+    c->parts.custom = s->o.custom;
+    c->parts.function_calls = s->o.function_calls;
     c->parts.n_choice = (uint64_t)(c - s->choices);
     memcpy(c->parts.secret, s->o.secret, sizeof c->parts.secret);
     tok_stream_init(&c->words, s->o.tok, s->o.skip_specials || apart);
@@ -132,6 +136,7 @@ stream *stream_create(stream_options *options) {
     options->stop_ids = NULL;
     options->stops = NULL;
     options->tools = NULL;
+    options->custom = NULL;
     options->form = NULL;
     options->n_prompts = 0;
     const stream_options *o = &s->o;
@@ -143,6 +148,7 @@ stream *stream_create(stream_options *options) {
                             .created = o->created,
                             .tok = o->tok,
                             .tokens_as_ids = o->tokens_as_ids,
+                            .function_calls = o->function_calls,
                             .usage_asked = o->include_usage};
     s->choices = calloc((size_t)o->n_prompts * o->n, sizeof *s->choices);
     if (s->choices == NULL) goto fail;
@@ -369,7 +375,11 @@ static void write_part(void *ctx, const message_part *p) {
     }
     choice *c = &s->choices[d->choice_idx];
     answer_choice a = describe(s, d->choice_idx);
-    answer_call call = {.index = p->call_idx, .id = p->id, .name = p->name, .arguments = p->text};
+    answer_call call = {.index = p->call_idx,
+                        .id = p->id,
+                        .name = p->name,
+                        .arguments = p->text,
+                        .custom = p->custom};
     if (call.arguments.p == NULL) call.arguments.p = "";
     a.finish = NULL;
     switch (p->kind) {
@@ -412,7 +422,8 @@ static void end_parts(stream *s, uint32_t choice_idx, buf *out) {
     push_parts(s, choice_idx, c->text.n, out);
     if (!message_finish(&c->parts, writes_parts(s) ? write_part : NULL, &d)) fail_memory(s);
     bool stopped = c->finish != NULL && strcmp(c->finish, "stop") == 0;
-    if (stopped && c->parts.n_calls > 0) c->finish = "tool_calls";
+    if (stopped && c->parts.n_calls > 0)
+        c->finish = s->o.function_calls ? "function_call" : "tool_calls";
 }
 
 /* A control token that is not shown, but may be a mark of the format. */

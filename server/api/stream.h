@@ -64,6 +64,8 @@ typedef struct stream_options {
      * content. */
     const call_format *format; // borrowed: of the model
     json_t *tools;             // of the request; owned; NULL: none
+    json_t *custom;            // names of custom tools among them, as keys; owned; NULL: none
+    bool function_calls;       // a call is written as function_call
     bool in_reasoning, no_calls, hides_reasoning;
     answer_form *form;        // writes the answer of another protocol; owned; NULL: this one's
     unsigned char secret[16]; // of the ids of calls

@@ -229,7 +229,7 @@ def test_content_parts_of_text(tiny):
 
 REFUSED = {
     "prompt_logprobs": 1,
-    "functions": [{"name": "f"}],
+    "web_search_options": {},
 }
 
 

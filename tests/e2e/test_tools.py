@@ -153,6 +153,15 @@ def test_marks_that_are_control_tokens(launch, tmp_path, name):
     assert calls == [("get_weather", {"city": "Rome"}), ("ls", {})][:n_calls]
 
 
+def test_a_model_that_cannot_call_tools_refuses_them(launch, tiny_model):
+    d = launch(model_config(tiny_model, "tiny", model={"tool_format": "none"}))
+    for more in ({}, {"tool_choice": "auto"}, {"tool_choice": "required"}):
+        with pytest.raises(openai.BadRequestError) as e:
+            d.openai().chat.completions.create(model="tiny", messages=ASKED, tools=[LIST], max_tokens=3, **more)
+        assert (e.value.code, e.value.param) == ("unsupported_parameter", "tools")
+    d.openai().chat.completions.create(model="tiny", messages=ASKED, tools=[LIST], max_tokens=3, tool_choice="none")
+
+
 def test_a_real_model_whose_template_knows_no_tools(launch, real_model):
     """Its answers are those of a model of 135 million parameters; their form is right."""
     d = launch(model_config(real_model, "smollm2", memory="1GiB"))
@@ -171,3 +180,121 @@ def test_a_real_model_whose_template_knows_no_tools(launch, real_model):
     answer = client.chat.completions.create(messages=messages, **ask)
     assert answer.choices[0].message.content or answer.choices[0].message.tool_calls
     assert answer.usage.prompt_tokens_details.cached_tokens > 0
+
+
+# ---- custom tools: one text as input ----
+
+SHELL = {"type": "custom", "custom": {"name": "shell", "description": "runs a command"}}
+RUN = 'cat <<X\n"quoted" \\ ä\nX'
+
+
+def hermes_call(name, **arguments):
+    return "<tool_call>\n" + json.dumps({"name": name, "arguments": arguments}) + "\n</tool_call>"
+
+
+def test_a_custom_tool_is_called_with_a_text(hermes):
+    hermes.say(["<tool_response>", "a file"], "There is a file.")
+    hermes.say("run it", "I run it.\n" + hermes_call("shell", input=RUN))
+    client, messages = hermes.openai(), [{"role": "user", "content": "run it"}]
+    choice = client.chat.completions.create(model="m", messages=messages, tools=[SHELL, LIST]).choices[0]
+    made = choice.message.tool_calls[0]
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "I run it.")
+    assert (made.type, made.custom.name, made.custom.input) == ("custom", "shell", RUN)
+    messages += [choice.message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": made.id, "content": "a file"}]
+    answer = client.chat.completions.create(model="m", messages=messages, tools=[SHELL, LIST])
+    assert answer.choices[0].message.content == "There is a file."
+    assert answer.usage.prompt_tokens_details.cached_tokens > 16  # the call is written as the model wrote it
+
+
+def chunks_of(s, **body):
+    with s.http.stream("POST", "/v1/chat/completions", json={"model": "m", "stream": True, **body}) as r:
+        events = [json.loads(line[6:]) for line in r.iter_lines() if line.startswith("data: {")]
+    assert all(len(e["choices"]) == 1 for e in events)
+    return [e["choices"][0] for e in events]
+
+
+def test_a_custom_tool_in_a_stream(hermes):
+    hermes.say("run both", hermes_call("ls") + "\n" + hermes_call("shell", input=RUN))
+    choices = chunks_of(hermes, messages=[{"role": "user", "content": "run both"}], tools=[SHELL, LIST])
+    calls = [c["delta"]["tool_calls"][0] for c in choices if "tool_calls" in c["delta"]]
+    begun = [c for c in calls if "id" in c]
+    assert [(c["index"], c["type"]) for c in begun] == [(0, "function"), (1, "custom")]
+    assert begun[1]["custom"] == {"name": "shell", "input": ""}
+    assert [c["custom"]["input"] for c in calls if c["index"] == 1] == ["", RUN]
+    assert choices[-1]["finish_reason"] == "tool_calls"
+
+
+def test_a_custom_tool_can_be_chosen(hermes):
+    hermes.say("choose it", hermes_call("shell", input="ls"))
+    choice = hermes.openai().chat.completions.create(
+        model="m", messages=[{"role": "user", "content": "choose it"}], tools=[SHELL, LIST],
+        tool_choice={"type": "custom", "custom": {"name": "shell"}}).choices[0]
+    assert choice.message.tool_calls[0].custom.input == "ls"
+
+
+def test_the_input_of_a_custom_tool_follows_a_regular_expression(hermes):
+    """One in another syntax is shown to the model, not enforced, and named."""
+    form = lambda syntax, text: {"type": "grammar", "grammar": {"syntax": syntax, "definition": text}}
+    ask = lambda text, format: hermes.http.post("/v1/chat/completions", json={
+        "model": "m", "messages": [{"role": "user", "content": text}],
+        "tools": [{"type": "custom", "custom": {"name": "pick", "format": format}}]})
+    hermes.say("a number", hermes_call("pick", input="42"))
+    r = ask("a number", form("regex", "[0-9]+"))
+    assert r.json()["choices"][0]["message"]["tool_calls"][0]["custom"]["input"] == "42"
+    assert "x-inferd-ignored" not in r.headers and "x-inferd-weakened" not in r.headers
+    assert ask("a number", form("regex", "[a-z]+")).status_code == 400  # the script says what is not allowed
+    r = ask("a number", form("lark", "start: /[a-z]+/"))
+    assert r.status_code == 200 and r.headers["x-inferd-ignored"] == "tools.custom.format"
+    assert ask("a number", {"type": "text"}).status_code == 200
+
+
+def test_a_call_of_a_custom_tool_that_is_cut(hermes):
+    hermes.say("cut it", hermes_call("shell", input="a long text " * 20))
+    choice = hermes.openai().chat.completions.create(model="m", messages=[{"role": "user", "content": "cut it"}],
+                                                     tools=[SHELL], max_tokens=40).choices[0]
+    assert choice.finish_reason == "length"
+    assert choice.message.tool_calls[0].custom.input.startswith('{"input": "a long text')
+
+
+# ---- functions and function_call, the fields of 2023 ----
+
+def test_functions_and_function_call(hermes):
+    hermes.say(["<tool_response>", "hail"], "It hails.")
+    hermes.say("rain of 2023?", "Let me see.\n" + hermes_call("get_weather", city="Rome"))
+    client, functions = hermes.openai(), [WEATHER["function"], LIST["function"]]
+    messages = [{"role": "user", "content": "rain of 2023?"}]
+    choice = client.chat.completions.create(model="m", messages=messages, functions=functions).choices[0]
+    made = choice.message.function_call
+    assert choice.finish_reason == "function_call" and choice.message.tool_calls is None
+    assert (choice.message.content, made.name, json.loads(made.arguments)) == ("Let me see.", "get_weather", {"city": "Rome"})
+    messages += [choice.message.model_dump(exclude_none=True), {"role": "function", "name": made.name, "content": "hail"}]
+    answer = client.chat.completions.create(model="m", messages=messages, functions=functions).choices[0]
+    assert (answer.message.content, answer.message.function_call, answer.finish_reason) == ("It hails.", None, "stop")
+    choice = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "rain of 2023?"}],
+                                            functions=functions, function_call="none").choices[0]
+    assert choice.finish_reason == "stop" and "<tool_call>" in choice.message.content
+
+
+def test_function_call_in_a_stream(hermes):
+    hermes.say("old stream?", hermes_call("get_weather", city="Rome"))
+    choices = chunks_of(hermes, messages=[{"role": "user", "content": "old stream?"}], functions=[WEATHER["function"]],
+                        function_call={"name": "get_weather"})
+    calls = [c["delta"]["function_call"] for c in choices if "function_call" in c["delta"]]
+    assert calls[0] == {"name": "get_weather", "arguments": ""} and not any("name" in c for c in calls[1:])
+    assert json.loads("".join(c["arguments"] for c in calls)) == {"city": "Rome"} and len(calls) > 2
+    assert choices[-1]["finish_reason"] == "function_call"
+    assert not any("tool_calls" in c["delta"] for c in choices)
+
+
+def test_functions_allow_one_call(hermes):
+    hermes.say("old twice", hermes_call("ls") + "\n" + hermes_call("ls"))
+    with pytest.raises(openai.BadRequestError):  # the script says what is not allowed
+        hermes.openai().chat.completions.create(model="m", messages=[{"role": "user", "content": "old twice"}],
+                                                functions=[LIST["function"]])
+
+
+def test_a_function_that_is_not_there_cannot_be_called(hermes):
+    ask = lambda **more: hermes.http.post("/v1/chat/completions", json={"model": "m", "messages": ASKED, **more}).json()["error"]
+    assert ask(functions=[LIST["function"]], function_call={"name": "f"})["param"] == "function_call.name"
+    assert ask(function_call={"name": "f"})["param"] == "function_call"
+    assert ask(functions=[LIST["function"]], tools=[LIST])["param"] == "functions"

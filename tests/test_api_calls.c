@@ -1,0 +1,316 @@
+/* test_api_calls.c - tools and calls in other forms than those of functions: custom tools, the
+ * fields of 2023, and what conversations have of them; memory that runs out at each allocation. */
+#include "own_allocator.h"
+#include "test.h"
+
+#include <errno.h>
+
+#include "api_params.h"
+#include "json_in.h"
+
+static long n_calls, fail_at = -1, n_live; // of the allocations while it is armed
+static bool armed;
+
+#if OWN_ALLOCATOR
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t each);
+void *__libc_realloc(void *p, size_t n);
+void __libc_free(void *p);
+
+static bool fails(void) {
+    return armed && n_calls++ == fail_at;
+}
+static void *live(void *p) {
+    n_live += p != NULL;
+    return p;
+}
+void *malloc(size_t n) {
+    return fails() ? (errno = ENOMEM, NULL) : live(__libc_malloc(n));
+}
+void *calloc(size_t n, size_t each) {
+    return fails() ? (errno = ENOMEM, NULL) : live(__libc_calloc(n, each));
+}
+void *realloc(void *p, size_t n) {
+    if (fails()) return errno = ENOMEM, NULL;
+    return p == NULL ? live(__libc_malloc(n)) : __libc_realloc(p, n);
+}
+void free(void *p) {
+    n_live -= p != NULL;
+    __libc_free(p);
+}
+#endif
+
+/* ' for " */
+static json_t *tree(const char *text) {
+    char copy[4096];
+    size_t n = strlen(text);
+    EXPECT(n < sizeof copy);
+    for (size_t i = 0; i <= n; i++) copy[i] = text[i] == '\'' ? '"' : text[i];
+    json_t *v = json_loadb(copy, n, 0, NULL);
+    EXPECT(v != NULL);
+    return v;
+}
+
+#define SAID    "{'role':'user','content':'x'}"
+#define BODY(m) "{'messages':[" SAID "]," m "}"
+
+/* Reads a chat; its error is in *e. */
+static bool read_chat(const char *text, api_params *p, api_error *e) {
+    *e = (api_error){0};
+    return api_params_take(API_CHAT, tree(text), p, e);
+}
+
+static void expect_json(int line, const json_t *found, const char *wanted_text) {
+    json_t *wanted = tree(wanted_text);
+    if (!json_equal(found, wanted)) {
+        char *text = found == NULL ? NULL : json_dumps(found, JSON_COMPACT);
+        printf("line %d: %s\n", line, text == NULL ? "nothing" : text);
+        free(text);
+        test_failures++;
+    }
+    json_decref(wanted);
+}
+
+static void expect_messages(int line, const char *given, const char *wanted) {
+    char body[2048];
+    api_params p;
+    api_error e;
+    snprintf(body, sizeof body, "{'messages':[%s]}", given);
+    if (read_chat(body, &p, &e)) {
+        snprintf(body, sizeof body, "[%s]", wanted);
+        expect_json(line, p.messages, body);
+    } else {
+        printf("line %d: refused: %s\n", line, e.message);
+        test_failures++;
+    }
+    api_params_deinit(&p);
+}
+
+static void expect_refused(int line, const char *body, const char *param) {
+    api_params p;
+    api_error e;
+    if (read_chat(body, &p, &e) || strcmp(e.param, param) != 0) {
+        printf("line %d: param %s: %s\n", line, e.param, e.message);
+        test_failures++;
+    }
+    api_params_deinit(&p);
+}
+#define REFUSED(body, param) expect_refused(__LINE__, body, param)
+#define MESSAGES(a, b)       expect_messages(__LINE__, a, b)
+
+static void a_custom_tool_is_shown_as_a_function(void) {
+    api_params p;
+    api_error e;
+    EXPECT(read_chat(BODY("'tools':[{'type':'custom','custom':{'name':'run','description':'d'}}]"),
+                     &p, &e));
+    expect_json(__LINE__, p.tools,
+                "[{'type':'function','function':{'name':'run','description':'d','parameters':{"
+                "'type':'object','properties':{'input':{'type':'string'}},'required':['input'],"
+                "'additionalProperties':false}}}]");
+    EXPECT(json_object_get(p.custom, "run") != NULL);
+    EXPECT_EQ(p.unknown.n, 0);
+    EXPECT_EQ(json_array_size(p.called), 1);
+    api_params_deinit(&p);
+}
+
+/* A regular expression is enforced; a grammar in another language is shown, and named. */
+static void the_grammar_of_a_custom_tool(void) {
+#define GRAMMAR(syntax)                                                                            \
+    BODY("'tools':[{'type':'custom','custom':{'name':'f','format':{'type':'grammar','grammar':{"   \
+         "'syntax':'" syntax "','definition':'a|b'}}}}]")
+    static const struct {
+        const char *body, *pattern, *description;
+        uint32_t n_unknown;
+    } rows[] = {
+        {GRAMMAR("regex"), "^(?:a|b)$", "\n\nThe input follows this grammar (regex):\na|b", 0},
+        {GRAMMAR("lark"), NULL, "\n\nThe input follows this grammar (lark):\na|b", 1}};
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        api_params p;
+        api_error e;
+        EXPECT(read_chat(rows[i].body, &p, &e));
+        json_t *f = json_object_get(json_array_get(p.tools, 0), "function");
+        json_t *input = json_object_get(
+            json_object_get(json_object_get(f, "parameters"), "properties"), "input");
+        const char *pattern = json_string_value(json_object_get(input, "pattern"));
+        EXPECT_EQ(pattern != NULL, rows[i].pattern != NULL);
+        if (pattern != NULL && rows[i].pattern != NULL) EXPECT_STR(pattern, rows[i].pattern);
+        EXPECT_STR(json_string_value(json_object_get(f, "description")), rows[i].description);
+        EXPECT_EQ(p.unknown.n, rows[i].n_unknown);
+        if (p.unknown.n > 0) EXPECT_STR(p.unknown.named[0].name, "tools.custom.format");
+        api_params_deinit(&p);
+    }
+#undef GRAMMAR
+}
+
+static void custom_tools_are_checked(void) {
+#define CUSTOM(more) BODY("'tools':[{'type':'custom','custom':" more "}]")
+    REFUSED(BODY("'tools':[{'type':'custom'}]"), "tools[0].custom");
+    REFUSED(CUSTOM("{}"), "tools[0].custom.name");
+    REFUSED(CUSTOM("{'name':'two words'}"), "tools[0].custom.name");
+    REFUSED(CUSTOM("{'name':'f','description':1}"), "tools[0].custom.description");
+    REFUSED(CUSTOM("{'name':'f','format':{'type':'x'}}"), "tools[0].custom.format");
+    REFUSED(CUSTOM("{'name':'f','format':{'type':'grammar'}}"), "tools[0].custom.format.grammar");
+    REFUSED(
+        CUSTOM(
+            "{'name':'f','format':{'type':'grammar','grammar':{'definition':'x','syntax':'g'}}}"),
+        "tools[0].custom.format.grammar");
+    REFUSED(BODY("'tools':[{'type':'custom','custom':{'name':'f'}}],"
+                 "'tool_choice':{'type':'custom','custom':{'name':'g'}}"),
+            "tool_choice.custom.name");
+    REFUSED(BODY("'tools':[{'type':'web_search'}]"), "tools[0].type");
+#undef CUSTOM
+}
+
+/* A choice names it, or the list of those that are allowed does. */
+static void a_custom_tool_is_chosen_by_its_name(void) {
+#define TOOLS                                                                                      \
+    "'tools':[{'type':'custom','custom':{'name':'f'}},{'type':'function','function':{'name':'g'}}" \
+    "]"
+    static const char *const bodies[] = {
+        BODY(TOOLS ",'tool_choice':{'type':'custom','custom':{'name':'f'}}"),
+        BODY(TOOLS ",'tool_choice':{'type':'allowed_tools','allowed_tools':{'mode':'required',"
+                   "'tools':[{'type':'custom','custom':{'name':'f'}}]}}")};
+    for (size_t i = 0; i < INFERD_COUNT(bodies); i++) {
+        api_params p;
+        api_error e;
+        EXPECT(read_chat(bodies[i], &p, &e));
+        EXPECT_EQ(p.choice, TOOLS_REQUIRED);
+        EXPECT_EQ(json_array_size(p.called), 1);
+        api_params_deinit(&p);
+    }
+#undef TOOLS
+}
+
+#define FUNCTIONS "'functions':[{'name':'f','parameters':{}},{'name':'g'}]"
+
+static void functions_become_tools(void) {
+    static const struct {
+        const char *body;
+        tool_choice choice;
+        size_t n_called;
+    } rows[] = {
+        {BODY(FUNCTIONS), TOOLS_AUTO, 2},
+        {BODY(FUNCTIONS ",'function_call':'auto','tools':[],'tool_choice':'none'"), TOOLS_AUTO, 2},
+        {BODY(FUNCTIONS ",'function_call':'none'"), TOOLS_NONE, 0},
+        {BODY(FUNCTIONS ",'function_call':{'name':'g'},'parallel_tool_calls':true"), TOOLS_REQUIRED,
+         1}};
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        api_params p;
+        api_error e;
+        EXPECT(read_chat(rows[i].body, &p, &e));
+        EXPECT_EQ(p.choice, rows[i].choice);
+        EXPECT_EQ(json_array_size(p.called), rows[i].n_called);
+        EXPECT(p.function_calls && !p.parallel_calls);
+        EXPECT_EQ(p.tools != NULL, rows[i].choice != TOOLS_NONE);
+        if (p.tools != NULL)
+            expect_json(__LINE__, p.tools,
+                        "[{'type':'function','function':{'name':'f','parameters':{}}},"
+                        "{'type':'function','function':{'name':'g'}}]");
+        api_params_deinit(&p);
+    }
+    api_params p;
+    api_error e;
+    EXPECT(read_chat(BODY("'functions':[],'function_call':'auto'"), &p, &e));
+    EXPECT(!p.function_calls && p.tools == NULL);
+    api_params_deinit(&p);
+}
+
+static void functions_are_checked(void) {
+    REFUSED(BODY("'functions':{}"), "functions");
+    REFUSED(BODY("'functions':[1]"), "functions[0]");
+    REFUSED(BODY("'functions':[{'name':'f'},{}]"), "functions[1].name");
+    REFUSED(BODY("'functions':[{'name':'f','parameters':1}]"), "functions[0].parameters");
+    REFUSED(BODY(FUNCTIONS ",'tools':[{'function':{'name':'f'}}]"), "functions");
+    REFUSED(BODY(FUNCTIONS ",'function_call':'required'"), "function_call");
+    REFUSED(BODY(FUNCTIONS ",'function_call':{}"), "function_call.name");
+    REFUSED(BODY(FUNCTIONS ",'function_call':{'name':'h'}"), "function_call.name");
+    REFUSED(BODY("'function_call':{'name':'f'}"), "function_call");
+}
+
+static void older_calls_become_tool_calls(void) {
+    MESSAGES(SAID
+             ",{'role':'assistant','content':null,'function_call':{'name':'f','arguments':'{}'}},"
+             "{'role':'function','name':'f','content':'r'},"
+             "{'role':'assistant','content':'c','function_call':{'name':'g','arguments':'{}'}},"
+             "{'role':'function','name':'g','content':'s'}",
+             SAID ",{'role':'assistant','content':null,'tool_calls':[{'id':'call00001',"
+                  "'type':'function','function':{'name':'f','arguments':'{}'}}]},"
+                  "{'role':'tool','name':'f','content':'r','tool_call_id':'call00001'},"
+                  "{'role':'assistant','content':'c','tool_calls':[{'id':'call00002',"
+                  "'type':'function','function':{'name':'g','arguments':'{}'}}]},"
+                  "{'role':'tool','name':'g','content':'s','tool_call_id':'call00002'}");
+    // what new clients leave there, too
+    MESSAGES("{'role':'assistant','content':'c','function_call':null,'tool_calls':null}",
+             "{'role':'assistant','content':'c','function_call':null,'tool_calls':null}");
+    REFUSED("{'messages':[{'role':'assistant','function_call':{'name':'f'}}]}",
+            "messages[0].function_call");
+}
+
+static void calls_of_custom_tools_become_those_of_functions(void) {
+    MESSAGES(
+        "{'role':'assistant','tool_calls':[{'id':'1','type':'custom','custom':{'name':'run',"
+        "'input':'say "
+        "\\'hi\\'\\n'}},{'id':'2','type':'function','function':{'name':'g','arguments':'{}'}}]}",
+        "{'role':'assistant','tool_calls':[{'id':'1','type':'function','function':{'name':'run',"
+        "'arguments':'{\\'input\\':\\'say \\\\\\'hi\\\\\\'\\\\n\\'}'}},"
+        "{'id':'2','type':'function','function':{'name':'g','arguments':'{}'}}]}");
+    REFUSED("{'messages':[{'role':'assistant','tool_calls':[{'type':'custom','custom':{'name':'f'}}"
+            "]}]}",
+            "messages[0].tool_calls[0].custom");
+}
+
+/* ---- memory ---- */
+
+static const char custom[] = BODY(
+    "'tools':[{'type':'custom','custom':{'name':'f','description':'d','format':{'type':"
+    "'grammar','grammar':{'syntax':'regex','definition':'x'}}}}],'tool_choice':{'type':'custom',"
+    "'custom':{'name':'f'}}");
+static const char of_2023[] =
+    "{'messages':[" SAID ",{'role':'assistant','function_call':{'name':'f','arguments':'{}'}},"
+    "{'role':'function','name':'f','content':'r'},{'role':'assistant','tool_calls':[{'id':'1',"
+    "'type':'custom','custom':{'name':'run','input':'x'}}]}]," FUNCTIONS "}";
+
+static void reading_survives_each_failed_allocation(void) {
+    const char *const bodies[] = {custom, of_2023};
+    for (size_t i = 0; i < INFERD_COUNT(bodies); i++) {
+        json_t *whole = NULL;
+        long before = 0, at = -1;
+        for (bool reached = true; reached; at++) {
+            json_t *body = tree(bodies[i]);
+            api_params p;
+            api_error e = {0};
+            n_calls = 0;
+            fail_at = at;
+            armed = true;
+            bool read = api_params_take(API_CHAT, body, &p, &e);
+            armed = false;
+            reached = at < 0 || n_calls > at;
+            EXPECT_EQ(read, e.fault == API_OK);
+            if (!read) EXPECT_EQ(e.fault, API_INTERNAL);
+            if (at < 0) whole = json_deep_copy(p.root);
+            if (read) EXPECT(json_equal(p.root, whole)); // nothing is lost silently
+            api_params_deinit(&p);
+            if (at < 0) before = n_live;
+            EXPECT_EQ(n_live, before);
+        }
+        EXPECT(!OWN_ALLOCATOR || at > 10);
+        json_decref(whole);
+    }
+}
+
+static const test_case cases[] = {
+    TEST(a_custom_tool_is_shown_as_a_function),
+    TEST(the_grammar_of_a_custom_tool),
+    TEST(custom_tools_are_checked),
+    TEST(a_custom_tool_is_chosen_by_its_name),
+    TEST(functions_become_tools),
+    TEST(functions_are_checked),
+    TEST(older_calls_become_tool_calls),
+    TEST(calls_of_custom_tools_become_those_of_functions),
+    TEST(reading_survives_each_failed_allocation),
+};
+
+int main(int argc, char **argv) {
+    json_in_init();
+    return test_run(cases, INFERD_COUNT(cases), argc, argv);
+}
