@@ -76,6 +76,25 @@ def asked(tiny):
     assert tiny.metric("inferd_requests_total") > before
 
 
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model, tmp_path_factory):
+    """A folder with the vocabulary of the tiny model, as transformers reads it."""
+    import gguf
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers
+
+    folder, fields = tmp_path_factory.mktemp("tokenizer"), gguf.GGUFReader(tiny_model).fields
+    words = fields["tokenizer.ggml.tokens"].contents()
+    pairs = fields["tokenizer.ggml.merges"].contents() if "tokenizer.ggml.merges" in fields else []
+    of = tokenizers.Tokenizer(models.BPE({w: i for i, w in enumerate(words)}, [tuple(p.split(" ")) for p in pairs]))
+    of.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    of.decoder = decoders.ByteLevel()
+    of.save(str(folder / "tokenizer.json"))
+    end = words[fields["tokenizer.ggml.eos_token_id"].contents()]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end}))
+    return str(folder)
+
+
 # ---- lines for the table of scripts/client-check ----
 
 def pytest_runtest_makereport(item, call):

@@ -1,9 +1,11 @@
-"""The package anthropic: the Messages API."""
+"""anthropic (Python): Messages."""
 
 import anthropic
 import pydantic
 import pytest
 from talk import call
+
+PACKAGES = ["anthropic"]
 
 WEATHER = {"name": "get_weather", "description": "of a place", "input_schema": {
     "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}

@@ -1,4 +1,4 @@
-"""Claude Code, as claude-agent-sdk bundles it: the program `claude -p`, and the package that runs it."""
+"""Claude Code: `claude -p`, as claude-agent-sdk bundles it, and the package; Messages."""
 
 import asyncio
 import json
@@ -7,6 +7,8 @@ from pathlib import Path
 import claude_agent_sdk as sdk
 import pytest
 from talk import TAIL, call
+
+PACKAGES = ["claude-agent-sdk"]
 
 CLAUDE = Path(sdk.__file__).parent / "_bundled/claude"
 FIX = call("Bash", command="sed -i s/wrld/world/ hello.txt", description="Fix the typo")

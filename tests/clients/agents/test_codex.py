@@ -1,10 +1,12 @@
-"""Codex: `codex exec`, which speaks the Responses API."""
+"""Codex: `codex exec`, the Responses API."""
 
 import json
 
 import codex_cli_bin
 import pytest
 from talk import call
+
+PACKAGES = ["openai-codex-cli-bin"]
 
 TASK = "Fix the typo in hello.txt, please."
 CALL = call("exec_command", cmd="sed -i s/wrld/world/ hello.txt")

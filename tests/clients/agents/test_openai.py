@@ -1,4 +1,4 @@
-"""The package openai: chat completions and the Responses API."""
+"""openai (Python): chat completions, the Responses API."""
 
 import json
 from typing import Literal
@@ -7,6 +7,8 @@ import openai
 import pydantic
 import pytest
 from talk import call
+
+PACKAGES = ["openai"]
 
 
 class GetWeather(pydantic.BaseModel):
@@ -101,6 +103,39 @@ def test_async_chat(s):
     assert chunks[-1].usage.completion_tokens > 1
 
 
+def test_json_object(s, client):
+    """`response_format` of type json_object"""
+    s.say("Any object?", '{"a": [1, 2]}')
+    said = client.chat.completions.create(model="m", messages=user("Any object?"), response_format={"type": "json_object"})
+    assert json.loads(said.choices[0].message.content) == {"a": [1, 2]}
+
+
+def test_custom_tool(s, client):
+    """a custom tool: its input is a text"""
+    s.loop("Run it.", call("shell", input="ls -l\n"), "total 0", "Nothing is there.")
+    tools = [{"type": "custom", "custom": {"name": "shell", "description": "runs a command"}}]
+    messages = user("Run it.")
+    said = client.chat.completions.create(model="m", messages=messages, tools=tools).choices[0].message
+    assert (said.tool_calls[0].type, said.tool_calls[0].custom.input) == ("custom", "ls -l\n")
+    messages += [said, {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": "total 0"}]
+    assert client.chat.completions.create(model="m", messages=messages, tools=tools).choices[0].message.content \
+        == "Nothing is there."
+
+
+def test_functions(s, client):
+    """`functions` and `function_call`, the fields of 2023, in a stream, too"""
+    s.loop("Old weather in Rome?", call("GetWeather", city="Rome", unit="celsius"), "sunny", "It was sunny.")
+    functions, messages = [openai.pydantic_function_tool(GetWeather)["function"]], user("Old weather in Rome?")
+    ask = {"model": "m", "functions": functions}
+    said = client.chat.completions.create(messages=messages, **ask).choices[0]
+    assert said.finish_reason == "function_call" and json.loads(said.message.function_call.arguments)["city"] == "Rome"
+    chunks = client.chat.completions.create(messages=messages, stream=True, **ask)
+    deltas = [c.choices[0].delta.function_call for c in chunks if c.choices[0].delta.function_call]
+    assert "".join(d.arguments for d in deltas) == said.message.function_call.arguments
+    messages += [said.message, {"role": "function", "name": "GetWeather", "content": "sunny"}]
+    assert client.chat.completions.create(messages=messages, **ask).choices[0].message.content == "It was sunny."
+
+
 # ---- responses ----
 
 def test_responses_loop(s, client):
@@ -112,6 +147,15 @@ def test_responses_loop(s, client):
     made = next(item for item in said.output if item.type == "function_call")
     asked += [*said.output, {"type": "function_call_output", "call_id": made.call_id, "output": "foggy"}]
     assert client.responses.create(model="m", input=asked, tools=tools, store=False).output_text == "It is foggy."
+
+
+def test_responses_custom_tool(s, client):
+    """responses: a custom tool, in a stream"""
+    s.say("Run it, please.", call("shell", input="ls"))
+    with client.responses.stream(model="m", input="Run it, please.", tools=[{"type": "custom", "name": "shell"}]) as stream:
+        kinds = [e.type for e in stream]
+        made = stream.get_final_response().output[0]
+    assert "response.custom_tool_call_input.done" in kinds and (made.type, made.input) == ("custom_tool_call", "ls")
 
 
 def test_responses_parse(s, client):

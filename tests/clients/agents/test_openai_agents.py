@@ -1,4 +1,4 @@
-"""openai-agents, over chat completions and over the Responses API."""
+"""openai-agents: chat completions, the Responses API."""
 
 import asyncio
 
@@ -7,6 +7,8 @@ import openai
 import pydantic
 import pytest
 from talk import call
+
+PACKAGES = ["openai-agents"]
 
 
 class Town(pydantic.BaseModel):

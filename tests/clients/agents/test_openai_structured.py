@@ -5,14 +5,18 @@ import re
 import pytest
 from thing import ENOUGH, SAY, Thing
 
+PACKAGES = ["openai"]
+
 
 def test_openai_parses_an_answer(tiny, asked):
+    """`.parse` of a model that writes random bytes"""
     done = tiny.openai().chat.completions.parse(model="tiny", messages=[{"role": "user", "content": SAY}],
                                                 response_format=Thing, max_tokens=ENOUGH, seed=1)
     assert isinstance(done.choices[0].message.parsed, Thing)
 
 
 def test_openai_parses_a_stream(tiny, asked):
+    """`.stream` with a `response_format`, of such a model"""
     with tiny.openai().chat.completions.stream(model="tiny", messages=[{"role": "user", "content": SAY}],
                                                response_format=Thing, max_tokens=ENOUGH, seed=2) as events:
         for event in events:
@@ -30,7 +34,7 @@ def test_openai_parses_a_stream(tiny, asked):
     ({"structured_outputs": {"grammar": 'root ::= [0-9]+ ("," [0-9]+){1,2}'}}, r"[0-9]+(,[0-9]+){1,2}"),
 ], ids=lambda v: next(iter(v)) if isinstance(v, dict) else "")
 def test_fields_of_vllm(tiny, body, form):
-    """As a choice of a chat, and of a completion."""
+    """the fields of vLLM: `guided_*`, `structured_outputs`; in chats and completions"""
     client = tiny.openai()
     for seed in range(3):
         chat = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": SAY}], seed=seed,
@@ -43,6 +47,7 @@ def test_fields_of_vllm(tiny, body, form):
 
 @pytest.mark.parametrize("field", ["guided_json", "structured_outputs"])
 def test_a_schema_in_fields_of_vllm(tiny, field):
+    """a schema in them"""
     schema = Thing.model_json_schema()
     done = tiny.openai().chat.completions.create(
         model="tiny", messages=[{"role": "user", "content": SAY}], max_tokens=ENOUGH, seed=3,

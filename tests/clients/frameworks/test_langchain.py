@@ -8,6 +8,8 @@ import pydantic
 import pytest
 from talk import call
 
+PACKAGES = ["langchain", "langchain-openai", "langchain-anthropic"]
+
 
 class Town(pydantic.BaseModel):
     """A town."""
@@ -31,6 +33,24 @@ def model(s, request):
         return langchain_anthropic.ChatAnthropic(model_name="m", base_url=s.url, api_key="none", max_retries=0, timeout=100)
     return langchain_openai.ChatOpenAI(model="m", base_url=s.v1, api_key="none", max_retries=0,
                                        use_responses_api=request.param == "responses")
+
+
+def test_plain(s, model):
+    """`invoke`, `batch` and `stream`"""
+    s.say("Say one.", "One.")
+    s.say("Say two.", "Two and a half.")
+    assert model.invoke("Say one.").text == "One."
+    assert [m.text for m in model.batch(["Say one.", "Say two."])] == ["One.", "Two and a half."]
+    pieces = [c.text for c in model.stream("Say two.")]
+    assert "".join(pieces) == "Two and a half." and sum(p != "" for p in pieces) > 2
+
+
+def test_logprobs(s):
+    """`logprobs`, over chat completions"""
+    s.say("Say three.", "Three.")
+    model = langchain_openai.ChatOpenAI(model="m", base_url=s.v1, api_key="none", max_retries=0)
+    tokens = model.bind(logprobs=True, top_logprobs=2).invoke("Say three.").response_metadata["logprobs"]["content"]
+    assert "".join(t["token"] for t in tokens) == "Three." and all(t["logprob"] <= 0 for t in tokens)
 
 
 def test_bind_tools(s, model):
@@ -71,3 +91,10 @@ def test_structured_output_json_schema(s, model):
     """`with_structured_output`, json_schema"""
     s.say("Which town now?", TOWN.model_dump_json())
     assert model.with_structured_output(Town, method="json_schema").invoke("Which town now?") == TOWN
+
+
+def test_structured_output_json_mode(s):
+    """`with_structured_output`, json_mode, over chat completions"""
+    s.say("in JSON?", TOWN.model_dump_json())
+    model = langchain_openai.ChatOpenAI(model="m", base_url=s.v1, api_key="none", max_retries=0)
+    assert model.with_structured_output(Town, method="json_mode").invoke("Which town, in JSON?") == TOWN

@@ -1,4 +1,4 @@
-"""pydantic-ai over chat completions, the Responses API and Messages, in all its modes of output."""
+"""pydantic-ai: chat completions, the Responses API, Messages."""
 
 import asyncio
 
@@ -10,6 +10,8 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from talk import call
+
+PACKAGES = ["pydantic-ai-slim"]
 
 
 class Town(pydantic.BaseModel):

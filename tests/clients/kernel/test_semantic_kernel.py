@@ -1,4 +1,4 @@
-"""Semantic Kernel: ChatCompletionAgent with a plugin."""
+"""Semantic Kernel: ChatCompletionAgent; chat completions."""
 
 import asyncio
 import typing
@@ -10,6 +10,8 @@ from semantic_kernel.agents import ChatCompletionAgent
 from semantic_kernel.connectors.ai.open_ai import OpenAIChatCompletion, OpenAIChatPromptExecutionSettings
 from semantic_kernel.functions import KernelArguments, kernel_function
 from talk import call
+
+PACKAGES = ["semantic-kernel"]
 
 
 class Weather:

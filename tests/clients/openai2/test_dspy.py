@@ -1,9 +1,11 @@
-"""DSPy: signatures, and ReAct with a tool."""
+"""DSPy: signatures; chat completions."""
 
 import dspy
 import pytest
 from dspy import lm15
 from talk import call
+
+PACKAGES = ["dspy"]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Haystack: Agent over chat completions and the Responses API."""
+"""Haystack: chat completions, the Responses API."""
 
 import pydantic
 import pytest
@@ -8,6 +8,8 @@ from haystack.dataclasses import ChatMessage
 from haystack.tools import create_tool_from_function
 from haystack.utils import Secret
 from talk import call
+
+PACKAGES = ["haystack-ai"]
 
 
 class Town(pydantic.BaseModel):

@@ -1,4 +1,4 @@
-"""instructor: objects of a class, through tools and through schemas."""
+"""instructor: objects of a class, through tools and through schemas; chat completions, the Responses API."""
 
 import json
 from typing import Iterable
@@ -7,6 +7,8 @@ import instructor
 import pydantic
 import pytest
 from talk import call
+
+PACKAGES = ["instructor"]
 
 
 class Town(pydantic.BaseModel):

@@ -1,4 +1,4 @@
-"""LiteLLM: chat completions, the Responses API and Messages."""
+"""LiteLLM: the providers openai, hosted_vllm, lm_studio, llamafile and anthropic; chat completions, the Responses API, Messages."""
 
 import asyncio
 import json
@@ -7,6 +7,8 @@ import litellm
 import pydantic
 import pytest
 from talk import call
+
+PACKAGES = ["litellm"]
 
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "of a place", "parameters": {
     "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
@@ -21,7 +23,7 @@ def user(text):
     return [{"role": "user", "content": text}]
 
 
-@pytest.fixture(params=["openai/m", "hosted_vllm/m", "anthropic/m"])
+@pytest.fixture(params=["openai/m", "hosted_vllm/m", "lm_studio/m", "llamafile/m", "anthropic/m"])
 def ask(s, request):
     """The function litellm.completion for this daemon."""
     def completion(messages, **more):
@@ -57,6 +59,12 @@ def test_structured_output(s, ask):
     s.say(question, call("json_tool_call", **town) if ask.by_tool else json.dumps(town))
     said = ask(user(question), response_format=Town).choices[0].message.content
     assert Town.model_validate_json(said).people == 126949
+
+
+def test_context_overflow(ask):
+    """a full context is a ContextWindowExceededError, which fallbacks wait for"""
+    with pytest.raises(litellm.ContextWindowExceededError):
+        ask(user("word " * 140000), max_tokens=10)
 
 
 def test_responses(s):

@@ -1,4 +1,4 @@
-"""LlamaIndex: FunctionAgent and structured output, over chat completions and the Responses API."""
+"""LlamaIndex: OpenAILike, OpenAILikeResponses; chat completions, the Responses API."""
 
 import asyncio
 
@@ -9,6 +9,8 @@ from llama_index.core.prompts import PromptTemplate
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike, OpenAILikeResponses
 from talk import call
+
+PACKAGES = ["llama-index-core", "llama-index-llms-openai-like"]
 
 
 class Town(pydantic.BaseModel):

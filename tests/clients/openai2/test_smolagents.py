@@ -1,8 +1,10 @@
-"""smolagents: ToolCallingAgent and CodeAgent."""
+"""smolagents: OpenAIServerModel; chat completions."""
 
 import pytest
 import smolagents
 from talk import call
+
+PACKAGES = ["smolagents"]
 
 
 @smolagents.tool
