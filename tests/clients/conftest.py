@@ -18,19 +18,29 @@ os.environ.update({
 
 import pytest
 import scripted
-from talk import Scripts
+from talk import KEY, Scripts
 from conftest import launch, tiny, tiny_model  # noqa: F401: fixtures
 
 SECONDS = 180  # for a client that is a program
 
 
+def scripts(launch, tmp_path_factory, **more):
+    def config(path):
+        return scripted.config_of(path, **more) | {"models": [{"name": "m", "path": str(path), "aliases": ["gpt-5.5"]}]}
+
+    return Scripts(scripted.start(launch, tmp_path_factory.mktemp("scripted"), scripted.HERMES, config))
+
+
 @pytest.fixture(scope="module")
 def s(launch, tmp_path_factory):
     """One for each file: their prompts are alike."""
-    def config(path):
-        return scripted.config_of(path) | {"models": [{"name": "m", "path": str(path), "aliases": ["gpt-5.5"]}]}
+    return scripts(launch, tmp_path_factory)
 
-    return Scripts(scripted.start(launch, tmp_path_factory.mktemp("scripted"), scripted.HERMES, config))
+
+@pytest.fixture
+def keyed(launch, tmp_path_factory):
+    """One that wants KEY."""
+    return scripts(launch, tmp_path_factory, tenants=[{"name": "t", "keys": [KEY]}])
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 
 TAIL = 200000  # bytes: Claude Code writes long messages behind that of the user
+KEY = "sk-of-a-tenant-0001"
 CALL = "<tool_call>\n{}\n</tool_call>"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import claude_agent_sdk as sdk
 import pytest
-from talk import TAIL, call
+from talk import KEY, TAIL, call
 
 PACKAGES = ["claude-agent-sdk"]
 
@@ -63,6 +63,16 @@ def test_claude_json_schema(s, claude):
     s.loop("Count the typos", call("StructuredOutput", typos=1), "", "Done.")
     said = json.loads(claude("Count the typos", "--output-format", "json", "--json-schema", schema))
     assert said["structured_output"] == {"typos": 1}
+
+
+@pytest.mark.parametrize("variable", ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"])
+def test_claude_with_a_key(keyed, program, work, variable):
+    """a key, as x-api-key or as a bearer's"""
+    keyed.say("Say hello", "Hello there.", tail=TAIL)
+    env = environment(keyed, program.home)
+    del env["ANTHROPIC_API_KEY"]
+    assert program([CLAUDE, "-p", "--model", "m", "Say hello"], work, **env, **{
+        "ANTHROPIC_API_KEY": "", variable: KEY}).strip() == "Hello there."
 
 
 @sdk.tool("measure", "Measures a thing", {"thing": str})

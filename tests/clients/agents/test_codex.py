@@ -4,7 +4,7 @@ import json
 
 import codex_cli_bin
 import pytest
-from talk import call
+from talk import KEY, TAIL, call
 
 PACKAGES = ["openai-codex-cli-bin"]
 
@@ -12,17 +12,23 @@ TASK = "Fix the typo in hello.txt, please."
 CALL = call("exec_command", cmd="sed -i s/wrld/world/ hello.txt")
 
 
-@pytest.fixture
-def codex(s, program, work):
-    """A function that gives Codex a task; it works in the folder `work`."""
-    (program.home / "config.toml").write_text(f"""
+def configure(s, home, more=""):
+    (home / "config.toml").write_text(f"""
 model = "m"
 model_provider = "inferd"
+model_context_window = 131072
 [model_providers.inferd]
 name = "inferd"
 base_url = "{s.v1}"
 wire_api = "responses"
+{more}
 """)
+
+
+@pytest.fixture
+def codex(s, program, work):
+    """A function that gives Codex a task; it works in the folder `work`."""
+    configure(s, program.home)
 
     def run(task, *more):
         # It runs what the script of the test says, and its sandbox needs rights that a container may not have.
@@ -78,3 +84,12 @@ def test_codex_calls_a_tool_of_a_namespace(s, codex):
     s.loop("Split the work.", call("multi_agent_v1__spawn_agent", message="Do the half of it."), "agent_id", "It is split.")
     s.say("Do the half of it.", "Half done.")
     assert "It is split." in codex("Split the work.")
+
+
+def test_codex_with_a_key(keyed, program, work):
+    """a key, in the variable that `env_key` names"""
+    keyed.say("Say hello.", "Hello there.", tail=TAIL)
+    configure(keyed, program.home, 'env_key = "INFERD_KEY"')
+    said = program([codex_cli_bin.bundled_codex_path(), "exec", "--skip-git-repo-check", "Say hello."], work,
+                   CODEX_HOME=str(program.home), INFERD_KEY=KEY)
+    assert "Hello there." in said
