@@ -306,7 +306,7 @@ static void add_security(writer *w, const http_route *r) {
     bool key = w->in->keyed && (r->access == HTTP_KEYED || r->access == HTTP_WATCH);
     bool admin = r->access == HTTP_ADMIN || (r->access == HTTP_WATCH && key && w->in->admin);
     text(w, ",'security':[");
-    if (key) text(w, "{'key':[]}");
+    if (key) text(w, "{'key':[]},{'xApiKey':[]}");
     if (key && admin) buf_add_char(w->out, ',');
     if (admin) text(w, "{'adminKey':[]}");
     buf_add_char(w->out, ']');
@@ -407,6 +407,8 @@ static void add_components(writer *w) {
         w,
         "'components':{'securitySchemes':{"
         "'key':{'type':'http','scheme':'bearer','description':'a key of a tenant'},"
+        "'xApiKey':{'type':'apiKey','in':'header','name':'x-api-key','description':'the same, as "
+        "clients of Anthropic send it'},"
         "'adminKey':{'type':'http','scheme':'bearer','description':'a key of admin'}},"
         "'headers':{'RequestId':{'description':'names the request in the "
         "log','schema':{'type':'string'}}},"

@@ -35,6 +35,10 @@
 #define CHOICE_IDS "'token_ids':" IDS ",'prompt_token_ids':" IDS
 #define RUNNING_USAGE "'usage':" REF_OR_NULL("Usage")
 
+/* A field with the rules of that of a chat. */
+#define OF_CHAT(name) "'" name "':{'$ref':'#/components/schemas/ChatRequest/properties/" name "'}"
+#define NO_EFFECT(name) "'" name "':{'description':'no effect'}"
+
 #define MESSAGE_STOP "'stop_reason':" ENUM("'end_turn','max_tokens','stop_sequence','tool_use',null") ",'stop_sequence':" OR_NULL("string")
 #define MAY_BE(of) "{'anyOf':[{'type':'null'}," of "]}"
 /* Those that are checked; the others are of any type. */
@@ -45,10 +49,14 @@
     ",'temperature':" MAY_BE("{'type':'number','minimum':0,'maximum':2}") ",'top_p':" MAY_BE("{'type':'number','exclusiveMinimum':0,'maximum':1}") \
     ",'top_k':" MAY_BE("{'type':'integer','minimum':-1,'maximum':2147483647}") ",'stream':" OR_NULL("boolean") \
     ",'stop_sequences':" MAY_BE("{'type':'array','maxItems':16,'items':{'type':'string','minLength':1,'maxLength':1024}}") \
-    ",'tools':" MAY_BE("{'type':'array','maxItems':512,'items':{'type':'object','required':['name','input_schema'],'properties':{'name':{'type':'string','pattern':'^[a-zA-Z0-9_./-]{1,128}$'},'description':" OR_NULL("string") ",'input_schema':" OBJECT "}}}") \
+    ",'tools':" MAY_BE("{'type':'array','maxItems':512,'items':{'anyOf':[{'type':'object','required':['name','input_schema'],'properties':{'name':{'type':'string','pattern':'^[a-zA-Z0-9_./-]{1,128}$'},'description':" OR_NULL("string") ",'input_schema':" OBJECT ",'strict':" OR_NULL("boolean") "}}," \
+        "{'type':'object','description':'left out','required':['type'],'properties':{'type':{'type':'string','not':{'const':'custom'}}}}]}}") \
     ",'tool_choice':" MAY_BE("{'type':'object','required':['type'],'properties':{'type':" ENUM("'auto','any','none'") "}},{'type':'object','required':['type','name'],'properties':{'type':{'const':'tool'},'name':" STRING "}}") \
     ",'thinking':" MAY_BE("{'type':'object','required':['type'],'properties':{'type':" STRING ",'budget_tokens':{'description':'tokens, where the type is not disabled'}}}") \
-    ",'output_config':" MAY_BE("{'type':'object','properties':{'effort':" OR_NULL("string") ",'format':" MAY_BE("{'type':'object','required':['type','schema'],'properties':{'type':{'const':'json_schema'},'schema':" OBJECT "}}") "}}")
+    ",'output_config':" MAY_BE("{'type':'object','properties':{'effort':" OR_NULL("string") ",'format':" MAY_BE("{'type':'object','required':['type','schema'],'properties':{'type':{'const':'json_schema'},'schema':" OBJECT "}}") "}}") \
+    "," OF_CHAT("seed") "," OF_CHAT("priority") "," OF_CHAT("cache_salt") "," OF_CHAT("keep_alive") "," OF_CHAT("chat_template_kwargs") \
+    "," NO_EFFECT("metadata") "," NO_EFFECT("service_tier") "," NO_EFFECT("context_management") "," NO_EFFECT("cache_control") "," NO_EFFECT("betas") "," NO_EFFECT("anthropic_version") \
+    ",'thread':{'type':'null','deprecated':true}"
 
 static const openapi_schema schemas[] = {
     {"Error", STRUCT("'error'", "'error':" STRUCT("'message','type','param','code'",
@@ -101,7 +109,12 @@ static const openapi_schema schemas[] = {
         "'reasoning':{'type':['object','null'],'properties':{'effort':{'enum':['none','minimal','low','medium','high','xhigh','max',null]}}},"
         "'service_tier':{'enum':['auto','default','flex','priority','scale','fast',null]},"
         "'metadata':{'type':['object','null'],'additionalProperties':" STRING "},'include':{'type':['array','null'],'items':" STRING "},"
-        "'background':{'enum':[false,null]},'store':{'type':['boolean','null'],'description':'keep it, where the daemon has a state_dir'},'previous_response_id':{'type':['string','null'],'description':'of a response that was kept'},'conversation':{'type':'null'},'prompt':{'type':'null'}")},
+        "'background':{'enum':[false,null]},'store':{'type':['boolean','null'],'description':'keep it, where the daemon has a state_dir'},'previous_response_id':{'type':['string','null'],'description':'of a response that was kept'},'conversation':{'type':'null','deprecated':true},'prompt':{'type':'null','deprecated':true},"
+        OF_CHAT("top_k") "," OF_CHAT("min_p") "," OF_CHAT("presence_penalty") "," OF_CHAT("frequency_penalty") "," OF_CHAT("repetition_penalty") "," OF_CHAT("seed") "," OF_CHAT("stop") ","
+        OF_CHAT("ignore_eos") "," OF_CHAT("min_tokens") "," OF_CHAT("thinking_token_budget") "," OF_CHAT("chat_template_kwargs") "," OF_CHAT("priority") "," OF_CHAT("cache_salt") ","
+        OF_CHAT("cache_prompt") "," OF_CHAT("keep_alive") ","
+        NO_EFFECT("truncation") "," NO_EFFECT("top_logprobs") "," NO_EFFECT("max_tool_calls") "," NO_EFFECT("stream_options") "," NO_EFFECT("context_management") ","
+        NO_EFFECT("client_metadata") "," NO_EFFECT("user") "," NO_EFFECT("safety_identifier") "," NO_EFFECT("prompt_cache_key") "," NO_EFFECT("prompt_cache_options") "," NO_EFFECT("prompt_cache_retention"))},
     {"ModelResponse", STRUCT("'id','object','created_at','status','error','incomplete_details','model','service_tier','output','background','store','previous_response_id','truncation','usage',"
             "'temperature','top_p','max_output_tokens','parallel_tool_calls','tool_choice','reasoning','metadata','instructions','tools','text'",
         "'id':" STRING ",'object':{'const':'response'},'created_at':" COUNT ",'status':" ENUM("'in_progress','completed','incomplete','failed'") ",'completed_at':" COUNT ","
@@ -167,7 +180,7 @@ static const openapi_schema schemas[] = {
     {"MessageChunk", STRUCT("'type'", "'type':" ENUM("'message_start','content_block_start','content_block_delta','content_block_stop','message_delta','message_stop'") ",'index':" COUNT ",'message':" REF("Message") ",'content_block':" REF("MessageBlock")
         ",'delta':{'type':'object','properties':{'type':" ENUM("'text_delta','thinking_delta','signature_delta','input_json_delta'") ",'text':" STRING ",'thinking':" STRING ",'signature':{'const':''},'partial_json':" STRING "," MESSAGE_STOP "}},'usage':" REF("MessageUsage"))},
     {"MessageTokens", STRUCT("'input_tokens'", "'input_tokens':" COUNT)},
-    {"MessageError", STRUCT("'type','error','request_id'", "'type':{'const':'error'},'error':" STRUCT("'type','message'", "'type':" STRING ",'message':" STRING) ",'request_id':" OR_NULL("string"))},
+    {"MessageError", STRUCT("'type','error','request_id'", "'type':{'const':'error'},'error':" STRUCT("'type','message'", "'type':" STRING ",'message':" STRING ",'details':" STRUCT("'error_code'", "'error_code':" STRING ",'unsupported':" LIST(STRING))) ",'request_id':" OR_NULL("string"))},
     /* bodies of administrators */
     {"Command", "{'type':'object','additionalProperties':false,'properties':{'wait':{'type':'boolean','description':'answer when the command is complete'},"
         "'timeout_ms':{'type':'integer','minimum':0,'maximum':86400000,'description':'of the wait; default 60000'}}}"},

@@ -3,6 +3,7 @@ ones, and compares each answer with it; here is also what it does not do: whethe
 does not know."""
 
 import copy
+import dataclasses
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import httpx
 import jsonschema_rs
 import pytest
+import scripted
 
 from conftest import BUILD
 
@@ -186,6 +188,93 @@ def test_messages_have_events_and_errors_of_their_own(daemon, document, check):
             check("MessageChunk", json.loads(line[len("data: "):]))
     check("MessageError", daemon.http.post(MESSAGES, json={}).json())
     assert "529" in operations(document)["post", MESSAGES]["responses"]
+
+
+# ---- answers of a model that reasons and calls tools ----
+
+WEATHER = {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+SHELL = {"name": "shell", "description": "runs a command"}
+FILES = {"type": "namespace", "name": "files", "tools": [{"type": "function", "name": "read", "parameters": {"type": "object"}}]}
+ALL = {
+    CHAT: ("ChatCompletion", {"tools": [{"type": "function", "function": WEATHER}, {"type": "custom", "custom": SHELL}]}),
+    CHAT + "#functions": ("ChatCompletion", {"functions": [WEATHER]}),
+    RESPONSES: ("ModelResponse", {"tools": [{"type": "function", **WEATHER}, {"type": "custom", **SHELL}, FILES],
+                                  "include": ["reasoning.encrypted_content"]}),
+    MESSAGES: ("Message", {"max_tokens": 500, "tools": [{"name": "get_weather", "input_schema": WEATHER["parameters"]}]}),
+}
+
+
+@pytest.fixture(scope="module")
+def thinker(launch, tmp_path_factory):
+    """It reasons, and writes all kinds of calls that it was offered."""
+    s = scripted.start(launch, tmp_path_factory.mktemp("thinker"), dataclasses.replace(
+        scripted.HERMES, template=scripted.HERMES.template.replace(
+            "{%- if add_generation_prompt %}", "{%- if false %}<think></think>{% endif %}{%- if add_generation_prompt %}")))
+    call = lambda name, **arguments: f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+    thought = "<think>\nI think.\n</think>\n\nI look.\n"
+    s.say(["files__read", "all of it"], thought + "\n".join((call("get_weather", city="Rome"), call("shell", input="ls"),
+                                                             call("files__read"))), tail=5000)
+    s.say(["shell", "all of it"], thought + call("get_weather", city="Rome") + "\n" + call("shell", input="ls"), tail=5000)
+    s.say("all of it", thought + call("get_weather", city="Rome"))
+    return s
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_reasoning_and_calls_have_the_members_that_are_documented(thinker, check, path):
+    name, more = ALL[path]
+    path = path.partition("#")[0]
+    asked = [{"role": "user", "content": "all of it"}]
+    body = {"model": "m", "input" if path == RESPONSES else "messages": asked, **more}
+    whole = thinker.http.post(path, json=body)
+    assert whole.status_code == 200, whole.text
+    check(name, whole.json())
+    for word in ("think", "get_weather") + (("shell",) if path in (CHAT, RESPONSES) and "functions" not in more else ()):
+        assert word in json.dumps(whole.json().get("choices") or whole.json().get("output") or whole.json()["content"])
+    events = [json.loads(line[6:]) for line in thinker.http.post(path, json={**body, "stream": True}).text.splitlines()
+              if line.startswith("data: {")]
+    for event in events:
+        check("MessageChunk" if path == MESSAGES else name + "Chunk", event)
+    kinds = {e.get("type") for e in events}
+    if path == RESPONSES:
+        assert {"response.reasoning_text.delta", "response.output_text.delta", "response.function_call_arguments.done",
+                "response.custom_tool_call_input.done", "response.completed"} <= kinds
+    if path == MESSAGES:
+        assert {e["delta"]["type"] for e in events if e["type"] == "content_block_delta"} == {
+            "thinking_delta", "signature_delta", "text_delta", "input_json_delta"}
+
+
+def test_a_stream_that_fails_ends_as_documented(launch, tmp_path, check):
+    s = scripted.start(launch, tmp_path, config=lambda model: scripted.config_of(
+        model, limits={"client_timeout_ms": 600, "queue_timeout_ms": 1500, "total_timeout_ms": 1500}))
+    s.say("talk on", "word " * 60_000)
+    asked = [{"role": "user", "content": "talk on"}]
+    for path, body, name in ((CHAT, {"messages": asked}, "Error"), (MESSAGES, {"messages": asked, "max_tokens": 90_000}, "MessageError"),
+                             (RESPONSES, {"input": asked}, "ModelResponseChunk")):
+        lines = s.http.post(path, json={"model": "m", "stream": True, **body}).text.splitlines()
+        last = json.loads([line[6:] for line in lines if line.startswith("data: {")][-1])
+        assert "error" in last or last["type"] == "response.failed", last
+        check(name, last)
+
+
+def test_fields_that_are_listed_are_not_reported_as_ignored(daemon, document):
+    """And those of another form of a chat are checked as a chat's."""
+    asked = {RESPONSES: ("ResponsesRequest", {"input": "hi", "max_output_tokens": 1}),
+             MESSAGES: ("MessagesRequest", {"messages": SAY, "max_tokens": 1})}
+    values = {"seed": 1, "stop": ["x"], "keep_alive": "5m", "priority": 1, "cache_salt": "s", "chat_template_kwargs": {}, "top_k": 3,
+              "min_tokens": 1, "thinking_token_budget": 5, "ignore_eos": False, "cache_prompt": True}
+    for path, (name, body) in asked.items():
+        listed = document["components"]["schemas"][name]["properties"]
+        for field, of in listed.items():
+            if of == {"description": "no effect"}:
+                value = "x"
+            elif "$ref" in of:
+                value = values.get(field, 1)
+            else:
+                continue
+            answer = ask(daemon, path, {**body, field: value})
+            assert "x-inferd-ignored" not in answer.headers, (path, field)
+        refused = daemon.http.post(path, json={**body, "seed": "x"}, headers={"x-api-key": KEY})
+        assert refused.status_code == 400 and "seed" in refused.text
 
 
 # ---- schemathesis ----
