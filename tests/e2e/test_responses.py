@@ -46,7 +46,7 @@ def check_members(model, path="answer"):
 
 
 def validated(kind, value):
-    model = kind.model_validate(value)
+    model = pydantic.TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
     check_members(model)
     return model
 
