@@ -1,11 +1,14 @@
 """Tool calls and reasoning in chats: what a script says as each family of models writes it, what clients get."""
 
+import copy
 import dataclasses
 import json
 
 import openai
+import pydantic
 import pytest
 import scripted
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from conftest import model_config
 
@@ -206,10 +209,22 @@ def test_a_custom_tool_is_called_with_a_text(hermes):
     assert answer.usage.prompt_tokens_details.cached_tokens > 16  # the call is written as the model wrote it
 
 
+def strictly(kind, value):
+    """It is what the package declares."""
+    return pydantic.TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+
+
 def chunks_of(s, **body):
-    with s.http.stream("POST", "/v1/chat/completions", json={"model": "m", "stream": True, **body}) as r:
+    body = {"model": "m", **body}
+    strictly(ChatCompletion, s.http.post("/v1/chat/completions", json=body).json())
+    with s.http.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as r:
         events = [json.loads(line[6:]) for line in r.iter_lines() if line.startswith("data: {")]
     assert all(len(e["choices"]) == 1 for e in events)
+    for event in events:
+        plain = copy.deepcopy(event)  # the package declares no custom tools in chunks
+        for part in plain["choices"][0]["delta"].get("tool_calls", []):
+            assert part.get("type", "function") == "function" or part.pop("type") == "custom"
+        strictly(ChatCompletionChunk, plain)
     return [e["choices"][0] for e in events]
 
 
