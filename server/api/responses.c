@@ -8,10 +8,11 @@
  *
  * The input of a custom tool is a JSON string inside the arguments, so it is sent in one delta when
  * the call is complete. */
-#include "custom_tool.h"
 #include "responses.h"
 
 #include <time.h>
+
+#include "custom_tool.h"
 
 static const struct item_about {
     const char *prefix, *type, *delta, *done;
