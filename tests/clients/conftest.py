@@ -37,6 +37,12 @@ def s(launch, tmp_path_factory):
     return scripts(launch, tmp_path_factory)
 
 
+@pytest.fixture(scope="module")
+def kept(launch, tmp_path_factory):
+    """One that keeps responses."""
+    return scripts(launch, tmp_path_factory, state_dir=str(tmp_path_factory.mktemp("state")))
+
+
 @pytest.fixture
 def keyed(launch, tmp_path_factory):
     """One that wants KEY."""

@@ -206,6 +206,19 @@ def test_responses_stream(s, client):
         assert stream.get_final_response().output[0].parsed_arguments.city == "Linz"
 
 
+def test_responses_that_are_kept(kept):
+    """responses: `previous_response_id`, `retrieve`, `delete`, where the daemon has a `state_dir`"""
+    kept.say(["The code is 7.", "Which code?"], "Seven.", tail=1000)
+    kept.say("The code is 7.", "Noted.")
+    with openai.OpenAI(base_url=kept.v1, api_key="none", max_retries=0) as client:
+        first = client.responses.create(model="m", input="The code is 7.")
+        assert client.responses.create(model="m", input="Which code?", previous_response_id=first.id).output_text == "Seven."
+        assert client.responses.retrieve(first.id).output_text == "Noted."
+        client.responses.delete(first.id)
+        with pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(first.id)
+
+
 # ---- the list of models ----
 
 def test_models(client):

@@ -67,3 +67,14 @@ def test_agents_hand_off(s, model):
     s.loop("Write a poem.", call("transfer_to_poet"), "poet", "Roses are red.")
     result = agents.Runner.run_sync(first, "Write a poem.")
     assert result.final_output == "Roses are red." and result.last_agent.name == "poet"
+
+
+def test_agents_go_on_from_a_response(kept):
+    """`previous_response_id`, where the daemon keeps responses"""
+    kept.say(["The code is 8.", "Which code?"], "Eight.", tail=1000)
+    kept.say("The code is 8.", "Noted.")
+    model = agents.OpenAIResponsesModel(model="m", openai_client=openai.AsyncOpenAI(base_url=kept.v1, api_key="none"))
+    agent = agents.Agent(name="clerk", model=model)
+    first = agents.Runner.run_sync(agent, "The code is 8.")
+    said = agents.Runner.run_sync(agent, "Which code?", previous_response_id=first.last_response_id)
+    assert said.final_output == "Eight."
