@@ -226,6 +226,12 @@ static void add_body(writer *w, const operation *o) {
     buf_add_str(w->out, "}}}");
 }
 
+/* The schema of the last event of a stream that fails; NULL: it is one of the others. */
+static const char *failure_event(const operation *o) {
+    if (o->fields != 0) return "Error";
+    return strcmp(o->answer, "Message") == 0 ? "MessageError" : NULL;
+}
+
 /* One event of a stream; its data is JSON in a string. */
 static void ref_event(writer *w, const operation *o) {
     text(w,
@@ -235,8 +241,14 @@ static void ref_event(writer *w, const operation *o) {
     text(w, "{'type':'string','contentMediaType':'application/json','contentSchema':"
             "{'$ref':'#/components/schemas/");
     buf_add_str(w->out, o->answer);
-    text(w, "Chunk'}},{'type':'string','contentMediaType':'application/json','contentSchema':"
-            "{'$ref':'#/components/schemas/Error'},'description':'a failure ends the stream'}]}}}");
+    text(w, "Chunk'}}");
+    if (failure_event(o) != NULL) {
+        text(w, ",{'type':'string','contentMediaType':'application/json','contentSchema':"
+                "{'$ref':'#/components/schemas/");
+        buf_add_str(w->out, failure_event(o));
+        text(w, "'},'description':'a failure ends the stream'}");
+    }
+    buf_add_str(w->out, "]}}}");
 }
 
 /* "200":{...} of an operation. */

@@ -256,6 +256,15 @@ def test_a_stream_that_fails_ends_as_documented(launch, tmp_path, check):
         check(name, last)
 
 
+def test_events_of_each_protocol_have_its_own_failure(document):
+    for path, names in ((CHAT, ["ChatCompletionChunk", "Error"]), (MESSAGES, ["MessageChunk", "MessageError"]),
+                        (RESPONSES, ["ModelResponseChunk"])):
+        event = operations(document)["post", path]["responses"]["200"]["content"]["text/event-stream"]["schema"]
+        kinds = event["properties"]["data"]["anyOf"]
+        assert [k["contentSchema"]["$ref"].rpartition("/")[2] for k in kinds if "const" not in k] == names
+        assert ("[DONE]" in str(kinds)) == (path == CHAT)
+
+
 def test_fields_that_are_listed_are_not_reported_as_ignored(daemon, document):
     """And those of another form of a chat are checked as a chat's."""
     asked = {RESPONSES: ("ResponsesRequest", {"input": "hi", "max_output_tokens": 1}),
