@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "api_params.h"
+#include "custom_tool.h"
 #include "json_in.h"
 
 static long n_calls, fail_at = -1, n_live; // of the allocations while it is armed
@@ -298,6 +299,32 @@ static void reading_survives_each_failed_allocation(void) {
     }
 }
 
+/* What a limit cut off, and what is no input, stays as it is. */
+static void arguments_become_the_input(void) {
+    static const char *const rows[][2] = {{"{\"input\":\"a \\\"b\\\"\\n\"}", "a \"b\"\n"},
+                                          {"{\"input\":\"\"}", ""},
+                                          {"{\"input\":\"a", "{\"input\":\"a"},
+                                          {"{\"input\":7}", "{\"input\":7}"},
+                                          {"", ""}};
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        long before = n_live, at = -1;
+        for (bool reached = true; reached; at++) {
+            buf text = {0};
+            buf_add_str(&text, rows[i][0]);
+            n_calls = 0;
+            fail_at = at;
+            armed = true;
+            bool ok = custom_tool_unwrap(&text);
+            armed = false;
+            reached = at < 0 || n_calls > at;
+            EXPECT(ok || (reached && text.failed));
+            if (ok) EXPECT_STR(buf_cstr(&text), rows[i][1]);
+            buf_deinit(&text);
+            EXPECT_EQ(n_live, before);
+        }
+    }
+}
+
 static const test_case cases[] = {
     TEST(a_custom_tool_is_shown_as_a_function),
     TEST(the_grammar_of_a_custom_tool),
@@ -308,6 +335,7 @@ static const test_case cases[] = {
     TEST(older_calls_become_tool_calls),
     TEST(calls_of_custom_tools_become_those_of_functions),
     TEST(reading_survives_each_failed_allocation),
+    TEST(arguments_become_the_input),
 };
 
 int main(int argc, char **argv) {
