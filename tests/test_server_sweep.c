@@ -10,7 +10,6 @@
 #include "config.h"
 #include "http_client.h"
 #include "json_in.h"
-#include "messages.h"
 #include "own_allocator.h"
 
 static long n_calls, fail_at = -1, n_live; // of this thread's allocations while it is armed
@@ -179,78 +178,9 @@ static void configuration_survives_each_failed_allocation(void) {
     unlink(path);
 }
 
-static const char messages_body[] =
-    "{\"max_tokens\":9,\"system\":[{\"text\":\"a\"},{\"text\":\"b\"}],\"messages\":["
-    "{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":["
-    "{\"type\":\"thinking\",\"thinking\":\"t\"},{\"type\":\"text\",\"text\":\"x\"},"
-    "{\"type\":\"tool_use\",\"id\":\"i\",\"name\":\"f\",\"input\":{\"a\":1}}]},"
-    "{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"i\","
-    "\"is_error\":true,\"content\":\"r\"},{\"type\":\"text\",\"text\":\"go\"}]}],"
-    "\"tools\":[{\"name\":\"f\",\"description\":\"d\",\"input_schema\":{}}],"
-    "\"tool_choice\":{\"type\":\"any\",\"disable_parallel_tool_use\":true},"
-    "\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":5},\"output_config\":{"
-    "\"effort\":\"low\",\"format\":{\"type\":\"json_schema\",\"schema\":{}}}}";
-
-/* An answer with each kind of block; false: no memory. */
-static bool write_message(bool streams, buf *out) {
-    static const answer_head head = {.id = "msg_1", .model = "m"};
-    static const message_part parts[] = {
-        {.kind = PART_REASONING, .text = {"t", 1}},
-        {.kind = PART_CONTENT, .text = {"a text of some length: buffers grow", 35}},
-        {.kind = PART_CALL, .id = {"abcdefgh1", 9}, .name = {"f", 1}},
-        {.kind = PART_ARGUMENTS, .text = {"{\"a\":1}", 7}},
-        {.kind = PART_CALL_END}};
-    answer_end end = {.finish = "tool_calls"};
-    answer_form *f = messages_form_create();
-    if (f == NULL) return false;
-    f->streaming = streams;
-    f->type->begin(f, &head, &end.usage, streams ? out : NULL);
-    for (size_t i = 0; i < INFERD_COUNT(parts); i++)
-        f->type->part(f, &parts[i], streams ? out : NULL);
-    f->type->end(f, &end, out);
-    answer_form_destroy(f);
-    return !out->failed;
-}
-
-static void messages_survive_each_failed_allocation(void) {
-    json_t *body = NULL, *whole = NULL;
-    EXPECT_EQ(json_in_parse((bytes){messages_body, sizeof messages_body - 1}, &json_limits_default,
-                            &body, NULL),
-              INFERD_OK);
-    long before = 0, at = -1;
-    for (bool reached = true; reached; at++) {
-        json_t *chat = NULL;
-        unknown_fields unknown = {0};
-        api_error e = {0};
-        buf out = {0}, events = {0};
-        n_calls = 0;
-        fail_at = at;
-        armed = true;
-        bool read = messages_read(body, false, &chat, &unknown, &e);
-        bool written = write_message(false, &out), streamed = write_message(true, &events);
-        armed = false;
-        reached = at < 0 || n_calls > at;
-        if (at < 0) whole = json_incref(chat);
-        EXPECT_EQ(read, e.fault == API_OK);
-        EXPECT_EQ(read, json_equal(chat, whole)); // nothing is lost silently
-        EXPECT(read + written + streamed >= 2);
-        if (written) EXPECT(strstr(buf_cstr(&out), "\"input\":{\"a\":1}") != NULL);
-        if (streamed) EXPECT(strstr(buf_cstr(&events), "message_stop") != NULL);
-        json_decref(chat);
-        buf_deinit(&out);
-        buf_deinit(&events);
-        if (at < 0) before = n_live;
-        EXPECT_EQ(n_live, before);
-    }
-    EXPECT(!OWN_ALLOCATOR || at > 100);
-    json_decref(whole);
-    json_decref(body);
-}
-
 static const test_case cases[] = {
     TEST(server_survives_each_failed_allocation),
     TEST(json_survives_each_failed_allocation),
     TEST(configuration_survives_each_failed_allocation),
-    TEST(messages_survive_each_failed_allocation),
 };
 TEST_MAIN(cases)

@@ -63,11 +63,13 @@ struct answer_form {
     const answer_form_type *type;
     bool streaming; // set by the stream
     json_t *places; // per function of the chat its path in the body: "tools[2].tools[0]"; owned
+    json_t *message_places; // per message of the chat, where its turn begins: "input[3]"; owned
 };
 
 static inline void answer_form_destroy(answer_form *f) { // accepts NULL
     if (f == NULL) return;
     json_decref(f->places);
+    json_decref(f->message_places);
     f->type->destroy(f);
 }
 

@@ -10,9 +10,11 @@ void form_read_begin(form_reader *r) {
     r->turns.messages = json_array();
     r->tools = json_array();
     r->form->places = json_array();
+    r->turns.places = r->form->message_places = json_array();
+    r->turns.at = r->at;
     put(r, r->chat, "messages", r->turns.messages);
     put(r, r->chat, "tools", r->tools);
-    if (r->form->places == NULL) r->no_memory = true;
+    if (r->form->places == NULL || r->form->message_places == NULL) r->no_memory = true;
 }
 
 bool form_read_end(form_reader *r, bool ok, json_t **chat) {
@@ -137,6 +139,11 @@ static bool rename_param(api_error *err, const char *theirs, const char *ours) {
 void form_locate(const answer_form *f, const form_fields *fields, api_error *err) {
     unsigned idx;
     char theirs[API_PARAM_BYTES];
+    if (sscanf(err->param, "messages[%u]", &idx) == 1) {
+        const char *at = json_string_value(json_array_get(f->message_places, idx));
+        snprintf(theirs, sizeof theirs, "messages[%u]", idx);
+        if (at != NULL && rename_param(err, theirs, at)) return;
+    }
     for (size_t i = 0; i < fields->n; i++) {
         const form_field *row = &fields->rows[i];
         if (row->chat != NULL && rename_param(err, row->chat, row->name)) return;

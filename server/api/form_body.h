@@ -11,9 +11,9 @@
  * it does not name are reported (unknown.h).  Read in the other direction, it gives a path in an
  * error about the chat's body as the path in the client's.
  *
- * Tools become functions of the chat; `places` has for each its path in the client's body.
- * Memory that runs out is noted in no_memory and told once, at the end.
- * Thread: worker. */
+ * Tools become functions of the chat; `places` has for each its path in the body, `message_places`
+ * for each message. Memory that runs out is noted in no_memory and told once, at the end. Thread:
+ * worker. */
 #ifndef INFERD_FORM_BODY_H
 #define INFERD_FORM_BODY_H
 

@@ -7,7 +7,8 @@ void turns_deinit(form_turns *t) {
     json_decref(t->calls);
     json_decref(t->results);
     json_decref(t->known);
-    t->calls = t->results = t->known = NULL;
+    json_decref(t->place);
+    t->calls = t->results = t->known = t->place = NULL;
 }
 
 static void set(form_turns *t, json_t *object, const char *name, json_t *value) {
@@ -24,9 +25,12 @@ static json_t *add_message(form_turns *t, const char *role, json_t *content) {
     json_t *m = json_object();
     set(t, m, "role", json_string(role));
     set(t, m, "content", content);
-    if (json_array_append_new(t->messages, m) == 0) return m;
-    t->no_memory = true;
-    return NULL;
+    if (json_array_append_new(t->messages, m) != 0 ||
+        (t->places != NULL && json_array_append(t->places, t->place) != 0)) {
+        t->no_memory = true;
+        return NULL;
+    }
+    return m;
 }
 
 static void end_assistant(form_turns *t) {
@@ -67,7 +71,8 @@ void turns_end(form_turns *t) {
         add_message(t, "system", string_json(&t->text));
     json_decref(t->calls);
     json_decref(t->results);
-    t->calls = t->results = NULL;
+    json_decref(t->place);
+    t->calls = t->results = t->place = NULL;
     t->role = TURN_NONE;
     t->has_text = false;
     buf_clear(&t->text);
@@ -81,6 +86,7 @@ void turns_open(form_turns *t, turn_role role) {
     if (role == t->role) return;
     turns_end(t);
     t->role = role;
+    if (t->places != NULL && (t->place = json_string(t->at)) == NULL) t->no_memory = true;
     t->system_over = t->system_over || role != TURN_SYSTEM;
 }
 

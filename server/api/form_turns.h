@@ -25,11 +25,14 @@ typedef enum turn_role { TURN_NONE, TURN_SYSTEM, TURN_USER, TURN_ASSISTANT, TURN
 
 typedef struct form_turns {
     json_t *messages;                // made so far; borrowed
+    json_t *places;                  // per message its path in the body; borrowed; may be NULL
+    const char *at;                  // path of what is read; borrowed
     const char *between[TURN_ROLES]; // texts of one turn of this role; static
     const char *between_thoughts;    // pieces of reasoning; static
     /* The turn in progress. */
     turn_role role;
     bool has_text, system_over;
+    json_t *place; // where it began; owned
     buf text, reasoning;
     json_t *calls, *results; // owned; NULL: none; the results by the id of their call
     /* Of the conversation. */
