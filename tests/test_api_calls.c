@@ -1,45 +1,11 @@
 /* test_api_calls.c - tools and calls in other forms than those of functions: custom tools, the
  * fields of 2023, and what conversations have of them; memory that runs out at each allocation. */
-#include "own_allocator.h"
+#include "failing_memory.h"
 #include "test.h"
-
-#include <errno.h>
 
 #include "api_params.h"
 #include "custom_tool.h"
 #include "json_in.h"
-
-static long n_calls, fail_at = -1, n_live; // of the allocations while it is armed
-static bool armed;
-
-#if OWN_ALLOCATOR
-void *__libc_malloc(size_t n);
-void *__libc_calloc(size_t n, size_t each);
-void *__libc_realloc(void *p, size_t n);
-void __libc_free(void *p);
-
-static bool fails(void) {
-    return armed && n_calls++ == fail_at;
-}
-static void *live(void *p) {
-    n_live += p != NULL;
-    return p;
-}
-void *malloc(size_t n) {
-    return fails() ? (errno = ENOMEM, NULL) : live(__libc_malloc(n));
-}
-void *calloc(size_t n, size_t each) {
-    return fails() ? (errno = ENOMEM, NULL) : live(__libc_calloc(n, each));
-}
-void *realloc(void *p, size_t n) {
-    if (fails()) return errno = ENOMEM, NULL;
-    return p == NULL ? live(__libc_malloc(n)) : __libc_realloc(p, n);
-}
-void free(void *p) {
-    n_live -= p != NULL;
-    __libc_free(p);
-}
-#endif
 
 /* ' for " */
 static json_t *tree(const char *text) {
@@ -280,12 +246,9 @@ static void reading_survives_each_failed_allocation(void) {
             json_t *body = tree(bodies[i]);
             api_params p;
             api_error e = {0};
-            n_calls = 0;
-            fail_at = at;
-            armed = true;
+            memory_fails_at(at);
             bool read = api_params_take(API_CHAT, body, &p, &e);
-            armed = false;
-            reached = at < 0 || n_calls > at;
+            reached = memory_holds() || at < 0;
             EXPECT_EQ(read, e.fault == API_OK);
             if (!read) EXPECT_EQ(e.fault, API_INTERNAL);
             if (at < 0) whole = json_deep_copy(p.root);
@@ -311,12 +274,9 @@ static void arguments_become_the_input(void) {
         for (bool reached = true; reached; at++) {
             buf text = {0};
             buf_add_str(&text, rows[i][0]);
-            n_calls = 0;
-            fail_at = at;
-            armed = true;
+            memory_fails_at(at);
             bool ok = custom_tool_unwrap(&text);
-            armed = false;
-            reached = at < 0 || n_calls > at;
+            reached = memory_holds() || at < 0;
             EXPECT(ok || (reached && text.failed));
             if (ok) EXPECT_STR(buf_cstr(&text), rows[i][1]);
             buf_deinit(&text);
