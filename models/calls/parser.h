@@ -81,6 +81,7 @@ struct call_parser {
     size_t n_keys;
     unsigned types; // of the value, as bits of call_type
     bool is_text, wrapped;
+    bool in_value; // it is known whether the value is wrapped
     object_state object;
     bool keeps; // the arguments came before the name: they are in `kept`
     buf kept;

@@ -62,7 +62,7 @@ static void begin_value(call_parser *p) {
     p->is_text = possible == text;
     p->types = possible;
     p->n_seen = 0;
-    p->wrapped = false;
+    p->wrapped = p->in_value = false;
     buf_add_str(&p->out, p->n_keys++ == 0 ? "{\"" : ",\"");
     value_add_escaped(&p->out, (bytes){p->key.p, p->key.n});
     buf_add_str(&p->out, "\":");
@@ -157,10 +157,12 @@ static step_result end_value(call_parser *p, size_t end, size_t next) {
 static bool unwrap(call_parser *p) {
     bytes open = p->f->wrap_open;
     bytes rest = parser_rest(p, 0);
-    if (open.n == 0 || p->wrapped || p->n_seen > 0) return true;
+    if (open.n == 0 || p->in_value) return true;
     size_t n = size_min(open.n, rest.n);
-    if (memcmp(rest.p, open.p, n) != 0) return true;
-    if (n < open.n) return p->final;
+    bool same = n == 0 || memcmp(rest.p, open.p, n) == 0;
+    if (same && n < open.n && !p->final) return false;
+    p->in_value = true;
+    if (!same || n < open.n) return true;
     p->wrapped = true;
     if (!p->is_text) buf_add_char(&p->out, '"'); // wrapped is always text
     p->is_text = true;
