@@ -35,8 +35,11 @@ static model *open_tiny(void) {
 static rig open_rig(uint64_t bytes_max) {
     rig r = {.m = open_tiny(), .ts = transcripts_create(bytes_max)};
     r.tok = model_tokenizer(r.m);
-    r.o = (transcript_options){
-        .m = r.m, .scope = {1, 2}, .reasoning_open = "<think>", .reasoning_close = "</think>"};
+    r.o = (transcript_options){.m = r.m,
+                               .scope = {1, 2},
+                               .context = 1 << 20,
+                               .reasoning_open = "<think>",
+                               .reasoning_close = "</think>"};
     return r;
 }
 
@@ -294,6 +297,20 @@ static void a_prompt_without_room_is_not_kept(void) {
     close_rig(&r);
 }
 
+/* It is refused later; what others keep stays. */
+static void a_prompt_over_the_context_is_not_kept(void) {
+    rig r = open_rig(1 << 20);
+    turn(&r, SYSTEM USER OPEN, "Hello<|im_end|>", false);
+    transcripts_stats before, after;
+    transcripts_get_stats(r.ts, &before);
+    r.o.context = (uint32_t)r.ids.n;
+    EXPECT(prompt(&r, SYSTEM USER OPEN "Hello" CLOSE USER OPEN) == NULL);
+    EXPECT_EQ(r.match.cause, PREFIX_GROWN);
+    transcripts_get_stats(r.ts, &after);
+    EXPECT_EQ(after.n_parts, before.n_parts);
+    close_rig(&r);
+}
+
 static void bad_text_is_refused(void) {
     rig r = open_rig(1 << 20);
     transcript *t = NULL;
@@ -384,6 +401,7 @@ static const test_case cases[] = {TEST(a_conversation_grows),
                                   TEST(the_oldest_goes_first),
                                   TEST(many_parts_are_found),
                                   TEST(a_prompt_without_room_is_not_kept),
+                                  TEST(a_prompt_over_the_context_is_not_kept),
                                   TEST(bad_text_is_refused),
                                   TEST(random_conversations_have_the_right_tokens),
                                   TEST(threads_share_it)};

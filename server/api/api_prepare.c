@@ -200,7 +200,8 @@ static inferd_status encode_kept(api_job *job, const api_params *p, const chat_t
                                  tok_ids *out, inferd_err *err) {
     transcript_match match;
     transcript_options o = {.m = app_model(job->app, (uint32_t)job->model_idx)->m,
-                            .canonical = p->has_seed};
+                            .canonical = p->has_seed,
+                            .context = job->context};
     const call_format *f = model_call_format(o.m);
     o.reasoning_open = f == NULL ? "" : call_format_reasoning_open(f);
     o.reasoning_close = f == NULL ? "" : call_format_reasoning_close(f);

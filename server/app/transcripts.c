@@ -117,6 +117,10 @@ static size_t common_ids(const tok_id *a, size_t n_a, const tok_id *b, size_t n_
     return n;
 }
 
+static bool has_ids(const transcript_part *p, const tok_id *ids, size_t n) {
+    return p->n_ids == n && common_ids(p->ids, n, ids, n) == n;
+}
+
 static bytes text_of(const transcript_part *p) {
     return (bytes){p->text, p->n_bytes};
 }
@@ -324,10 +328,13 @@ static transcript_part *add_parts(encoding *e) {
         from += part.n;
         if (i < e->n_known) continue;
         size_t ids_from = i > 0 ? e->ends[i - 1] : e->n_before;
+        size_t n_ids = e->ends[i] - ids_from;
+        const tok_id *ids = e->ids->ids + ids_from;
         transcript_part *p = transcript_tree_find(t, at, m, text, part.special);
         if (p == NULL)
-            p = transcript_tree_add(t, at, m, text, part.special, e->ids->ids + ids_from,
-                                    e->ends[i] - ids_from);
+            p = transcript_tree_add(t, at, m, text, part.special, ids, n_ids);
+        else if (!has_ids(p, ids, n_ids))
+            p = NULL; // an answer that was added meanwhile
         if (p == NULL) transcript_tree_trim(t, at);
         at = p;
     }
@@ -336,7 +343,8 @@ static transcript_part *add_parts(encoding *e) {
 }
 
 static transcript *keep(encoding *e, bool left) {
-    transcript *made = left ? NULL : calloc(1, sizeof *made);
+    bool fits = e->ids->n - e->n_before <= e->o->context;
+    transcript *made = left || !fits ? NULL : calloc(1, sizeof *made);
     pthread_mutex_lock(&e->ts->lock);
     count_answers(e);
     transcript_part *end = made != NULL ? add_parts(e) : NULL;
@@ -407,7 +415,7 @@ void transcript_computed(transcript *t) {
 static transcript_part *add_drawn(transcript_tree *tree, transcript_part *at, bytes text,
                                   tok_id special, const tok_id *ids, size_t n_ids) {
     transcript_part *p = transcript_tree_find(tree, at, at->m, text, special);
-    bool other = p != NULL && (p->n_ids != n_ids || common_ids(p->ids, n_ids, ids, n_ids) != n_ids);
+    bool other = p != NULL && !has_ids(p, ids, n_ids);
     if (other && list_empty(&p->children) && p->n_pins == 0) {
         transcript_tree_drop(tree, p); // nothing builds on it
         p = NULL;
@@ -427,6 +435,7 @@ static transcript_part *add_drawn(transcript_tree *tree, transcript_part *at, by
 /* The stretch so far, if it has any tokens. */
 static transcript_part *end_stretch(transcript_tree *tree, transcript_part *at, buf *text,
                                     tok_ids *ids) {
+    if (text->failed) return NULL;
     if (at != NULL && ids->n > 0)
         at = add_drawn(tree, at, (bytes){text->p, text->n}, -1, ids->ids, ids->n);
     buf_clear(text);
@@ -457,7 +466,7 @@ void transcript_answer(transcript *t, const tok_id *ids, size_t n) {
             ok = tok_ids_push(&stretch, ids[i]) && !text.failed;
         }
     }
-    if (ok) at = end_stretch(tree, at, &text, &stretch);
+    at = ok ? end_stretch(tree, at, &text, &stretch) : NULL;
     if (at != NULL) transcript_tree_touch(tree, at);
     pthread_mutex_unlock(&t->ts->lock);
     buf_deinit(&text);
