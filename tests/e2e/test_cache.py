@@ -1,7 +1,11 @@
 """The cache explains itself: where a prompt leaves what was computed before, and why; what can be avoided is avoided."""
 
+import concurrent.futures
 import dataclasses
+import json
 import re
+import signal
+import time
 
 import pytest
 import scripted
@@ -210,3 +214,43 @@ def test_a_session_is_cached(launch, tmp_path, protocol):
     assert played[-1].prompt > 6500 and sessions.reuse(played) > 0.97
     assert all(t.explained["cause"] == "grown" for t in played[1:]), [t.explained for t in played]
     assert s.metric("inferd_answers_retokenised_total") > 15
+
+
+def test_a_reload_changes_the_memory(launch, tmp_path):
+    s = scripted.start(launch, tmp_path, THINKS)
+    s.say("", "Fine.")
+
+    def again():
+        return s.http.post("/v1/chat/completions", json={"model": "m", "messages": [user(LONG)]}, headers=HEAD).headers["x-inferd-explain"]
+
+    again()
+    assert explanation_of(again())["cause"] == "grown" and s.metric("inferd_transcript_bytes") > 0
+    config = json.loads(s.config_path.read_text())
+    for limit, kept in ((0, False), (1 << 20, True)):
+        config["limits"] = {"transcript_bytes_max": limit}
+        s.config_path.write_text(json.dumps(config))
+        before = s.metric("inferd_config_reloads_total")
+        s.process.send_signal(signal.SIGHUP)
+        while s.metric("inferd_config_reloads_total") == before:
+            time.sleep(0.02)
+        again()
+        assert (again() != "off") == kept and (s.metric("inferd_transcript_bytes") > 0) == kept
+
+
+def test_a_preempted_conversation_is_known(launch, tmp_path):
+    """Swapped or computed again: what was drawn is drawn once."""
+    s = scripted.start(launch, tmp_path, THINKS, lambda m: scripted.config_of(m, limits={"running_max": 1}))
+    s.say("urgent", "Now.")
+    say(s, "a slow one", ["It ", "was "] * 300)
+    say(s, "and then", "It ended.")
+    turns = [user(LONG + "a slow one")]
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(ask, s, turns)
+        while s.metric("inferd_output_tokens_total") < 20:
+            time.sleep(0.005)
+        for _ in range(5):
+            s.http.post("/v1/chat/completions", json={"model": "m", "messages": [user("urgent")]}, headers={"x-inferd-class": "high"})
+        answer, _ = slow.result()
+    assert s.metric("inferd_preemptions_total") > 0
+    _, why = ask(s, turns + [answered(answer), user("and then")])
+    assert why["cause"] == "grown" and why["known"] == answer["usage"]["prompt_tokens"] + answer["usage"]["completion_tokens"]
