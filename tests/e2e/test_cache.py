@@ -127,7 +127,8 @@ def test_what_a_client_saw_before_it_left_is_known(s):
                 break
     s.settled()
     _, why = ask(s, turns + [{"role": "assistant", "content": seen}, user("go on")])
-    assert why["cause"] == "answer_changed" and why["in"] == "messages[2]"  # it went on, and is cut there
+    # Usually it went on for some tokens, and is cut there now.
+    assert why["cause"] in ("answer_changed", "grown") and why["in"] == "messages[2]"
     assert why["known"] > s.http.post("/tokenize", json={"model": "m", "messages": turns}).json()["count"]
 
 
