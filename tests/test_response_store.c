@@ -6,11 +6,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "log.h"
 #include "response_draft.h"
+#include "response_scan.h"
 #include "response_store.h"
 
 static char folder[64];
@@ -73,19 +75,23 @@ static void keep(const char *tenant, unsigned i, size_t n_bytes) {
 /* Is it there, and is it this one? */
 static bool has(const char *tenant, unsigned i) {
     char id[RESPONSE_ID_BYTES];
-    json_t *v = NULL;
-    inferd_err err = {0};
+    json_t *items = NULL;
+    buf response = {0};
     id_of(i, id);
-    inferd_status s = response_store_read(store, tenant, id, &json_limits_default, &v, &err);
+    inferd_status s = response_store_get(store, tenant, id, &response, NULL);
     EXPECT(s == INFERD_OK || s == INFERD_ENOTFOUND);
-    EXPECT_EQ(s == INFERD_OK, v != NULL);
-    if (v == NULL) return false;
-    json_t *response = json_object_get(v, "response"), *items = json_object_get(v, "items");
-    EXPECT_EQ(json_integer_value(json_object_get(response, "n")), i);
-    EXPECT_EQ(json_array_size(items), 2);
-    EXPECT_STR(json_string_value(json_object_get(v, "tenant")), tenant);
-    json_decref(v);
-    return true;
+    EXPECT_EQ(response.n > 0, s == INFERD_OK);
+    if (s == INFERD_OK) {
+        char expected[128];
+        snprintf(expected, sizeof expected, "{\"id\":\"%s\",\"n\":%u}", id, i);
+        EXPECT_STR(buf_cstr(&response), expected);
+        if (response_store_items(store, tenant, id, &json_limits_default, &items, NULL) ==
+            INFERD_OK) // else it was displaced meanwhile
+            EXPECT_EQ(json_array_size(items), 2);
+    }
+    json_decref(items);
+    buf_deinit(&response);
+    return s == INFERD_OK;
 }
 
 static void what_is_kept_is_there_at_once_and_after_a_restart(void) {
@@ -109,10 +115,10 @@ static void a_tenant_sees_only_its_own(void) {
     keep("", 2, 10);
     EXPECT(!has("b", 1) && !has("", 1) && !has("a", 2) && has("", 2));
     id_of(1, id);
-    EXPECT(!response_store_delete(store, "b", id));
+    EXPECT_EQ(response_store_delete(store, "b", id, NULL), INFERD_ENOTFOUND);
     EXPECT(has("a", 1));
-    EXPECT(response_store_delete(store, "a", id));
-    EXPECT(!response_store_delete(store, "a", id));
+    EXPECT_EQ(response_store_delete(store, "a", id, NULL), INFERD_OK);
+    EXPECT_EQ(response_store_delete(store, "a", id, NULL), INFERD_ENOTFOUND);
     EXPECT(!has("a", 1));
     response_store_settle(store);
     EXPECT_EQ(count_files(false), 1);
@@ -132,11 +138,9 @@ static void only_our_ids_become_paths(void) {
     begin(100, 1 << 20);
     keep("a", 1, 10);
     for (size_t i = 0; i < INFERD_COUNT(ids); i++) {
-        json_t *v = NULL;
-        inferd_err err = {0};
-        EXPECT_EQ(response_store_read(store, "a", ids[i], &json_limits_default, &v, &err),
-                  INFERD_ENOTFOUND);
-        EXPECT(!response_store_delete(store, "a", ids[i]));
+        buf response = {0};
+        EXPECT_EQ(response_store_get(store, "a", ids[i], &response, NULL), INFERD_ENOTFOUND);
+        EXPECT_EQ(response_store_delete(store, "a", ids[i], NULL), INFERD_ENOTFOUND);
         response_store_keep(store, "a", ids[i], (bytes){"", 0}, (bytes){"", 0}, (bytes){"{}", 2});
     }
     response_store_settle(store);
@@ -209,6 +213,139 @@ static void a_damaged_file_is_never_answered(void) {
         EXPECT_EQ(count_files(false), 1); // it is deleted
         end();
     }
+}
+
+static inferd_status look(const char *tenant, unsigned i, inferd_err *err) {
+    char id[RESPONSE_ID_BYTES];
+    buf response = {0};
+    id_of(i, id);
+    inferd_status s = response_store_get(store, tenant, id, &response, err);
+    buf_deinit(&response);
+    return s;
+}
+
+/* Only n more files can be opened, until the old limit comes back. */
+static struct rlimit without_files(int n) {
+    struct rlimit before, now;
+    int lowest = dup(0);
+    close(lowest);
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    now = before;
+    now.rlim_cur = (rlim_t)lowest + (rlim_t)n;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &now), 0);
+    return before;
+}
+
+/* While the process had all its files open, a GET deleted the response: each failed read counted as
+ * damage. */
+static void a_file_that_cannot_be_read_now_stays(void) {
+    char id[RESPONSE_ID_BYTES];
+    inferd_err err = {0};
+    json_t *items = NULL;
+    begin(100, 1 << 20);
+    keep("a", 1, 10);
+    response_store_settle(store);
+    id_of(1, id);
+    struct rlimit before = without_files(0);
+    EXPECT_EQ(look("a", 1, &err), INFERD_EBUSY);
+    EXPECT(strstr(err.text, "later") != NULL);
+    EXPECT_EQ(look("b", 1, &err), INFERD_ENOTFOUND);
+    EXPECT_EQ(response_store_items(store, "a", id, &json_limits_default, &items, &err),
+              INFERD_EBUSY);
+    form_host host = {.store = store, .tenant = "a", .limits = &json_limits_default};
+    api_error answer = {0};
+    EXPECT(!response_store_previous(&host, id, &items, &answer));
+    EXPECT_EQ(answer.status, 503);
+    EXPECT_EQ(answer.retry_after_s, 1);
+    setrlimit(RLIMIT_NOFILE, &before);
+    EXPECT(has("a", 1));
+    EXPECT_EQ(count_files(false), 1);
+    end();
+}
+
+/* The same when the daemon starts: the files of that moment were deleted.  They count, and have
+ * their tenants when they can be read. */
+static void a_file_that_cannot_be_read_at_the_start_stays(void) {
+    char id[RESPONSE_ID_BYTES];
+    begin(100, 1 << 20);
+    for (unsigned i = 1; i <= 4; i++) keep(i % 2 == 1 ? "a" : "b", i, 10);
+    response_store_settle(store);
+    response_store_close(store);
+    struct rlimit before = without_files(2); // the folder, twice
+    open_store(100, 1 << 20);
+    EXPECT_EQ(look("a", 1, NULL), INFERD_OK); // the second one is free again
+    setrlimit(RLIMIT_NOFILE, &before);
+    EXPECT_EQ(count_files(false), 4);
+    EXPECT(!has("b", 1) && has("a", 1) && has("b", 2) && !has("a", 2));
+    id_of(3, id);
+    EXPECT_EQ(response_store_delete(store, "b", id, NULL), INFERD_ENOTFOUND);
+    EXPECT_EQ(response_store_delete(store, "a", id, NULL), INFERD_OK);
+    id_of(4, id);
+    EXPECT_EQ(response_store_delete(store, "b", id, NULL), INFERD_OK);
+    EXPECT_EQ(count_files(false), 2);
+    end();
+}
+
+static void a_file_that_is_gone_is_forgotten(void) {
+    begin(100, 1 << 20);
+    keep("a", 1, 10);
+    response_store_settle(store);
+    count_files(true);
+    EXPECT_EQ(look("a", 1, NULL), INFERD_ENOTFOUND);
+    response_store_settle(store);
+    end();
+}
+
+/* The tools of the deepest request that is read are one level deeper in a response. */
+static void a_response_is_as_deep_as_its_request_may_be(void) {
+    enum { DEPTH = 90 };
+    char response[256], id[RESPONSE_ID_BYTES], items[2 * DEPTH + 1];
+    buf got = {0};
+    json_t *list = NULL;
+    begin(100, 1 << 20);
+    id_of(1, id);
+    for (int i = 0; i < DEPTH; i++) items[i] = '[', items[DEPTH + i] = ']';
+    items[2 * DEPTH] = 0;
+    int n = snprintf(response, sizeof response, "{\"id\":\"%s\",\"tools\":\"}]\\\\\"}", id);
+    response_store_keep(store, "a", id, (bytes){items, 2 * DEPTH}, (bytes){"\"\\\"]\"", 5},
+                        (bytes){response, (size_t)n});
+    response_store_settle(store);
+    EXPECT_EQ(response_store_get(store, "a", id, &got, NULL), INFERD_OK);
+    EXPECT_STR(buf_cstr(&got), response);
+    EXPECT_EQ(response_store_items(store, "a", id, &json_limits_default, &list, NULL), INFERD_OK);
+    EXPECT_EQ(json_array_size(list), 2);
+    EXPECT_STR(json_string_value(json_array_get(list, 1)), "\"]");
+    json_decref(list);
+    buf_deinit(&got);
+    end();
+}
+
+/* Each request was within the limits, the conversation is not: it said context_length_exceeded. */
+static void a_long_conversation_is_read_or_refused_with_its_reason(void) {
+    enum { VALUES = 2000 };
+    static char items[2 * VALUES];
+    char response[64], id[RESPONSE_ID_BYTES];
+    json_limits limits = {.depth_max = 4, .structural_max = 10, .memory_max = 1 << 20};
+    json_t *list = NULL;
+    api_error err = {0};
+    begin(100, 1 << 20);
+    id_of(1, id);
+    for (int i = 0; i < VALUES; i++) items[2 * i] = '1', items[2 * i + 1] = ',';
+    snprintf(response, sizeof response, "{\"id\":\"%s\"}", id);
+    response_store_keep(store, "a", id, (bytes){items, 2 * VALUES - 1}, (bytes){"", 0},
+                        (bytes){response, strlen(response)});
+    form_host host = {.store = store, .tenant = "a", .limits = &limits};
+    EXPECT(response_store_previous(&host, id, &list, &err));
+    EXPECT_EQ(json_array_size(list), VALUES);
+    json_decref(list);
+    list = NULL;
+    limits.memory_max = 1000;
+    EXPECT(!response_store_previous(&host, id, &list, &err));
+    EXPECT_STR(err.code, "request_exceeds_limit");
+    EXPECT_EQ(err.status, 400);
+    response_store_settle(store);
+    EXPECT_EQ(count_files(false), 1);
+    end();
 }
 
 static void files_of_others_are_left_alone(void) {
@@ -288,7 +425,7 @@ static void *churn(void *ctx) {
         keep(base % 2000 == 0 ? "a" : "b", i, 200);
         has(base % 2000 == 0 ? "a" : "b", i);
         id_of(i - 3, id);
-        if (i % 4 == 0) response_store_delete(store, "a", id);
+        if (i % 4 == 0) response_store_delete(store, "a", id, NULL);
         if (i % 7 == 0) has("a", i - 5);
     }
     return NULL;
@@ -312,6 +449,11 @@ static const test_case cases[] = {TEST(what_is_kept_is_there_at_once_and_after_a
                                   TEST(bytes_have_a_bound),
                                   TEST(the_tenant_with_the_most_gives_way),
                                   TEST(a_damaged_file_is_never_answered),
+                                  TEST(a_file_that_cannot_be_read_now_stays),
+                                  TEST(a_file_that_cannot_be_read_at_the_start_stays),
+                                  TEST(a_file_that_is_gone_is_forgotten),
+                                  TEST(a_response_is_as_deep_as_its_request_may_be),
+                                  TEST(a_long_conversation_is_read_or_refused_with_its_reason),
                                   TEST(files_of_others_are_left_alone),
                                   TEST(a_failed_write_is_no_failure),
                                   TEST(a_folder_that_cannot_be_used_is_an_error),

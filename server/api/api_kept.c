@@ -10,33 +10,33 @@ static bool fail_missing(api_job *job) {
                     api_quote(quoted, job->rq->tail, strlen(job->rq->tail)));
 }
 
+static void fail_status(api_job *job, inferd_status s, const inferd_err *err) {
+    if (s == INFERD_ENOTFOUND)
+        fail_missing(job);
+    else
+        api_fail_status(&job->error, err, NULL);
+}
+
 static void get_work(void *ctx) {
     api_job *job = ctx;
     inferd_err err = {0};
-    json_t *kept = NULL;
-    if (job->app->responses == NULL) {
-        fail_missing(job);
-        return;
-    }
-    inferd_status s = response_store_read(job->app->responses, api_tenant_name(job), job->rq->tail,
-                                          &job->config->c->limits.json, &kept, &err);
-    if (s == INFERD_ENOTFOUND)
-        fail_missing(job);
-    else if (s != INFERD_OK)
-        api_fail_status(&job->error, &err, NULL);
-    else
-        form_add_json(&job->answer, json_object_get(kept, "response"), false);
-    if (job->answer.failed)
-        api_fail(&job->error, API_INTERNAL, NULL, "the server is short of memory");
-    json_decref(kept);
+    inferd_status s = job->app->responses == NULL
+                          ? INFERD_ENOTFOUND
+                          : response_store_get(job->app->responses, api_tenant_name(job),
+                                               job->rq->tail, &job->answer, &err);
+    if (s != INFERD_OK) fail_status(job, s, &err);
 }
 
 static void delete_work(void *ctx) {
     api_job *job = ctx;
     const char *id = job->rq->tail;
-    if (job->app->responses == NULL ||
-        !response_store_delete(job->app->responses, api_tenant_name(job), id)) {
-        fail_missing(job);
+    inferd_err err = {0};
+    inferd_status s =
+        job->app->responses == NULL
+            ? INFERD_ENOTFOUND
+            : response_store_delete(job->app->responses, api_tenant_name(job), id, &err);
+    if (s != INFERD_OK) {
+        fail_status(job, s, &err);
         return;
     }
     buf_add_format(&job->answer, "{\"id\":\"%s\",\"object\":\"response\",\"deleted\":true}", id);

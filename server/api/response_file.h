@@ -1,8 +1,12 @@
-/* response_file.h - the files of response_store.h: their names, their first line, and whole reads
- * and writes.
+/* response_file.h - the files of response_store.h: their names, their text, and whole reads and
+ * writes.
+ *
+ *     inferd-response-1 TENANT CHECKSUM LENGTH
+ *     {"tenant":NAME,"items":[...],"response":{"id":ID,...}}
  *
  * The first line has the tenant's hash, a checksum and the length of the rest; at the start of the
- * daemon it is all that is read.
+ * daemon it is all that is read.  The rest has no blanks between its parts, so they are found
+ * without a parse.
  * Thread: any; one at a time writes. */
 #ifndef INFERD_RESPONSE_FILE_H
 #define INFERD_RESPONSE_FILE_H
@@ -23,20 +27,41 @@ enum {
     RESPONSE_BYTES_MAX = 16 * 1024 * 1024 // of one file; a larger one is not kept
 };
 
+typedef enum response_reading {
+    RESPONSE_READ,
+    RESPONSE_GONE,    // there is no such file
+    RESPONSE_DAMAGED, // it was read, or looked at, and is none of ours
+    RESPONSE_UNREAD,  // it may be read later; errno has the reason
+    RESPONSE_NO_MEMORY
+} response_reading;
+
+/* The parts of a file. */
+typedef struct response_parts {
+    bytes items, response; // an array, an object
+} response_parts;
+
 /* The form that the daemon gives: "resp_" and 32 digits of base 16. */
 bool response_is_id(const char *s, size_t n);
 uint64_t response_hash(const char *tenant);
 
-void response_head_spell(char out[RESPONSE_HEAD_BYTES + 1], uint64_t tenant, bytes body);
-/* The tenant; false: it is no first line, or one of a file of another length. */
+/* The text of a file; items, output: elements of arrays, with commas between them.  False: it is
+ * longer than RESPONSE_BYTES_MAX, or there is no memory. */
+bool response_compose(buf *out, const char *tenant, bytes items, bytes output, bytes response);
+/* The tenant's hash; false: it is no first line, or one of a file of another length. */
 bool response_head_read(const char *head, size_t n_file, uint64_t *tenant);
+/* Does the first line match the rest?  It names the tenant by hash. */
+bool response_is_whole(const buf *text, uint64_t *tenant);
+/* Of a whole text.  RESPONSE_DAMAGED: it is not that response of that tenant. */
+response_reading response_divide(const buf *text, const char *tenant, const char *id,
+                                 response_parts *out);
 
 void response_file_name(char out[RESPONSE_NAME_BYTES], const char *id);
 /* Under its name when it is whole.  False: errno has the reason, and no file is left. */
 bool response_file_write(int folder, const char *id, const buf *text);
-/* Appends at most n_max bytes.  False: it cannot be read, or is none of ours; out->failed: no
- * memory. */
-bool response_file_read(int folder, const char *name, size_t n_max, buf *out, struct stat *st);
-void response_file_delete(int folder, const char *id);
+/* Appends at most n_max bytes of it. */
+response_reading response_file_read(int folder, const char *name, size_t n_max, buf *out,
+                                    struct stat *st);
+/* False: it is there yet; errno has the reason. */
+bool response_file_delete(int folder, const char *id);
 
 #endif

@@ -4,10 +4,13 @@
  *
  * An entry is in the index from `keep` on; a queued one has its text.  Entries are known by their
  * id, not by their address, wherever the mutex was released in between: a response may be deleted
- * while it is written, and then the writer deletes the file. */
+ * while it is written, and then the writer deletes the file.
+ *
+ * A file is deleted for damage only if it was read and does not match its first line.  One that
+ * cannot be opened or read may be there again in a moment (files of the process, a network disk):
+ * it stays, and its readers are told to come back. */
 #include "response_store.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -15,29 +18,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "inferd/list.h"
 #include "log.h"
-#include "response_file.h"
-
-/* The text of a file; counted, because it is read beside its entry. */
-typedef struct kept_text {
-    uint32_t n_refs;
-    buf text;
-} kept_text;
-
-/* What a tenant has. */
-typedef struct holder {
-    uint64_t tenant, bytes;
-    uint32_t n;
-} holder;
-
-typedef struct entry {
-    list_node link; // in store.all
-    char id[RESPONSE_ID_BYTES];
-    uint32_t holder_idx;
-    uint64_t bytes;
-    kept_text *queued; // one reference; NULL: it is on disk
-} entry;
+#include "response_index.h"
+#include "response_scan.h"
 
 struct response_store {
     uint32_t n_max;
@@ -47,118 +30,40 @@ struct response_store {
     bool started;
     pthread_mutex_t mutex; // of everything below
     pthread_cond_t changed;
-    list_node all;   // oldest first
-    holder *holders; // [n_holders] owned
-    uint32_t n_holders, n;
-    uint64_t bytes, queued_bytes;
+    response_index index;
     bool stops, writing;
     uint64_t n_lost; // since the last one that was written
 };
 
-void response_store_complain(const char *id, const char *problem) {
-    log_line line;
-    log_begin(&line, LOG_LEVEL_ERROR, "response_not_kept");
-    log_str(&line, "response", id);
-    log_str(&line, "problem", problem);
-    log_end(&line);
+static bool is_over(const response_store *s) {
+    return s->index.n > s->n_max || s->index.n_bytes > s->bytes_max;
 }
 
-/* ---- the index; the mutex is held ---- */
-
-static void drop_text(kept_text *t) {
-    if (t == NULL || --t->n_refs > 0) return;
-    buf_deinit(&t->text);
-    free(t);
+/* NULL: this tenant has no such response; an unread one may be of any. */
+static response_entry *find_of(const response_store *s, const char *tenant, const char *id) {
+    response_entry *e = response_is_id(id, strlen(id)) ? response_index_find(&s->index, id) : NULL;
+    return e != NULL && (e->unread || e->holder->tenant == response_hash(tenant)) ? e : NULL;
 }
 
-static entry *find(const response_store *s, const char *id) {
-    LIST_EACH(node, &s->all) {
-        entry *e = LIST_ENTRY(node, entry, link);
-        if (strcmp(e->id, id) == 0) return e;
-    }
-    return NULL;
-}
+/* ---- writing ---- */
 
-/* NULL: this tenant has no such response. */
-static entry *find_of(const response_store *s, const char *tenant, const char *id) {
-    entry *e = response_is_id(id, strlen(id)) ? find(s, id) : NULL;
-    return e != NULL && s->holders[e->holder_idx].tenant == response_hash(tenant) ? e : NULL;
-}
-
-/* UINT32_MAX: no memory. */
-static uint32_t holder_of(response_store *s, uint64_t tenant) {
-    uint32_t i = 0;
-    while (i < s->n_holders && s->holders[i].tenant != tenant) i++;
-    if (i < s->n_holders) return i;
-    holder *more = realloc(s->holders, ((size_t)i + 1) * sizeof *more);
-    if (more == NULL) return UINT32_MAX;
-    s->holders = more;
-    s->holders[s->n_holders++] = (holder){.tenant = tenant};
-    return i;
-}
-
-/* Takes the reference to `queued`, if it succeeds. */
-static bool add_entry(response_store *s, const char *id, uint64_t tenant, uint64_t n_bytes,
-                      kept_text *queued) {
-    entry *e = calloc(1, sizeof *e);
-    uint32_t holder_idx = holder_of(s, tenant);
-    if (e == NULL || holder_idx == UINT32_MAX) {
-        free(e);
-        return false;
-    }
-    *e = (entry){.holder_idx = holder_idx, .bytes = n_bytes, .queued = queued};
-    snprintf(e->id, sizeof e->id, "%s", id);
-    list_push_back(&s->all, &e->link);
-    s->n++;
-    s->bytes += n_bytes;
-    if (queued != NULL) s->queued_bytes += n_bytes;
-    s->holders[holder_idx].n++;
-    s->holders[holder_idx].bytes += n_bytes;
-    return true;
-}
-
-static void remove_entry(response_store *s, entry *e) {
-    list_remove(&e->link);
-    s->n--;
-    s->bytes -= e->bytes;
-    if (e->queued != NULL) s->queued_bytes -= e->bytes;
-    s->holders[e->holder_idx].n--;
-    s->holders[e->holder_idx].bytes -= e->bytes;
-    drop_text(e->queued);
-    free(e);
-}
-
-/* The oldest response of the tenant with the most of what is short. */
-static entry *choose_victim(const response_store *s, bool by_bytes) {
-    uint32_t most = 0;
-    for (uint32_t i = 1; i < s->n_holders; i++) {
-        const holder *a = &s->holders[i], *b = &s->holders[most];
-        if (by_bytes ? a->bytes > b->bytes : a->n > b->n) most = i;
-    }
-    LIST_EACH(node, &s->all) {
-        entry *e = LIST_ENTRY(node, entry, link);
-        if (e->holder_idx == most) return e;
-    }
-    return NULL;
-}
-
-/* Releases the mutex while a file is deleted. */
+/* The mutex is held, and released while a file is deleted. */
 static void keep_bounds(response_store *s) {
-    while (s->n > s->n_max || s->bytes > s->bytes_max) {
+    while (is_over(s)) {
         char id[RESPONSE_ID_BYTES];
-        entry *victim = choose_victim(s, s->bytes > s->bytes_max);
+        response_bound by =
+            s->index.n_bytes > s->bytes_max ? RESPONSE_BY_BYTES : RESPONSE_BY_NUMBER;
+        response_entry *victim = response_index_victim(&s->index, by);
         memcpy(id, victim->id, sizeof id);
-        remove_entry(s, victim);
+        response_index_remove(&s->index, victim);
         pthread_mutex_unlock(&s->mutex);
         response_file_delete(s->folder, id);
         pthread_mutex_lock(&s->mutex);
     }
 }
 
-/* ---- writing ---- */
-
 static void note_written(response_store *s, const char *id, bool ok, int reason) {
-    if (!ok && s->n_lost++ == 0) response_store_complain(id, strerror(reason));
+    if (!ok && s->n_lost++ == 0) response_complain(id, strerror(reason));
     if (!ok || s->n_lost == 0) return;
     log_line line;
     log_begin(&line, LOG_LEVEL_INFO, "responses_kept_again");
@@ -168,50 +73,38 @@ static void note_written(response_store *s, const char *id, bool ok, int reason)
 }
 
 /* The mutex is held, and released meanwhile. */
-static void write_entry(response_store *s, entry *e) {
+static void write_entry(response_store *s, response_entry *e) {
     char id[RESPONSE_ID_BYTES];
-    kept_text *t = e->queued;
+    response_text *t = e->queued;
     memcpy(id, e->id, sizeof id);
     t->n_refs++;
     pthread_mutex_unlock(&s->mutex);
     bool ok = response_file_write(s->folder, id, &t->text);
     int reason = errno;
     pthread_mutex_lock(&s->mutex);
-    drop_text(t);
-    e = find(s, id);
+    response_text_drop(t);
+    e = response_index_find(&s->index, id);
     note_written(s, id, ok, reason);
-    if (e != NULL && !ok) remove_entry(s, e);
-    if (e != NULL && ok) {
-        s->queued_bytes -= e->bytes;
-        drop_text(e->queued);
-        e->queued = NULL;
-    }
+    if (e != NULL && !ok) response_index_remove(&s->index, e);
+    if (e != NULL && ok) response_index_note_written(&s->index, e);
     if (e != NULL || !ok) return;
     pthread_mutex_unlock(&s->mutex); // it was deleted meanwhile
     response_file_delete(s->folder, id);
     pthread_mutex_lock(&s->mutex);
 }
 
-static entry *next_queued(const response_store *s) {
-    LIST_EACH(node, &s->all) {
-        entry *e = LIST_ENTRY(node, entry, link);
-        if (e->queued != NULL) return e;
-    }
-    return NULL;
-}
-
 static void *run_writer(void *ctx) {
     response_store *s = ctx;
     pthread_mutex_lock(&s->mutex);
     for (;;) {
-        entry *e;
+        response_entry *e;
         s->writing = true;
         keep_bounds(s);
-        while ((e = next_queued(s)) != NULL) write_entry(s, e);
+        while ((e = response_index_queued(&s->index)) != NULL) write_entry(s, e);
         keep_bounds(s);
         s->writing = false;
         pthread_cond_broadcast(&s->changed);
-        if (next_queued(s) != NULL) continue;
+        if (response_index_queued(&s->index) != NULL) continue;
         if (s->stops) break;
         pthread_cond_wait(&s->changed, &s->mutex);
     }
@@ -219,49 +112,29 @@ static void *run_writer(void *ctx) {
     return NULL;
 }
 
-/* The text of the file; false: it is too large, or there is no memory. */
-static bool compose(buf *out, const char *tenant, bytes items, bytes output, bytes response) {
-    char head[RESPONSE_HEAD_BYTES + 1];
-    buf_init(out, RESPONSE_BYTES_MAX);
-    if (!buf_reserve(out, RESPONSE_HEAD_BYTES)) return false;
-    out->n = RESPONSE_HEAD_BYTES; // its first line, which comes at last
-    form_add_cstr(out, "{\"tenant\":", tenant);
-    buf_add_str(out, ",\"items\":[");
-    buf_add(out, items.p, items.n);
-    if (items.n > 0 && output.n > 0) buf_add_char(out, ',');
-    buf_add(out, output.p, output.n);
-    buf_add_str(out, "],\"response\":");
-    buf_add(out, response.p, response.n);
-    buf_add_char(out, '}');
-    if (out->failed) return false;
-    response_head_spell(head, response_hash(tenant),
-                        (bytes){out->p + RESPONSE_HEAD_BYTES, out->n - RESPONSE_HEAD_BYTES});
-    memcpy(out->p, head, RESPONSE_HEAD_BYTES);
-    return true;
-}
-
 void response_store_keep(response_store *s, const char *tenant, const char *id, bytes items,
                          bytes output, bytes response) {
     const char *problem = NULL;
-    kept_text *t = calloc(1, sizeof *t);
+    response_text *t = calloc(1, sizeof *t);
     if (!response_is_id(id, strlen(id)))
         problem = "its id is not of this server";
-    else if (t == NULL || !compose(&t->text, tenant, items, output, response))
+    else if (t == NULL || !response_compose(&t->text, tenant, items, output, response))
         problem = "it is larger than a kept response can be, or memory is short";
     pthread_mutex_lock(&s->mutex);
     if (t != NULL) t->n_refs = 1;
     if (problem == NULL && t->text.n > s->bytes_max)
         problem = "it is larger than limits.responses_bytes_max";
-    if (problem == NULL && s->queued_bytes + t->text.n > RESPONSE_QUEUE_BYTES_MAX)
+    if (problem == NULL && s->index.n_queued_bytes + t->text.n > RESPONSE_QUEUE_BYTES_MAX)
         problem = "the disk is slower than the responses";
-    if (problem == NULL && !add_entry(s, id, response_hash(tenant), t->text.n, t))
+    if (problem == NULL &&
+        response_index_add(&s->index, id, response_hash(tenant), t->text.n, t) == NULL)
         problem = "memory is short";
     if (problem != NULL)
-        drop_text(t);
+        response_text_drop(t);
     else
         pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->mutex);
-    if (problem != NULL) response_store_complain(id, problem);
+    if (problem != NULL) response_complain(id, problem);
 }
 
 /* ---- reading ---- */
@@ -270,77 +143,137 @@ static inferd_status not_found(inferd_err *err, const char *id) {
     return inferd_fail(err, INFERD_ENOTFOUND, "Response with id '%.64s' not found.", id);
 }
 
-/* Of a whole file.  INFERD_EFORMAT: it is damaged. */
-static inferd_status parse(const buf *text, const char *tenant, const char *id,
-                           const json_limits *limits, json_t **out, inferd_err *err) {
-    char head[RESPONSE_HEAD_BYTES + 1];
-    bytes body = {"", 0};
-    bool has_head = text->n >= RESPONSE_HEAD_BYTES;
-    if (has_head) body = (bytes){text->p + RESPONSE_HEAD_BYTES, text->n - RESPONSE_HEAD_BYTES};
-    response_head_spell(head, response_hash(tenant), body);
-    if (!has_head || memcmp(head, text->p, RESPONSE_HEAD_BYTES) != 0)
-        return inferd_fail(err, INFERD_EFORMAT, "the file of %s is damaged", id);
-    inferd_status s = json_in_parse(body, limits, out, err);
-    if (s != INFERD_OK) return s;
-    const char *of = json_string_value(json_object_get(*out, "tenant"));
-    const char *is = json_string_value(json_object_get(json_object_get(*out, "response"), "id"));
-    if (of != NULL && strcmp(of, tenant) == 0 && is != NULL && strcmp(is, id) == 0) return s;
-    json_decref(*out);
-    *out = NULL;
-    return inferd_fail(err, INFERD_EFORMAT, "the file of %s has another response", id);
+/* Its file is gone, or damaged and deleted. */
+static inferd_status give_up(response_store *s, const char *id, const char *problem, bool deletes,
+                             inferd_err *err) {
+    pthread_mutex_lock(&s->mutex);
+    response_entry *e = response_index_find(&s->index, id);
+    if (e != NULL) response_index_remove(&s->index, e);
+    pthread_mutex_unlock(&s->mutex);
+    if (e != NULL && deletes) response_file_delete(s->folder, id);
+    if (e != NULL) response_complain(id, problem); // else it was deleted or displaced meanwhile
+    return not_found(err, id);
 }
 
-/* A file that cannot be used is deleted, with its entry. */
-static void give_up(response_store *s, const char *id, const char *problem) {
+static inferd_status come_back(const char *id, int reason, inferd_err *err) {
+    log_line line;
+    log_begin(&line, LOG_LEVEL_ERROR, "response_unread");
+    log_str(&line, "response", id);
+    log_str(&line, "problem", strerror(reason));
+    log_end(&line);
+    return inferd_fail(err, INFERD_EBUSY,
+                       "Response with id '%.64s' cannot be read or deleted now; ask again later.",
+                       id);
+}
+
+static inferd_status no_memory_for(const char *id, inferd_err *err) {
+    return inferd_fail(err, INFERD_ENOMEM, "no memory for the response %.64s", id);
+}
+
+/* The text of a file was read.  False: it is of another tenant. */
+static bool learn_tenant(response_store *s, const char *id, uint64_t tenant, uint64_t asking) {
     pthread_mutex_lock(&s->mutex);
-    entry *e = find(s, id);
-    if (e != NULL) remove_entry(s, e);
+    response_entry *e = response_index_find(&s->index, id);
+    /* Without memory for that, it stays unread. */
+    if (e != NULL && e->unread) response_index_learn(&s->index, e, tenant);
     pthread_mutex_unlock(&s->mutex);
-    if (e == NULL) return; // it was deleted or displaced meanwhile
-    response_file_delete(s->folder, id);
-    response_store_complain(id, problem);
+    return tenant == asking;
 }
 
 static inferd_status read_stored(response_store *s, const char *tenant, const char *id,
-                                 const json_limits *limits, json_t **out, inferd_err *err) {
+                                 response_text *out, response_parts *parts, inferd_err *err) {
     char name[RESPONSE_NAME_BYTES];
     struct stat st;
-    buf text = {0};
-    inferd_err why = {0};
+    uint64_t of = 0;
     response_file_name(name, id);
-    inferd_status status = INFERD_EFORMAT;
-    if (response_file_read(s->folder, name, RESPONSE_BYTES_MAX, &text, &st))
-        status = parse(&text, tenant, id, limits, out, &why);
-    else if (text.failed)
-        status = inferd_fail(&why, INFERD_ENOMEM, "no memory for the response %s", id);
-    else
-        inferd_fail(&why, INFERD_EFORMAT, "its file cannot be read");
-    buf_deinit(&text);
-    if (status == INFERD_EFORMAT) {
-        give_up(s, id, why.text);
+    response_reading r = response_file_read(s->folder, name, RESPONSE_BYTES_MAX, &out->text, &st);
+    int reason = errno;
+    if (r == RESPONSE_READ && !response_is_whole(&out->text, &of)) r = RESPONSE_DAMAGED;
+    if (r == RESPONSE_READ && !learn_tenant(s, id, of, response_hash(tenant)))
         return not_found(err, id);
+    if (r == RESPONSE_READ) r = response_divide(&out->text, tenant, id, parts);
+    switch (r) {
+    case RESPONSE_READ:
+        return INFERD_OK;
+    case RESPONSE_GONE:
+        return give_up(s, id, "its file is gone", false, err);
+    case RESPONSE_DAMAGED:
+        return give_up(s, id, "its file is damaged", true, err);
+    case RESPONSE_UNREAD:
+        return come_back(id, reason, err);
+    case RESPONSE_NO_MEMORY:
+        break;
     }
-    if (err != NULL) *err = why;
-    return status;
+    return no_memory_for(id, err);
 }
 
-inferd_status response_store_read(response_store *s, const char *tenant, const char *id,
-                                  const json_limits *limits, json_t **out, inferd_err *err) {
+static void drop_read(response_store *s, response_text *t) {
     pthread_mutex_lock(&s->mutex);
-    entry *e = find_of(s, tenant, id);
-    kept_text *t = e != NULL ? e->queued : NULL;
+    response_text_drop(t);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+/* The caller drops *out with drop_read; *parts are inside it. */
+static inferd_status take_text(response_store *s, const char *tenant, const char *id,
+                               response_text **out, response_parts *parts, inferd_err *err) {
+    pthread_mutex_lock(&s->mutex);
+    response_entry *e = find_of(s, tenant, id);
+    response_text *t = e != NULL ? e->queued : NULL;
     if (t != NULL) t->n_refs++;
     pthread_mutex_unlock(&s->mutex);
     if (e == NULL) return not_found(err, id);
-    if (t == NULL) return read_stored(s, tenant, id, limits, out, err);
-    inferd_status status = parse(&t->text, tenant, id, limits, out, err);
-    pthread_mutex_lock(&s->mutex);
-    drop_text(t);
-    pthread_mutex_unlock(&s->mutex);
+    inferd_status status = INFERD_OK;
+    if (t != NULL) {
+        response_reading r = response_divide(&t->text, tenant, id, parts);
+        if (r == RESPONSE_DAMAGED) status = not_found(err, id); // two tenants of one hash
+        if (r == RESPONSE_NO_MEMORY) status = no_memory_for(id, err);
+    } else if ((t = calloc(1, sizeof *t)) == NULL) {
+        return no_memory_for(id, err);
+    } else {
+        t->n_refs = 1;
+        status = read_stored(s, tenant, id, t, parts, err);
+    }
+    if (status == INFERD_OK) {
+        *out = t;
+        return status;
+    }
+    drop_read(s, t);
     return status;
 }
 
-bool response_store_previous(const form_host *host, const char *id, json_t **out, api_error *err) {
+inferd_status response_store_get(response_store *s, const char *tenant, const char *id, buf *out,
+                                 inferd_err *err) {
+    response_text *t;
+    response_parts parts;
+    inferd_status status = take_text(s, tenant, id, &t, &parts, err);
+    if (status != INFERD_OK) return status;
+    buf_add(out, parts.response.p, parts.response.n);
+    drop_read(s, t);
+    return out->failed ? no_memory_for(id, err) : INFERD_OK;
+}
+
+/* The items were JSON of requests, and each was within their limits.  Together they may have more
+ * values, of which the length of the file is a bound; their memory is that of a request. */
+inferd_status response_store_items(response_store *s, const char *tenant, const char *id,
+                                   const json_limits *limits, json_t **out, inferd_err *err) {
+    response_text *t;
+    response_parts parts;
+    inferd_status status = take_text(s, tenant, id, &t, &parts, err);
+    if (status != INFERD_OK) return status;
+    const json_limits own = {.depth_max = RESPONSE_DEPTH_MAX,
+                             .structural_max = RESPONSE_BYTES_MAX,
+                             .memory_max = limits->memory_max};
+    inferd_err why = {0};
+    status = json_in_parse(parts.items, &own, out, &why);
+    drop_read(s, t);
+    if (status == INFERD_EINVAL) // it is what the daemon wrote
+        status = inferd_fail(&why, INFERD_EFORMAT, "the items of %.64s are no JSON", id);
+    if (status != INFERD_OK && err != NULL) *err = why;
+    return status;
+}
+
+bool response_store_previous(const form_host *host, const char *id, json_t **items,
+                             api_error *err) {
     static const char field[] = "previous_response_id";
     char quoted[API_QUOTE_BYTES];
     inferd_err why = {0};
@@ -349,94 +282,53 @@ bool response_store_previous(const form_host *host, const char *id, json_t **out
                         "\"%s\" is not supported: this server keeps no responses (\"state_dir\", "
                         "\"limits.responses_max\"); send the whole conversation as \"input\"",
                         field);
-    inferd_status s = response_store_read(host->store, host->tenant, id, host->limits, out, &why);
+    inferd_status s =
+        response_store_items(host->store, host->tenant, id, host->limits, items, &why);
     if (s == INFERD_ENOTFOUND)
         return api_fail(err, API_BAD_VALUE, field,
                         "Previous response with id '%s' not found: it was deleted, displaced by "
                         "newer ones, or not stored.",
                         api_quote(quoted, id, strlen(id)));
+    if (s == INFERD_ETOOLONG)
+        return api_fail(err, API_OVER_LIMIT, field,
+                        "the conversation of \"%s\" needs more than the %llu bytes of memory that "
+                        "the JSON of a request may use; begin another one",
+                        field, (unsigned long long)host->limits->memory_max);
     return s == INFERD_OK ? true : api_fail_status(err, &why, field);
 }
 
-bool response_store_delete(response_store *s, const char *tenant, const char *id) {
+/* ---- deleting ---- */
+
+/* Its file is there, and no writer has it. */
+static inferd_status delete_stored(response_store *s, const char *id, inferd_err *err) {
+    if (!response_file_delete(s->folder, id)) return come_back(id, errno, err);
     pthread_mutex_lock(&s->mutex);
-    entry *e = find_of(s, tenant, id);
-    if (e != NULL) remove_entry(s, e);
+    response_entry *e = response_index_find(&s->index, id);
+    if (e != NULL) response_index_remove(&s->index, e);
     pthread_mutex_unlock(&s->mutex);
-    if (e != NULL)
-        response_file_delete(s->folder, id); // one that is being written: the writer does
-    return e != NULL;
+    return e != NULL ? INFERD_OK : not_found(err, id); // another one deleted it
+}
+
+inferd_status response_store_delete(response_store *s, const char *tenant, const char *id,
+                                    inferd_err *err) {
+    pthread_mutex_lock(&s->mutex);
+    response_entry *e = find_of(s, tenant, id);
+    bool unread = e != NULL && e->unread, queued = e != NULL && e->queued != NULL;
+    if (queued) response_index_remove(&s->index, e); // if it is being written, the writer deletes
+    pthread_mutex_unlock(&s->mutex);
+    if (e == NULL) return not_found(err, id);
+    if (queued) return INFERD_OK;
+    if (unread) { // whose is it?
+        response_text *t;
+        response_parts parts;
+        inferd_status status = take_text(s, tenant, id, &t, &parts, err);
+        if (status != INFERD_OK) return status;
+        drop_read(s, t);
+    }
+    return delete_stored(s, id, err);
 }
 
 /* ---- opening and closing ---- */
-
-typedef struct found {
-    char id[RESPONSE_ID_BYTES];
-    uint64_t tenant, bytes;
-    struct timespec at;
-} found;
-
-static int compare_found(const void *a, const void *b) {
-    const struct timespec *x = &((const found *)a)->at, *y = &((const found *)b)->at;
-    if (x->tv_sec != y->tv_sec) return x->tv_sec < y->tv_sec ? -1 : 1;
-    return (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
-}
-
-/* False: it is no file of the store, or a damaged one, which is deleted. */
-static bool look_at(const response_store *s, const char *name, found *out) {
-    size_t n = strlen(name), tail = sizeof RESPONSE_NAME_TAIL - 1;
-    struct stat st;
-    buf head = {0};
-    if (n < tail || strcmp(name + n - tail, RESPONSE_NAME_TAIL) != 0 ||
-        !response_is_id(name, n - tail))
-        return false;
-    snprintf(out->id, sizeof out->id, "%.*s", (int)(n - tail), name);
-    bool ok = response_file_read(s->folder, name, RESPONSE_HEAD_BYTES, &head, &st) &&
-              buf_cstr(&head)[0] != 0 &&
-              response_head_read(head.p, (size_t)st.st_size, &out->tenant);
-    if (!ok && !head.failed) {
-        response_file_delete(s->folder, out->id);
-        response_store_complain(out->id, "its file is damaged");
-    }
-    if (ok) out->bytes = (uint64_t)st.st_size;
-    if (ok) out->at = st.st_mtim;
-    buf_deinit(&head);
-    return ok;
-}
-
-static inferd_status add_found(response_store *s, found *all, size_t n, inferd_err *err) {
-    qsort(all, n, sizeof *all, compare_found);
-    for (size_t i = 0; i < n; i++)
-        if (!add_entry(s, all[i].id, all[i].tenant, all[i].bytes, NULL))
-            return inferd_fail(err, INFERD_ENOMEM, "no memory for %zu responses", n);
-    return INFERD_OK;
-}
-
-static inferd_status read_folder(response_store *s, const char *path, inferd_err *err) {
-    found *all = NULL;
-    size_t n = 0, capacity = 0;
-    inferd_status st = INFERD_OK;
-    DIR *d = opendir(path);
-    if (d == NULL) return inferd_fail(err, INFERD_EIO, "the folder %s: %s", path, strerror(errno));
-    unlinkat(s->folder, RESPONSE_NEW_NAME, 0);
-    for (const struct dirent *one; st == INFERD_OK && (one = readdir(d)) != NULL;) {
-        if (n == capacity) {
-            size_t wanted = capacity == 0 ? 64 : 2 * capacity;
-            found *more = realloc(all, wanted * sizeof *more);
-            if (more == NULL) {
-                st = inferd_fail(err, INFERD_ENOMEM, "no memory for the responses in %s", path);
-                break;
-            }
-            all = more;
-            capacity = wanted;
-        }
-        n += look_at(s, one->d_name, &all[n]);
-    }
-    closedir(d);
-    if (st == INFERD_OK && n > 0) st = add_found(s, all, n, err);
-    free(all);
-    return st;
-}
 
 static inferd_status start_writer(response_store *s, inferd_err *err) {
     sigset_t all, before;
@@ -458,16 +350,17 @@ inferd_status response_store_open(const response_store_options *o, response_stor
     if (s == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for kept responses");
     s->n_max = o->n_max;
     s->bytes_max = o->bytes_max;
-    list_node_init(&s->all);
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->changed, NULL);
-    if (mkdir(o->folder, 0700) != 0 && errno != EEXIST)
+    if (!response_index_init(&s->index, o->n_max))
+        st = inferd_fail(err, INFERD_ENOMEM, "no memory for %u kept responses", o->n_max);
+    if (st == INFERD_OK && mkdir(o->folder, 0700) != 0 && errno != EEXIST)
         st = inferd_fail(err, INFERD_EIO, "the folder %s cannot be created: %s", o->folder,
                          strerror(errno));
     s->folder = open(o->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (st == INFERD_OK && s->folder < 0)
         st = inferd_fail(err, INFERD_EIO, "the folder %s: %s", o->folder, strerror(errno));
-    if (st == INFERD_OK) st = read_folder(s, o->folder, err);
+    if (st == INFERD_OK) st = response_scan(s->folder, o->folder, &s->index, err);
     if (st == INFERD_OK) st = start_writer(s, err);
     if (st != INFERD_OK) {
         response_store_close(s);
@@ -484,17 +377,16 @@ void response_store_close(response_store *s) {
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->mutex);
     if (s->started) pthread_join(s->writer, NULL);
-    LIST_EACH_SAFE(node, next, &s->all) remove_entry(s, LIST_ENTRY(node, entry, link));
+    response_index_deinit(&s->index);
     if (s->folder >= 0) close(s->folder);
     pthread_mutex_destroy(&s->mutex);
     pthread_cond_destroy(&s->changed);
-    free(s->holders);
     free(s);
 }
 
 void response_store_settle(response_store *s) {
     pthread_mutex_lock(&s->mutex);
-    while (s->writing || next_queued(s) != NULL || s->n > s->n_max || s->bytes > s->bytes_max)
+    while (s->writing || response_index_queued(&s->index) != NULL || is_over(s))
         pthread_cond_wait(&s->changed, &s->mutex);
     pthread_mutex_unlock(&s->mutex);
 }

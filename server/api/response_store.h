@@ -9,8 +9,8 @@
  * so a conversation goes on from any of its responses, also if earlier ones are gone.  A file is
  * written under another name and then renamed; it is not synced, because losing the last responses
  * with the power is no harm.  A file that does not match its first line is deleted, and so never
- * answered.  Ids of clients become paths only in the form that the daemon gives: "resp_" and 32
- * digits of base 16.
+ * answered; one that cannot be read stays.  Ids of clients become paths only in the form that the
+ * daemon gives: "resp_" and 32 digits of base 16.
  *
  * Bounds: limits.responses_max files, limits.responses_bytes_max bytes, over all tenants.  Above
  * them the oldest one goes of the tenant that has the most, so that no tenant displaces the
@@ -21,7 +21,7 @@
  * queue full) is logged; its answer is not affected.
  *
  *   front    response_store_keep        no I/O
- *   worker   _previous, _read, _delete  read or delete a file
+ *   worker   _previous, _get, _delete   read or delete a file
  * Thread: any, except open and close. */
 #ifndef INFERD_RESPONSE_STORE_H
 #define INFERD_RESPONSE_STORE_H
@@ -33,7 +33,10 @@
 #include "json_in.h"
 #include "response_file.h"
 
-enum { RESPONSE_QUEUE_BYTES_MAX = 4 * RESPONSE_BYTES_MAX }; // not written yet
+enum {
+    RESPONSE_QUEUE_BYTES_MAX = 4 * RESPONSE_BYTES_MAX, // not written yet
+    RESPONSE_DEPTH_MAX = 128 // of items; more than that of a request, which they were part of
+};
 
 typedef struct response_store response_store;
 
@@ -51,15 +54,19 @@ void response_store_close(response_store *s); // accepts NULL; writes what is qu
 /* items, output: elements of JSON arrays, with commas between them; response: a JSON object. */
 void response_store_keep(response_store *s, const char *tenant, const char *id, bytes items,
                          bytes output, bytes response);
-/* Logs that a response is not kept. */
-void response_store_complain(const char *id, const char *problem);
-/* {"tenant","items","response"}; INFERD_ENOTFOUND: this tenant has no such response. */
-inferd_status response_store_read(response_store *s, const char *tenant, const char *id,
-                                  const json_limits *limits, json_t **out, inferd_err *err);
+/* Appends the response, a JSON object.  INFERD_ENOTFOUND: this tenant has no such response;
+ * INFERD_EBUSY: its file cannot be read now. */
+inferd_status response_store_get(response_store *s, const char *tenant, const char *id, buf *out,
+                                 inferd_err *err);
+/* The conversation with the answer, an array; INFERD_ETOOLONG: it needs more memory than `limits`
+ * allow. */
+inferd_status response_store_items(response_store *s, const char *tenant, const char *id,
+                                   const json_limits *limits, json_t **out, inferd_err *err);
 /* The same for previous_response_id.  False: *err has the answer. */
-bool response_store_previous(const form_host *host, const char *id, json_t **out, api_error *err);
-/* False: there is none. */
-bool response_store_delete(response_store *s, const char *tenant, const char *id);
+bool response_store_previous(const form_host *host, const char *id, json_t **items, api_error *err);
+/* INFERD_ENOTFOUND; INFERD_EBUSY: it is still there. */
+inferd_status response_store_delete(response_store *s, const char *tenant, const char *id,
+                                    inferd_err *err);
 /* For tests: returns when nothing is queued. */
 void response_store_settle(response_store *s);
 

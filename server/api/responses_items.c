@@ -109,11 +109,11 @@ bool responses_read_instructions(form_reader *r, json_t *v) {
 }
 
 bool responses_read_previous(form_reader *r, json_t *v) {
-    json_t *kept = NULL;
+    json_t *list = NULL;
     bool ok =
-        response_store_previous(responses_form_of(r)->host, json_string_value(v), &kept, r->err) &&
-        form_each(r, given(kept, "items"), "previous_response_id", read_and_keep);
-    json_decref(kept);
+        response_store_previous(responses_form_of(r)->host, json_string_value(v), &list, r->err) &&
+        form_each(r, list, "previous_response_id", read_and_keep);
+    json_decref(list);
     return ok;
 }
 
