@@ -76,7 +76,9 @@ static buf page_of(metrics *m, uint32_t n_models) {
         {.name = "d0", .stats = e, .lost = device_lost, .about = &device},
         {.name = "d1", .stats = {.n_running = 1, .pages_kv = 0}, .about = NULL}};
     static const kv_disk_stats disk = {.n_files = 3, .n_bytes = 70, .n_bad = 2, .n_unread = 5};
+    static const metrics_responses responses = {.n = 4, .n_bytes = 90, .n_not_kept = 6};
     metrics_now now = {.disk = &disk,
+                       .responses = &responses,
                        .devices = devices,
                        .n_devices = n_devices,
                        .replicas = replicas,
@@ -126,6 +128,9 @@ static void what_was_counted_is_written(void) {
     EXPECT(has_line(&page, "inferd_config_changes_total{result=\"refused\"} 0"));
     EXPECT(has_line(&page, "inferd_kv_disk_files 3") && has_line(&page, "inferd_kv_disk_bytes 70"));
     EXPECT(has_line(&page, "inferd_kv_disk_writing 1"));
+    EXPECT(has_line(&page, "inferd_responses_kept 4"));
+    EXPECT(has_line(&page, "inferd_responses_kept_bytes 90"));
+    EXPECT(has_line(&page, "inferd_responses_not_kept_total 6"));
     EXPECT(has_line(&page, "inferd_kv_disk_problems_total{what=\"bad\"} 2"));
     EXPECT(has_line(&page, "inferd_kv_disk_problems_total{what=\"unread\"} 5"));
     EXPECT(has_line(&page, "inferd_requests_total{model=\"a\\\"b\\\\c\\nd\",outcome=\"stop\"} 0"));

@@ -172,6 +172,11 @@ static void bytes_have_a_bound(void) {
     keep("a", 5, 20000); // larger than all
     response_store_settle(store);
     EXPECT(!has("a", 5) && has("a", 4));
+    metrics_responses now;
+    response_store_stats(store, &now);
+    EXPECT_EQ(now.n, 3);
+    EXPECT(now.n_bytes > 9000 && now.n_bytes <= 10000);
+    EXPECT_EQ(now.n_not_kept, 1); // those that were displaced had been kept
     end();
 }
 

@@ -4,7 +4,6 @@
 #include <stdatomic.h>
 
 #include "form_body.h"
-#include "response_scan.h"
 #include "response_store.h"
 
 struct response_draft {
@@ -66,7 +65,7 @@ void response_draft_keep(const response_draft *d, const char *id, bytes output, 
     if (d == NULL) return;
     bytes items = {d->items.p, d->items.n};
     if (d->given_up)
-        response_complain(id, "its conversation is too long, or others are");
+        response_store_lose(d->store, id, "its conversation is too long, or others are");
     else
         response_store_keep(d->store, d->tenant, id, items, output, response);
 }

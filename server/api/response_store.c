@@ -33,6 +33,7 @@ struct response_store {
     response_index index;
     bool stops, writing;
     uint64_t n_lost; // since the last one that was written
+    uint64_t n_not_kept;
 };
 
 static bool is_over(const response_store *s) {
@@ -63,6 +64,7 @@ static void keep_bounds(response_store *s) {
 }
 
 static void note_written(response_store *s, const char *id, bool ok, int reason) {
+    s->n_not_kept += !ok;
     if (!ok && s->n_lost++ == 0) response_complain(id, strerror(reason));
     if (!ok || s->n_lost == 0) return;
     log_line line;
@@ -112,6 +114,13 @@ static void *run_writer(void *ctx) {
     return NULL;
 }
 
+void response_store_lose(response_store *s, const char *id, const char *problem) {
+    pthread_mutex_lock(&s->mutex);
+    s->n_not_kept++;
+    pthread_mutex_unlock(&s->mutex);
+    response_complain(id, problem);
+}
+
 void response_store_keep(response_store *s, const char *tenant, const char *id, bytes items,
                          bytes output, bytes response) {
     const char *problem = NULL;
@@ -134,7 +143,7 @@ void response_store_keep(response_store *s, const char *tenant, const char *id, 
     else
         pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->mutex);
-    if (problem != NULL) response_complain(id, problem);
+    if (problem != NULL) response_store_lose(s, id, problem);
 }
 
 /* ---- reading ---- */
@@ -382,6 +391,13 @@ void response_store_close(response_store *s) {
     pthread_mutex_destroy(&s->mutex);
     pthread_cond_destroy(&s->changed);
     free(s);
+}
+
+void response_store_stats(response_store *s, metrics_responses *out) {
+    pthread_mutex_lock(&s->mutex);
+    *out = (metrics_responses){
+        .n = s->index.n, .n_bytes = s->index.n_bytes, .n_not_kept = s->n_not_kept};
+    pthread_mutex_unlock(&s->mutex);
 }
 
 void response_store_settle(response_store *s) {

@@ -31,6 +31,7 @@
 #include "form.h"
 #include "inferd/status.h"
 #include "json_in.h"
+#include "metrics.h"
 #include "response_file.h"
 
 enum {
@@ -67,6 +68,9 @@ bool response_store_previous(const form_host *host, const char *id, json_t **ite
 /* INFERD_ENOTFOUND; INFERD_EBUSY: it is still there. */
 inferd_status response_store_delete(response_store *s, const char *tenant, const char *id,
                                     inferd_err *err);
+/* Logs and counts a response that is not kept. */
+void response_store_lose(response_store *s, const char *id, const char *problem);
+void response_store_stats(response_store *s, metrics_responses *out);
 /* For tests: returns when nothing is queued. */
 void response_store_settle(response_store *s);
 

@@ -102,6 +102,7 @@ typedef struct app {
     fleet *fleet;
     struct kv_disk *disk;             // borrowed until http_close; NULL: none
     struct response_store *responses; // likewise; NULL: no responses are kept
+    void (*response_stats)(struct response_store *store, metrics_responses *out);
     int64_t started_unix_s;
     /* Key of the hashes that separate the cached blocks of tenants: that of kv_disk, or random. */
     unsigned char scope_secret[16];

@@ -223,6 +223,8 @@ static void write_page(const app *a, const metrics_view *view, buf *out) {
     fleet_get_moves(a->fleet, &moves);
     kv_disk_stats disk;
     if (a->disk != NULL) kv_disk_get_stats(a->disk, &disk);
+    metrics_responses responses;
+    if (a->responses != NULL) a->response_stats(a->responses, &responses);
     transcripts_stats kept;
     transcripts_get_stats(a->models.transcripts, &kept);
     metrics_now now = {.view = view,
@@ -230,6 +232,7 @@ static void write_page(const app *a, const metrics_view *view, buf *out) {
                        .n_retokenised = kept.n_retokenised,
                        .n_transcript_bytes = kept.n_bytes,
                        .disk = a->disk != NULL && view == NULL ? &disk : NULL,
+                       .responses = a->responses != NULL && view == NULL ? &responses : NULL,
                        .moves = &moves,
                        .devices = of.devices,
                        .n_devices = of.n_devices,

@@ -689,6 +689,7 @@ static inferd_status open_responses(server_life *s, inferd_err *err) {
     if (st != INFERD_OK) inferd_context(err, "state_dir");
     free(path);
     s->app->responses = s->responses;
+    s->app->response_stats = response_store_stats;
     return st;
 }
 

@@ -108,6 +108,12 @@ typedef struct metrics_view {
     const bool *names; // [n_names] of metrics_now: may the tenant use a model of this name?
 } metrics_view;
 
+/* Responses that are kept for later requests, of all tenants. */
+typedef struct metrics_responses {
+    uint32_t n;
+    uint64_t n_bytes, n_not_kept; // not_kept: since the start
+} metrics_responses;
+
 /* The input of the page from other modules. */
 typedef struct metrics_now {
     const metrics_view *view;      // NULL: the operator's page, which shows everything
@@ -123,7 +129,8 @@ typedef struct metrics_now {
     const metrics_tenant *memory; // [n_memory] of the tenants that the page shows
     uint32_t n_memory;
     const struct kv_disk_stats *disk; // NULL: there is no disk cache, or the page does not show it
-    const char *const *names;         // [n_names] by name_idx
+    const metrics_responses *responses; // NULL: none are kept, or the page does not show them
+    const char *const *names;           // [n_names] by name_idx
     uint32_t n_names;
     const char *const *tenants; // [n_tenants] by number
     uint32_t n_tenants;

@@ -109,6 +109,16 @@ static void write_answers(page *p) {
         }
 }
 
+static void write_responses(page *p) {
+    const metrics_responses *r = p->now->responses;
+    if (r == NULL) return;
+    page_scalar(p, "inferd_responses_kept", "gauge", "Responses that are kept.", r->n);
+    page_scalar(p, "inferd_responses_kept_bytes", "gauge", "Bytes of the files of kept responses.",
+                r->n_bytes);
+    page_scalar(p, "inferd_responses_not_kept_total", "counter",
+                "Responses that could not be kept.", r->n_not_kept);
+}
+
 static void write_http(page *p) {
     write_answers(p);
     page_scalar(p, "inferd_http_exchanges", "gauge", "HTTP exchanges that are not finished.",
@@ -140,5 +150,6 @@ void metrics_write_front(page *p) {
     write_prefixes(p);
     write_histograms(p);
     write_targets(p);
+    write_responses(p);
     write_http(p);
 }

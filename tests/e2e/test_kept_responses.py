@@ -155,6 +155,9 @@ def test_a_full_disk(launch, tmp_path):
         assert kept(s, first["id"]).json() == first and ".new" not in files(tmp_path)
         answers = [kept(s, id) for id in ids]
         assert {a.status_code for a in answers} == {200, 404}
+        n = sum(a.status_code == 200 for a in answers)
+        assert s.metric("inferd_responses_kept") == 1 + n and s.metric("inferd_responses_not_kept_total") == len(ids) - n
+        assert 15000 * n < s.metric("inferd_responses_kept_bytes") < 16 * 4096
         assert kept(s, ids[0], "DELETE").status_code == 200
         wait_for(lambda: kept(s, post(s, input="begin").json()["id"]).status_code == 200)
         wait_for(lambda: "responses_kept_again" in s.stderr())
