@@ -115,6 +115,7 @@ inferd_status response_scan(int folder, const char *path, response_index *out, i
     if (status == INFERD_OK && s.n > 0) qsort(s.all, s.n, sizeof *s.all, compare_found);
     for (size_t i = 0; status == INFERD_OK && i < s.n; i++) {
         const found *f = &s.all[i];
+        if (response_index_find(out, f->id) != NULL) continue; // a folder may list a name twice
         response_entry *e = response_index_add(out, f->id, f->tenant, f->n_bytes, NULL);
         if (e == NULL)
             status = inferd_fail(err, INFERD_ENOMEM, "no memory for %zu responses", s.n);

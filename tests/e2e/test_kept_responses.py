@@ -92,6 +92,18 @@ def test_tools_as_deep_as_a_request_may_have_them(launch, tmp_path):
     assert s.stop() == 0
 
 
+def test_a_conversation_with_more_values_than_a_request_may_have(launch, tmp_path):
+    """Each request was within the limit; their conversation was kept, and then had "too many values"."""
+    s = keeping(launch, tmp_path)
+    many = [{"type": "web_search_call", "id": "ws_1", "padding": [0] * 600000}]
+    first = post(s, input=many + [{"role": "user", "content": "begin"}]).json()
+    second = post(s, input=many + [{"role": "user", "content": "go on"}], previous_response_id=first["id"]).json()
+    third = post(s, input="go on", previous_response_id=second["id"])
+    assert third.status_code == 200 and third.json()["output"][0]["content"][0]["text"] == "And on."
+    assert kept(s, second["id"]).json() == second
+    assert s.stop() == 0
+
+
 def test_a_shutdown_keeps_what_was_answered(launch, tmp_path):
     s = keeping(launch, tmp_path)
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
