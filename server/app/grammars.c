@@ -19,7 +19,7 @@ typedef struct entry {
     bytes key;             // owned
     grammar_machine *made; // counted
     char *weakened;        // of the source; owned; NULL: nothing
-    uint64_t n_bytes;      // of key and machine, when they were last looked at
+    uint64_t n_bytes;      // of key, machine and `weakened`, when they were last looked at
 } entry;
 
 typedef struct vocab_of {
@@ -302,7 +302,8 @@ static void look_at_sizes(grammars *g) {
     LIST_EACH(node, &g->entries) {
         entry *e = LIST_ENTRY(node, entry, link);
         size_t n;
-        if (grammar_machine_bytes(e->made, &n)) e->n_bytes = e->key.n + n;
+        size_t n_names = e->weakened == NULL ? 0 : strlen(e->weakened) + 1;
+        if (grammar_machine_bytes(e->made, &n)) e->n_bytes = e->key.n + n_names + n;
         g->stats.n_bytes += e->n_bytes;
     }
 }
