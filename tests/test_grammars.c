@@ -187,6 +187,34 @@ static void masks_have_a_bit_for_every_logit(void) {
     model_close(m);
 }
 
+/* Names of properties may have any characters, and places are separated by blanks: a blank in a
+ * name made several places of one.  A kept entry has the text, which counts. */
+static void places_that_are_not_enforced_have_no_blanks(void) {
+    static const char tags[] = "{\"format\":{\"type\":\"json_schema\",\"json_schema\":"
+                               "{\"$comment\":\"f\",\"type\":\"object\",\"properties\":"
+                               "{\"a b,\\n%é\":{\"type\":\"string\",\"format\":\"lunar\"}}}}}";
+    static const char place[] = "f#/properties/a%20b%2C%0A%25%C3%A9/format ";
+    grammars *g = grammars_create(GRAMMARS_USED_BYTES_MAX);
+    model *m = open_model("dummy:tiny?seed=1");
+    json_t *json = json_loads(tags, 0, NULL);
+    for (int i = 0; i < 2; i++) { // compiled, and kept
+        buf weakened = {0};
+        grammar_source s = {.kind = GRAMMAR_TAGS, .json = json, .weakened = &weakened};
+        grammar_machine *made = NULL;
+        size_t n_machine = 0, n_json = json_dumpb(json, NULL, 0, JSON_COMPACT);
+        EXPECT_EQ(grammars_get(g, m, &s, &made, NULL), INFERD_OK);
+        EXPECT(strcmp(buf_cstr(&weakened), place) == 0);
+        EXPECT(made != NULL && grammar_machine_bytes(made, &n_machine));
+        EXPECT(stats_of(g).n_bytes >= n_machine + n_json + sizeof place);
+        grammar_machine_release(made);
+        buf_deinit(&weakened);
+    }
+    EXPECT_EQ(stats_of(g).n_found, 1);
+    json_decref(json);
+    grammars_destroy(g);
+    model_close(m);
+}
+
 static void a_failure_keeps_nothing(void) {
     grammars *g = grammars_create(GRAMMARS_USED_BYTES_MAX);
     model *m = open_model("dummy:tiny?seed=1");
@@ -227,6 +255,7 @@ static const test_case cases[] = {TEST(a_grammar_that_cannot_begin_is_refused),
                                   TEST(a_model_leaves_with_its_grammars),
                                   TEST(the_least_recently_used_goes_first),
                                   TEST(a_machine_lives_as_long_as_it_is_used),
+                                  TEST(places_that_are_not_enforced_have_no_blanks),
                                   TEST(a_failure_keeps_nothing),
                                   TEST(machines_in_use_are_bounded),
                                   TEST(masks_have_a_bit_for_every_logit)};

@@ -82,17 +82,8 @@ static void log_unknown(const api_job *job, const unknown_field *f) {
 
 enum { WEAKENED_BYTES_MAX = HTTP_HEADER_LINE_BYTES - 64 }; // the rest is for its name and "+12"
 
-/* Appends a name; bytes that a header cannot have are written as %XX. */
-static void add_escaped(buf *out, const char *name, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)name[i];
-        bool plain = c > ' ' && c < 0x7f && c != '%' && c != ',';
-        buf_add_format(out, plain ? "%c" : "%%%02X", c);
-    }
-}
-
 /* Appends the header that names what the schemas of tools do not enforce: as many as fit a line,
- * and the number of the others. */
+ * and the number of the others.  They have no characters that a header cannot have. */
 static void add_weakened(buf *out, const char *names) {
     uint32_t n = 0, n_left = 0;
     buf_add_str(out, "x-inferd-weakened: ");
@@ -100,7 +91,7 @@ static void add_weakened(buf *out, const char *names) {
     for (const char *p = names; *p != 0; p += strspn(p, " ")) {
         size_t length = strcspn(p, " "), before = out->n;
         if (n > 0) buf_add_str(out, ", ");
-        if (length <= WEAKENED_BYTES_MAX) add_escaped(out, p, length);
+        if (length <= WEAKENED_BYTES_MAX) buf_add(out, p, length);
         if (length <= WEAKENED_BYTES_MAX && out->n - from <= WEAKENED_BYTES_MAX) {
             n++;
         } else {

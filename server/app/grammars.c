@@ -207,13 +207,29 @@ static const char *name_schema(const json_t *document, const char *pointer, cons
     return NULL;
 }
 
+/* Names of properties may hold any character: blanks separate places, and a place is for a header,
+ * so others than those of ASCII's text are written as %XX. */
+static void add_escaped(buf *out, const char *text) {
+    for (; *text != 0; text++) {
+        unsigned char c = (unsigned char)*text;
+        bool plain = c > ' ' && c < 0x7f && c != '%' && c != ',';
+        buf_add_format(out, plain ? "%c" : "%%%02X", c);
+    }
+}
+
+void grammars_add_weakened(buf *weakened, const char *name, const char *pointer) {
+    add_escaped(weakened, name);
+    if (strchr(name, '#') == NULL) buf_add_char(weakened, '#');
+    add_escaped(weakened, pointer);
+    buf_add_char(weakened, ' ');
+}
+
 static void name_weakened(const grammar_source *s, const json_t *pointers) {
     size_t i;
     json_t *v;
     json_array_foreach((json_t *)(uintptr_t)pointers, i, v) {
         const char *rest = "", *name = name_schema(s->json, json_string_value(v), &rest);
-        buf_add_format(s->weakened, "%s%s%s ", name == NULL ? "" : name,
-                       name != NULL && strchr(name, '#') != NULL ? "" : "#", rest);
+        grammars_add_weakened(s->weakened, name == NULL ? "" : name, rest);
     }
 }
 

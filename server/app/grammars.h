@@ -48,7 +48,8 @@ typedef struct grammar_source {
     bool strict, compact, spaced, any_order,
         tokens; // grammar_schema_kind; `tokens` is never a client's
     /* What cannot be enforced is left out; each place is appended as "NAME#/properties/a/not ",
-     * where NAME is the "$comment" of the schema.  NULL: it is refused. */
+     * where NAME is the "$comment" of the schema.  Blanks, commas, % and what is not ASCII are
+     * %XX in it.  NULL: it is refused. */
     buf *weakened;
     reasoning reasoning; // before it
 } grammar_source;
@@ -60,6 +61,8 @@ void grammars_destroy(grammars *g);                 // accepts NULL
 /* The caller owns a count.  Errors: those of grammar_of_* (models/grammar.h), and INFERD_EBUSY. */
 inferd_status grammars_get(grammars *g, const model *m, const grammar_source *source,
                            grammar_machine **out, inferd_err *err);
+/* Appends a place in this form: a name, which may have a pointer, and what follows that. */
+void grammars_add_weakened(buf *weakened, const char *name, const char *pointer);
 void grammars_forget(grammars *g, const model *m);
 /* Evicts at most one, which some requests used when there was no room: call it every 100 ms or so.
  * Never waits. */
