@@ -71,6 +71,30 @@ static void the_trigger_that_is_complete_first_counts(void) {
     grammar_machine_release(m);
 }
 
+/* The tags of many tools end alike.  Each had an automaton of its own, 50 MB of them here, and 40
+ * tools took more time than a compilation has. */
+static void parts_that_are_alike_are_made_once(void) {
+    enum { TAGS = 1000, END = 200 };
+    json_t *tags = json_array(), *v;
+    char begin[16], end[END + 1] = "";
+    for (int i = 0; i < END; i++) end[i] = (char)('!' + (i * 7 + i / 90) % 90);
+    for (int i = 0; i < TAGS; i++) {
+        snprintf(begin, sizeof begin, "<%d>", i);
+        json_array_append_new(tags, json_pack("{s:s,s:{s:s},s:s}", "begin", begin, "content",
+                                              "type", "any_text", "end", end));
+    }
+    v = json_pack("{s:{s:s,s:o,s:s}}", "format", "type", "tags_with_separator", "tags", tags,
+                  "separator", ",");
+    char *text = json_dumps(v, 0);
+    grammar_machine *m = machine_of(text);
+    char call[END + 32];
+    snprintf(call, sizeof call, "<999>free %s,", end);
+    EXPECT_EQ(rig_read(m, call), (int)strlen(call));
+    free(text);
+    json_decref(v);
+    grammar_machine_release(m);
+}
+
 static void characters_are_whole_before_a_trigger(void) {
     grammar_machine *m =
         machine_of("{\"structures\":[{\"begin\":\"\xE2\x96\x81*\",\"schema\":true,\"end\":\".\"}],"
@@ -424,6 +448,7 @@ static void triggers_are_bounded(void) {
 static const test_case cases[] = {TEST(text_is_free_until_a_trigger),
                                   TEST(the_trigger_that_is_complete_first_counts),
                                   TEST(characters_are_whole_before_a_trigger),
+                                  TEST(parts_that_are_alike_are_made_once),
                                   TEST(texts_follow_the_schema_of_a_string),
                                   TEST(formats_are_joined),
                                   TEST(tags_of_triggers_have_options),

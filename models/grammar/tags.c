@@ -47,6 +47,15 @@ static ir_node term(tags_builder *b, inferd_status status, dfa *d, const inferd_
     return IR_NEVER;
 }
 
+/* Kinds of nodes that are kept (tags_made.h); of one text: up to its end, a pattern, a literal. */
+enum {
+    MADE_UNTIL = 'u',
+    MADE_PATTERN = 'p',
+    MADE_LITERAL = 'l',
+    MADE_SCHEMA = 's',
+    MADE_STRING = 't'
+};
+
 static ir_node until(tags_builder *b, const bytes *texts, size_t n, size_t which) {
     dfa d = {0};
     inferd_err err = {0};
@@ -70,37 +79,82 @@ static ir_node pattern_node(tags_builder *b, bytes pattern) {
     return term(b, s, &d, &err);
 }
 
-/* The pointers of `found` are of a schema in what is being built. */
-static bool report(tags_builder *b, const char *member, const json_t *found) {
+/* The node of one text, which may have been made before. */
+static ir_node of_text(tags_builder *b, char kind, bytes text) {
+    ir_node node = IR_NEVER;
+    const json_t *nothing;
+    buf key = {0};
+    if (tags_failed(b)) return IR_NEVER;
+    tags_made_key(&key, kind, text);
+    if (!tags_made_find(&b->made, &key, &node, &nothing)) {
+        node = kind == MADE_UNTIL     ? until(b, &text, 1, 0)
+               : kind == MADE_PATTERN ? pattern_node(b, text)
+                                      : ir_literal(b->g, text);
+        if (!tags_failed(b)) tags_made_keep(&b->made, &key, node, NULL);
+    }
+    buf_deinit(&key);
+    return node;
+}
+
+/* The pointers of `found` are of the schema in what is being built. */
+static void report(tags_builder *b, const char *member, const json_t *found) {
     char path[1024]; // TAGS_DEPTH_MAX times "/elements/1023"
-    tags_path(b, path, sizeof path);
     bool ok = true;
+    tags_path(b, path, sizeof path);
     for (size_t i = 0; i < json_array_size(found) && ok; i++) {
         const char *pointer = json_string_value(json_array_get(found, i));
         json_t *whole = json_sprintf("%s/%s%s", path, member, pointer + 1);
         ok = json_array_append_new(b->kind->weakened, whole) == 0;
     }
-    return ok;
+    if (!ok) tags_fail(b, INFERD_ENOMEM, "no memory for its schema");
 }
 
-static ir_node schema_node(tags_builder *b, const json_t *v, const char *member) {
-    const json_t *schema = tags_given(v, member);
+/* left_out NULL: what cannot be enforced fails. */
+static ir_node make_schema(tags_builder *b, const json_t *schema, json_t *left_out) {
     ir_node node = IR_NEVER;
     inferd_err err = {0};
     grammar_schema_kind kind = {0};
     if (b->kind != NULL) kind = *b->kind;
-    bool weakens = kind.weakened != NULL && schema != NULL;
-    if (weakens) kind.weakened = json_array();
+    kind.weakened = left_out;
     if (schema == NULL)
         tags_fail(b, INFERD_EINVAL, "there is no schema");
-    else if (weakens && kind.weakened == NULL)
-        tags_fail(b, INFERD_ENOMEM, "no memory for its schema");
     else if (schema_add(b->g, schema, &kind, &node, &err) != INFERD_OK)
         tags_fail_err(b, &err);
-    else if (weakens && !report(b, member, kind.weakened))
-        tags_fail(b, INFERD_ENOMEM, "no memory for its schema");
-    if (weakens) json_decref(kind.weakened);
     return node;
+}
+
+static ir_node make_string(tags_builder *b, const json_t *schema, bytes end, json_t *left_out) {
+    dfa d = {0};
+    inferd_err err = {0};
+    inferd_status s = tags_string(schema, end, &b->limits, left_out, &d, &err);
+    return term(b, s, &d, &err);
+}
+
+/* MADE_SCHEMA, or MADE_STRING, a text up to `end`, which may have been made before. */
+static ir_node of_schema(tags_builder *b, char kind, const json_t *schema, bytes end,
+                         const char *member) {
+    bool strict = b->kind == NULL || b->kind->strict || b->kind->weakened == NULL;
+    json_t *left_out = strict ? NULL : json_array();
+    const json_t *found = left_out;
+    ir_node node = IR_NEVER;
+    buf key = {0};
+    if (!strict && left_out == NULL) tags_fail(b, INFERD_ENOMEM, "no memory for its schema");
+    tags_made_key(&key, kind, end);
+    buf_add_char(&key, 0); // between both
+    tags_made_key_schema(&key, schema);
+    if (!tags_failed(b) && !tags_made_find(&b->made, &key, &node, &found)) {
+        node = kind == MADE_SCHEMA ? make_schema(b, schema, left_out)
+                                   : make_string(b, schema, end, left_out);
+        if (!tags_failed(b)) tags_made_keep(&b->made, &key, node, left_out);
+    }
+    if (!tags_failed(b)) report(b, member, found);
+    buf_deinit(&key);
+    json_decref(left_out);
+    return node;
+}
+
+static ir_node schema_node(tags_builder *b, const json_t *v, const char *member) {
+    return of_schema(b, MADE_SCHEMA, tags_given(v, member), (bytes){NULL, 0}, member);
 }
 
 /* ---- formats without parts ---- */
@@ -109,40 +163,25 @@ static ir_node schema_node(tags_builder *b, const json_t *v, const char *member)
 static ir_node any_text(tags_builder *b) {
     const tags_frame *around = b->depth > 1 ? &b->frames[b->depth - 2] : NULL;
     if (around == NULL || around->kind != FORMAT_TAG) return without(b, NULL, 0);
-    bytes end = tags_text_member(b, around->v, "end", false);
-    return tags_failed(b) ? IR_NEVER : without(b, &end, 1); // up to it
+    return of_text(b, MADE_UNTIL, tags_text_member(b, around->v, "end", false)); // with it
 }
 
-/* Keywords that cannot be enforced are left out where those of schemas are. */
 static ir_node string_text(tags_builder *b, const json_t *v) {
     const tags_frame *around = b->depth > 1 ? &b->frames[b->depth - 2] : NULL;
-    const json_t *schema = tags_given(v, "json_schema");
-    bool weakens = b->kind != NULL && b->kind->weakened != NULL && !b->kind->strict;
-    json_t *left_out = weakens ? json_array() : NULL;
     bytes end = {NULL, 0};
-    dfa d = {0};
-    inferd_err err = {0};
     if (around != NULL && around->kind == FORMAT_TAG)
         end = tags_text_member(b, around->v, "end", false);
-    if (tags_failed(b)) {
-        json_decref(left_out);
-        return IR_NEVER;
-    }
-    inferd_status s = tags_string(schema, end, &b->limits, left_out, &d, &err);
-    if (weakens && s == INFERD_OK && !report(b, "json_schema", left_out))
-        tags_fail(b, INFERD_ENOMEM, "no memory for its schema");
-    json_decref(left_out);
-    return term(b, s, &d, &err);
+    return of_schema(b, MADE_STRING, tags_given(v, "json_schema"), end, "json_schema");
 }
 
 static ir_node leaf(tags_builder *b, const json_t *v, format_kind kind) {
     switch (kind) {
     case FORMAT_STRING:
-        return ir_literal(b->g, tags_text_member(b, v, "value", false));
+        return of_text(b, MADE_LITERAL, tags_text_member(b, v, "value", false));
     case FORMAT_SCHEMA:
         return schema_node(b, v, "json_schema");
     case FORMAT_REGEX:
-        return pattern_node(b, tags_text_member(b, v, "pattern", false));
+        return of_text(b, MADE_PATTERN, tags_text_member(b, v, "pattern", false));
     case FORMAT_ANY:
         return any_text(b);
     case FORMAT_TEXT:
@@ -162,12 +201,10 @@ static ir_node tag_node(tags_builder *b, const json_t *tag, ir_node content, siz
     const json_t *inner = tags_given(tag, "content");
     const char *type = json_string_value(json_object_get(inner, "type"));
     if (tags_failed(b) || begin.n < n_read) return IR_NEVER;
-    if (begin.n > n_read) parts[0] = ir_literal(b->g, (bytes){begin.p + n_read, begin.n - n_read});
-    if (end.n > 0) parts[2] = ir_literal(b->g, end);
-    if (type != NULL && strcmp(type, tags_formats[FORMAT_ANY].name) == 0) { // one reading, not two
-        parts[1] = until(b, &end, 1, 0);
-        parts[2] = IR_EMPTY;
-    }
+    if (begin.n > n_read)
+        parts[0] = of_text(b, MADE_LITERAL, (bytes){begin.p + n_read, begin.n - n_read});
+    bool with_end = type != NULL && strcmp(type, tags_formats[FORMAT_ANY].name) == 0;
+    if (end.n > 0 && !with_end) parts[2] = of_text(b, MADE_LITERAL, end);
     return ir_seq(b->g, parts, 3);
 }
 
@@ -253,7 +290,8 @@ static ir_node separated(tags_builder *b, const json_t *v, const ir_node *tags, 
          one = tags_flag_member(b, v, "stop_after_first");
     ir_node tag = ir_alt(b->g, tags, n), next = tag;
     if (tags_failed(b)) return IR_NEVER;
-    if (separator.n > 0) next = ir_seq(b->g, (ir_node[]){ir_literal(b->g, separator), tag}, 2);
+    if (separator.n > 0)
+        next = ir_seq(b->g, (ir_node[]){of_text(b, MADE_LITERAL, separator), tag}, 2);
     return ir_repeat(b->g, tag, next, some, one ? 1 : IR_NO_MAX);
 }
 
@@ -420,6 +458,7 @@ inferd_status grammar_of_tags(const json_t *tags, const grammar_schema_kind *kin
     ir_node root =
         format != NULL ? walk(b, format, FORMAT_KINDS) : walk(b, tags, FORMAT_STRUCTURES);
     tags_texts_free(b);
+    tags_made_deinit(&b->made);
     free(b->nodes);
     free(b);
     return ir_finish(g, root, options, out, err);

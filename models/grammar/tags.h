@@ -9,6 +9,7 @@
 #include "dfa.h"
 #include "ir.h"
 #include "models/grammar.h"
+#include "tags_made.h"
 #include "tags_text.h"
 
 enum {
@@ -60,6 +61,7 @@ typedef struct tags_builder {
     ir_node *nodes; // [n_nodes] finished parts of all frames; owned
     size_t n_nodes, capacity;
     struct converted *texts; // owned
+    tags_made made;
 } tags_builder;
 
 /* The JSON pointer of what is being built; cut where there is no room. */
