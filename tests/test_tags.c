@@ -95,6 +95,36 @@ static void parts_that_are_alike_are_made_once(void) {
     grammar_machine_release(m);
 }
 
+/* The notations of tool calls write arguments in the order of the schema, with commas between. */
+static void members_come_in_order(void) {
+#define ONE(c) "{\"type\":\"const_string\",\"value\":\"" c "\"}"
+    static const char json[] =
+        "{\"format\":{\"type\":\"members\",\"separator\":\",\",\"elements\":[" ONE("a") "," ONE(
+            "b") "," ONE("c") "," ONE("d") "],\"required\":[false,%s,false,false]}}";
+    char text[sizeof json + 8];
+    for (int must = 0; must < 2; must++) {
+        snprintf(text, sizeof text, json, must ? "true" : "false");
+        grammar_machine *m = machine_of(text);
+        for (const char *fits = "a,b,c,d\0a,b\0b\0b,d\0"; *fits != 0; fits += strlen(fits) + 1)
+            EXPECT(rig_accepts(m, fits));
+        EXPECT_EQ(rig_accepts(m, ""), !must);
+        EXPECT_EQ(rig_accepts(m, "a,c"), !must);
+        EXPECT_EQ(rig_accepts(m, "d"), !must);
+        for (const char *not = "b,a\0a,\0,b\0ab\0b,b\0"; *not != 0; not += strlen(not ) + 1)
+            EXPECT(!rig_accepts(m, not ));
+        grammar_machine_release(m);
+    }
+    REFUSED("{\"format\":{\"type\":\"members\",\"elements\":[" ONE("a") "],\"required\":[]}}",
+            INFERD_EINVAL, "required");
+    grammar_machine *m = machine_of(
+        "{\"format\":{\"type\":\"tags_with_separator\",\"tags\":[{\"begin\":\"\",\"content\":" ONE(
+            "a") ",\"end\":\"\"}],\"separator\":\",\",\"at_least\":2,\"at_most\":3}}");
+    EXPECT(rig_accepts(m, "a,a") && rig_accepts(m, "a,a,a"));
+    EXPECT(!rig_accepts(m, "a") && !rig_accepts(m, "") && !rig_accepts(m, "a,a,a,a"));
+    grammar_machine_release(m);
+#undef ONE
+}
+
 static void characters_are_whole_before_a_trigger(void) {
     grammar_machine *m =
         machine_of("{\"structures\":[{\"begin\":\"\xE2\x96\x81*\",\"schema\":true,\"end\":\".\"}],"
@@ -449,6 +479,7 @@ static const test_case cases[] = {TEST(text_is_free_until_a_trigger),
                                   TEST(the_trigger_that_is_complete_first_counts),
                                   TEST(characters_are_whole_before_a_trigger),
                                   TEST(parts_that_are_alike_are_made_once),
+                                  TEST(members_come_in_order),
                                   TEST(texts_follow_the_schema_of_a_string),
                                   TEST(formats_are_joined),
                                   TEST(tags_of_triggers_have_options),

@@ -13,6 +13,12 @@
  *               triggered_tags   triggers, tags: [tag ...], at_least_one, stop_after_first
  *               tags_with_separator   tags, separator, at_least_one, stop_after_first
  *
+ * inferd's own, for the notations of tool calls:
+ *
+ *               tags_with_separator   ... at_least, at_most: how many
+ *               members          elements: [FORMAT ...], separator, required: [bool ...]: in this
+ *                                order, with the separator between those that are there
+ *
  * With triggers, text is free until a trigger is complete; then one of the tags that begin with it
  * must follow.  Free text is an automaton for each trigger (tags_text.h), of the texts that end
  * with its first occurrence and have no other trigger before: each text has one reading.
@@ -288,11 +294,40 @@ static ir_node separated(tags_builder *b, const json_t *v, const ir_node *tags, 
     bytes separator = tags_text_member(b, v, "separator", true);
     bool some = tags_flag_member(b, v, "at_least_one"),
          one = tags_flag_member(b, v, "stop_after_first");
+    uint32_t min = tags_count_member(b, v, "at_least", some),
+             max = tags_count_member(b, v, "at_most", one ? 1 : IR_NO_MAX);
     ir_node tag = ir_alt(b->g, tags, n), next = tag;
     if (tags_failed(b)) return IR_NEVER;
     if (separator.n > 0)
         next = ir_seq(b->g, (ir_node[]){of_text(b, MADE_LITERAL, separator), tag}, 2);
-    return ir_repeat(b->g, tag, next, some, one ? 1 : IR_NO_MAX);
+    return ir_repeat(b->g, tag, next, min, max);
+}
+
+/* From the last one on, so that each has two nodes: what comes behind another one (`rest`), and
+ * what comes if none was written yet (`start`), which is this one and its rest, or a later one. */
+static ir_node members(tags_builder *b, const json_t *v, const ir_node *elements, size_t n) {
+    const json_t *required = tags_given(v, "required");
+    bytes separator = tags_text_member(b, v, "separator", true);
+    ir_node rest = IR_EMPTY, mark = IR_EMPTY;
+    ir_node *starts = malloc((n + 1) * sizeof *starts);
+    size_t n_starts = 0;
+    if (starts == NULL) tags_fail(b, INFERD_ENOMEM, "no memory for members");
+    if (json_array_size(required) != n) tags_fail_member(b, "required", "of the same length");
+    if (separator.n > 0) mark = of_text(b, MADE_LITERAL, separator);
+    if (starts != NULL) starts[n_starts++] = IR_EMPTY;
+    for (size_t i = n; i-- > 0 && !tags_failed(b);) {
+        bool must = json_is_true(json_array_get(required, i));
+        if (must) n_starts = 0;
+        starts[n_starts++] = ir_seq(b->g, (ir_node[]){elements[i], rest}, 2);
+        ir_node more = ir_seq(b->g, (ir_node[]){mark, elements[i]}, 2);
+        if (!must) more = ir_repeat(b->g, more, more, 0, 1);
+        rest = ir_seq(b->g, (ir_node[]){more, rest}, 2);
+    }
+    ir_node node = tags_failed(b)    ? IR_NEVER
+                   : separator.n > 0 ? ir_alt(b->g, starts, n_starts)
+                                     : rest;
+    free(starts);
+    return node;
 }
 
 /* Are the parts of this tags_frame built without `begin`, which its triggers read in part? */
@@ -316,6 +351,8 @@ static ir_node combine(tags_builder *b, const tags_frame *f, const ir_node *node
         return triggered(b, f->v, f->parts, nodes);
     case FORMAT_SEPARATED:
         return separated(b, f->v, nodes, n);
+    case FORMAT_MEMBERS:
+        return members(b, f->v, nodes, n);
     default:
         return IR_NEVER;
     }
@@ -368,6 +405,7 @@ static void find_parts(tags_builder *b, tags_frame *f) {
     switch (f->kind) {
     case FORMAT_SEQUENCE:
     case FORMAT_OR:
+    case FORMAT_MEMBERS:
         f->parts = tags_list_member(b, f->v, "elements", TAGS_PARTS_MAX);
         break;
     case FORMAT_TRIGGERED:

@@ -29,6 +29,7 @@ typedef enum format_kind {
     FORMAT_TAG,
     FORMAT_TRIGGERED,
     FORMAT_SEPARATED,
+    FORMAT_MEMBERS,
     FORMAT_STRUCTURES, // the object of vLLM's form
     FORMAT_STRUCTURE,  // one of its structures
     FORMAT_OUTER,      // the object around xgrammar's form
@@ -77,6 +78,7 @@ const json_t *tags_given(const json_t *v, const char *name);
 bytes tags_text_of(tags_builder *b, const json_t *m);
 bytes tags_text_member(tags_builder *b, const json_t *v, const char *name, bool may_be_empty);
 bool tags_flag_member(tags_builder *b, const json_t *v, const char *name);
+uint32_t tags_count_member(tags_builder *b, const json_t *v, const char *name, uint32_t absent);
 const json_t *tags_list_member(tags_builder *b, const json_t *v, const char *name, size_t n_max);
 /* A member that is not known could mean anything: it is refused. */
 void tags_check_members(tags_builder *b, const json_t *v, format_kind kind);

@@ -22,7 +22,9 @@ const tags_format tags_formats[FORMAT_KINDS] = {
     [FORMAT_TRIGGERED] = {"triggered_tags",
                           {"triggers", "tags", "at_least_one", "stop_after_first"}},
     [FORMAT_SEPARATED] = {"tags_with_separator",
-                          {"tags", "separator", "at_least_one", "stop_after_first"}},
+                          {"tags", "separator", "at_least_one", "stop_after_first", "at_least",
+                           "at_most"}},
+    [FORMAT_MEMBERS] = {"members", {"elements", "separator", "required"}},
     [FORMAT_STRUCTURES] = {"structural_tag", {"structures", "triggers"}},
     [FORMAT_STRUCTURE] = {NULL, {"begin", "schema", "end"}},
     [FORMAT_OUTER] = {NULL, {"format"}},
@@ -36,10 +38,12 @@ const char *tags_path(const tags_builder *b, char *out, size_t n_out) {
         n += (size_t)snprintf(out + n, n_out - n, "/format");
     for (size_t i = 0; i + 1 < b->depth && n < n_out; i++) {
         const tags_frame *f = &b->frames[i];
-        const char *name = f->kind == FORMAT_TAG                                ? "content"
-                           : f->kind == FORMAT_STRUCTURES                       ? "structures"
-                           : f->kind == FORMAT_SEQUENCE || f->kind == FORMAT_OR ? "elements"
-                                                                                : "tags";
+        const char *name =
+            f->kind == FORMAT_TAG          ? "content"
+            : f->kind == FORMAT_STRUCTURES ? "structures"
+            : f->kind == FORMAT_SEQUENCE || f->kind == FORMAT_OR || f->kind == FORMAT_MEMBERS
+                ? "elements"
+                : "tags";
         if (f->parts == NULL)
             n += (size_t)snprintf(out + n, n_out - n, "/%s", name);
         else
@@ -108,6 +112,14 @@ bool tags_flag_member(tags_builder *b, const json_t *v, const char *name) {
     const json_t *m = tags_given(v, name);
     if (m != NULL && !json_is_boolean(m)) tags_fail_member(b, name, "true or false");
     return json_is_true(m);
+}
+
+uint32_t tags_count_member(tags_builder *b, const json_t *v, const char *name, uint32_t absent) {
+    const json_t *m = tags_given(v, name);
+    json_int_t n = json_integer_value(m);
+    if (m == NULL) return absent;
+    if (!json_is_integer(m) || n < 0) tags_fail_member(b, name, "an integer that is not negative");
+    return (uint32_t)u64_min((uint64_t)n, IR_NO_MAX);
 }
 
 const json_t *tags_list_member(tags_builder *b, const json_t *v, const char *name, size_t n_max) {
