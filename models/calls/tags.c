@@ -252,40 +252,63 @@ static void add_object(tag_writer *w, const call_format *f, bytes name, const js
     buf_deinit(&middle);
 }
 
-/* One call; `before`: what stands before it, besides its own marks. */
-static json_t *call_of(const call_format *f, const json_t *tool, bytes before) {
+static json_t *call_of(const call_format *f, const json_t *tool, tag_scope *scope) {
     const json_t *function = json_object_get(tool, "function");
     const json_t *parameters = json_object_get(function, "parameters");
+    const json_t *of = scope->any ? NULL : parameters; // in JSON, no schema is any object
     bytes name = text_of(json_object_get(function, "name"));
     tag_writer w;
     tag_begin(&w);
-    tag_mark(&w, before, name);
     tag_mark(&w, f->call_open, name);
     switch (f->style) {
     case CALL_OBJECT:
-        add_object(&w, f, name, parameters);
+        add_object(&w, f, name, of);
         break;
     case CALL_KEYED:
         tag_text(&w, bytes_of("{\""));
         tag_text(&w, name);
         tag_text(&w, bytes_of("\": "));
-        tag_add(&w, tag_of_schema(parameters, name.p));
+        tag_add(&w, tag_of_schema(of, name.p));
         tag_text(&w, bytes_of("}"));
         break;
     default:
         tag_text(&w, name);
         tag_mark(&w, f->name_close, name);
-        tag_arguments(&w, f, name.p, parameters);
+        tag_arguments(&w, f, name.p, parameters, scope);
     }
     tag_mark(&w, trim_end(f->call_close), name);
     return tag_end(&w);
 }
 
-static json_t *all_calls(const call_format *f, const json_t *tools, bytes before) {
+/* The call, with any arguments where its schema does not fit.  Then nothing of it is enforced, and
+ * what it took of the scope is free again. */
+static json_t *call_in(const call_format *f, const call_tags_options *o, const json_t *tool,
+                       tag_scope *scope) {
+    const json_t *function = json_object_get(tool, "function");
+    const char *name = json_string_value(json_object_get(function, "name"));
+    size_t n_slots = scope->slots_left, n_places = json_array_size(scope->weakened);
+    bool strict = json_is_true(json_object_get(function, "strict"));
+    json_t *call = NULL;
+    scope->any = o->any_arguments && !strict && json_object_get(function, "parameters") != NULL;
+    if (!scope->any) call = call_of(f, tool, scope);
+    scope->any = scope->any || scope->unfit;
+    scope->unfit = false;
+    if (!scope->any) return call;
+    json_decref(call);
+    scope->slots_left = n_slots;
+    while (json_array_size(scope->weakened) > n_places)
+        json_array_remove(scope->weakened, json_array_size(scope->weakened) - 1);
+    tag_not_enforced(scope, name == NULL ? "" : name, NULL);
+    return call_of(f, tool, scope);
+}
+
+static json_t *all_calls(const call_format *f, const call_tags_options *o) {
     json_t *calls = json_array(), *tool;
+    tag_scope scope = {.slots_left = CALL_TAGS_VALUES_MAX, .weakened = o->weakened};
     size_t i;
-    json_array_foreach((json_t *)(uintptr_t)tools, i, tool) {
-        if (json_array_append_new(calls, call_of(f, tool, before)) == 0) continue;
+    json_array_foreach((json_t *)(uintptr_t)o->tools, i, tool) {
+        json_t *call = call_in(f, o, tool, &scope);
+        if (json_array_append_new(calls, call) == 0 && !scope.failed) continue;
         json_decref(calls);
         return NULL;
     }
@@ -303,7 +326,7 @@ static json_t *string_of_mark(bytes mark) {
 /* The calls of a section, with its marks: a tag.  Without marks of a section: its calls. */
 static json_t *section(const call_format *f, const call_tags_options *o, bytes open) {
     bool one = !o->parallel || f->single;
-    json_t *calls = all_calls(f, o->tools, (bytes){NULL, 0});
+    json_t *calls = all_calls(f, o);
     json_t *list = NULL, *tag = json_object();
     if (calls != NULL) {
         tag_writer w;
@@ -339,7 +362,7 @@ static json_t *triggered(const call_format *f, const call_tags_options *o) {
     } else {
         call_format trimmed = *f; // its marks are borrowed from f
         trimmed.call_open = open;
-        tags = all_calls(&trimmed, o->tools, (bytes){NULL, 0});
+        tags = all_calls(&trimmed, o);
     }
     if (tags != NULL) v = format_of("triggered_tags", "tags", tags);
     triggers = list_of(string_of_mark(call_anchor(open)));

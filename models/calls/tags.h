@@ -11,6 +11,23 @@ typedef struct tag_writer {
     bool failed;
 } tag_writer;
 
+/* What of the schemas of tools is enforced. */
+typedef struct tag_scope {
+    size_t slots_left; // of values in the notations of formats, for all tools
+    json_t *weakened;  // appended to: places that are not enforced; borrowed; NULL: not told
+    bool any;          // arguments of any names and values, whatever the schema says
+    bool unfit;        // a schema that the notation cannot express, or that takes too many slots
+    bool failed;       // no memory
+} tag_scope;
+enum { TAG_PARTS_MAX = 1024 }; // of one format
+
+/* "NAME#/word/key" of a place "NAME" or "NAME#/..."; word and key may be NULL.  The caller owns it;
+ * NULL: no memory. */
+char *tag_place(const char *at, const char *word, const char *key);
+void tag_not_enforced(tag_scope *s, const char *place, const char *word); // word may be NULL
+/* Keywords that count in JSON only, of a value of these types (call_type, as bits). */
+void tag_check_keywords(tag_scope *s, const json_t *schema, unsigned types, const char *place);
+
 void tag_begin(tag_writer *w);
 void tag_text(tag_writer *w, bytes text);
 void tag_mark(tag_writer *w, bytes mark, bytes name); // with placeholders
@@ -35,12 +52,16 @@ json_t *tag_maybe(json_t *tag); // takes a tag: once, or not at all
 /* JSON by the schema of an argument, with the definitions that `root` has; NULL: any. */
 json_t *tag_of_argument(const json_t *root, const json_t *schema, const char *place);
 bool tag_is_required(const json_t *schema, const char *key);
-/* A value in the notation of the format, not JSON (tags_nested.c); and all arguments of a call. */
+/* A value in the notation of the format, not JSON (tags_nested.c); and all arguments of a call.
+ * NULL, or w->failed: no memory, or scope->unfit. */
 json_t *tag_of_nested(const call_format *f, const json_t *root, const json_t *schema,
-                      const char *place);
-void tag_members(tag_writer *w, const call_format *f, const json_t *parameters, const char *place);
+                      const char *place, tag_scope *scope);
+void tag_members(tag_writer *w, const call_format *f, const json_t *parameters, const char *place,
+                 tag_scope *scope);
 
-/* The arguments of a call of this tool, between the marks of the name and of the end. */
-void tag_arguments(tag_writer *w, const call_format *f, const char *tool, const json_t *parameters);
+/* The arguments of a call of this tool, between the marks of the name and of the end.  parameters
+ * NULL: none.  w->failed: no memory, or scope->unfit. */
+void tag_arguments(tag_writer *w, const call_format *f, const char *tool, const json_t *parameters,
+                   tag_scope *scope);
 
 #endif

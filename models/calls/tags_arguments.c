@@ -13,8 +13,10 @@
 
 /* One argument of a call, as the tool describes it. */
 typedef struct argument {
-    const char *tool, *key;
-    const json_t *root, *schema; // of all arguments; of this one
+    const char *key;             // NULL: of any name
+    const json_t *root, *schema; // of all arguments; of this one; NULL: any
+    const char *place;           // of the schema, for what is not enforced
+    tag_scope *scope;
 } argument;
 
 /* ---- values ---- */
@@ -66,10 +68,7 @@ static json_t *other_value(const call_format *f, const argument *a) {
     unsigned types = call_types_of(a->root, a->schema);
     const unsigned containers = 1u << CALL_TYPE_ARRAY | 1u << CALL_TYPE_OBJECT;
     json_t *ways = json_array();
-    buf place = {0};
-    buf_add_format(&place, "%s#/properties/%s", a->tool, a->key);
-    const char *name = buf_cstr(&place);
-    bool ok = ways != NULL && name != NULL;
+    bool ok = ways != NULL;
     if (types == 0) types = CALL_TYPES_ALL;
     if (ok && f->python_words && (types & 1u << CALL_TYPE_BOOL) != 0)
         ok = add_way(ways, tag_of_pattern("True|False"));
@@ -77,9 +76,8 @@ static json_t *other_value(const call_format *f, const argument *a) {
         ok = add_way(ways, tag_of_text(bytes_of("None")));
     bool nested = f->literals && (types & containers) != 0;
     if (ok) // which holds JSON, too
-        ok = add_way(ways, nested ? tag_of_nested(f, a->root, a->schema, name)
-                                  : tag_of_argument(a->root, a->schema, name));
-    buf_deinit(&place);
+        ok = add_way(ways, nested ? tag_of_nested(f, a->root, a->schema, a->place, a->scope)
+                                  : tag_of_argument(a->root, a->schema, a->place));
     if (ok) return tag_or(ways);
     json_decref(ways);
     return NULL;
@@ -98,7 +96,7 @@ static json_t *listed_texts(const json_t *schema) {
         bytes text = {json_string_value(v), json_string_length(v)};
         if (json_array_append_new(ways, tag_of_text(text)) != 0) break;
     }
-    if (n > 0 && json_array_size(ways) == n) return tag_or(ways);
+    if (n > 0 && n <= TAG_PARTS_MAX && json_array_size(ways) == n) return tag_or(ways);
     json_decref(ways);
     return NULL;
 }
@@ -109,14 +107,14 @@ static json_t *listed_texts(const json_t *schema) {
 static json_t *tagged_value(const call_format *f, const argument *a, int type, bool is_text) {
     const json_t *schema = call_schema_of_text(a->root, a->schema);
     json_t *value = is_text ? listed_texts(schema) : other_value(f, a);
-    buf place = {0};
     tag_writer w;
-    buf_add_format(&place, "%s#/properties/%s", a->tool, a->key);
-    if (value == NULL && buf_cstr(&place) != NULL) value = tag_of_string(schema, buf_cstr(&place));
-    buf_deinit(&place);
+    if (value == NULL && is_text) value = tag_of_string(schema, a->place);
     tag_begin(&w);
     tag_mark(&w, f->key_open, (bytes){NULL, 0});
-    tag_text(&w, bytes_of(a->key));
+    if (a->key != NULL)
+        tag_text(&w, bytes_of(a->key));
+    else
+        tag_add(&w, tag_of_pattern("[a-zA-Z_][a-zA-Z0-9_.\\-]*"));
     tag_mark(&w, f->key_close[type], (bytes){NULL, 0});
     tag_add(&w, value);
     tag_mark(&w, f->value_close[type], (bytes){NULL, 0});
@@ -148,32 +146,53 @@ static json_t *tagged(const call_format *f, const argument *a) {
     return ways == NULL ? NULL : tag_or(ways);
 }
 
+/* As a tag, which what may be left out or repeated must be. */
+static json_t *tagged_tag(const call_format *f, const argument *a) {
+    json_t *one = a->place == NULL ? NULL : tagged(f, a);
+    tag_writer inner;
+    if (one == NULL || json_object_get(one, "begin") != NULL) return one;
+    tag_begin(&inner);
+    tag_add(&inner, one);
+    return tag_end(&inner);
+}
+
 static void add_tagged(tag_writer *w, const call_format *f, const char *tool,
-                       const json_t *parameters) {
+                       const json_t *parameters, tag_scope *scope) {
+    const json_t *properties = json_object_get(parameters, "properties");
     const char *name;
     json_t *schema;
-    json_object_foreach(json_object_get(parameters, "properties"), name, schema) {
-        json_t *one = tagged(f, &(argument){tool, name, parameters, schema});
-        bool is_tag = one != NULL && json_object_get(one, "begin") != NULL;
-        if (one != NULL && !tag_is_required(parameters, name)) {
-            tag_writer inner; // what may be left out must be a tag
-            if (!is_tag) {
-                tag_begin(&inner);
-                tag_add(&inner, one);
-                one = tag_end(&inner);
-            }
-            if (one != NULL) one = tag_maybe(one);
-        }
+    if (json_object_size(properties) > TAG_PARTS_MAX) scope->unfit = true;
+    tag_check_keywords(scope, parameters, 1u << CALL_TYPE_OBJECT, tool);
+    json_object_foreach((json_t *)(uintptr_t)properties, name, schema) {
+        if (scope->unfit) return;
+        char *place = tag_place(tool, "properties", name);
+        json_t *one = tagged_tag(f, &(argument){name, parameters, schema, place, scope});
+        free(place);
+        if (one != NULL && !tag_is_required(parameters, name)) one = tag_maybe(one);
         tag_add(w, one);
     }
 }
 
-void tag_arguments(tag_writer *w, const call_format *f, const char *tool,
-                   const json_t *parameters) {
-    if (f->style == CALL_JSON)
-        tag_add(w, tag_of_schema(parameters, tool));
-    else if (f->style == CALL_TAGS && !f->tree)
-        add_tagged(w, f, tool, parameters);
+static void add_any_tagged(tag_writer *w, const call_format *f, const char *tool) {
+    tag_scope scope = {.slots_left = 256}; // they take 7
+    json_t *tags = json_array(), *one = tagged_tag(f, &(argument){NULL, NULL, NULL, tool, &scope});
+    if (json_array_append(tags, one) == 0)
+        tag_add(w, tag_separated(tags, (bytes){NULL, 0}, false, false));
     else
-        tag_members(w, f, parameters, tool);
+        json_decref(tags);
+    w->failed = w->failed || one == NULL;
+    json_decref(one);
+}
+
+void tag_arguments(tag_writer *w, const call_format *f, const char *tool, const json_t *parameters,
+                   tag_scope *scope) {
+    if (f->style == CALL_JSON)
+        tag_add(w, tag_of_schema(scope->any ? NULL : parameters, tool));
+    else if (f->style != CALL_TAGS || f->tree)
+        tag_members(w, f, parameters, tool, scope);
+    else if (scope->any)
+        add_any_tagged(w, f, tool);
+    else
+        add_tagged(w, f, tool, parameters, scope);
+    w->failed = w->failed || scope->unfit;
 }

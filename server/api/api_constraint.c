@@ -474,18 +474,20 @@ static bool content_format(const api_params *p, const grammar_source *source, js
     return *out != NULL || fail_memory(err);
 }
 
-/* What tools make of the source: structural tags, a new reference in *tags. */
-static bool add_tools(const api_params *p, const api_answer_form *form, grammar_source *source,
-                      json_t **tags, api_error *err) {
+/* What tools make of the source: structural tags, a new reference in *tags; the places of schemas
+ * that they do not enforce are in *places, a new reference. */
+static bool add_tools(const api_params *p, const api_answer_form *form, bool any_arguments,
+                      grammar_source *source, json_t **tags, json_t **places, api_error *err) {
     json_t *content;
-    if (!check_format(form->format, err) || !check_strict(p->called, err) ||
-        !content_format(p, source, &content, err))
-        return false;
+    if (!content_format(p, source, &content, err)) return false;
+    *places = json_array();
     call_tags_options o = {.tools = p->called,
                            .content = content,
                            .choice = p->choice == TOOLS_REQUIRED ? CALL_REQUIRED : CALL_AUTO,
-                           .parallel = p->parallel_calls};
-    *tags = call_tags(form->format, &o);
+                           .parallel = p->parallel_calls,
+                           .any_arguments = any_arguments,
+                           .weakened = *places};
+    *tags = *places == NULL ? NULL : call_tags(form->format, &o);
     json_decref(content);
     *source = (grammar_source){.kind = GRAMMAR_TAGS,
                                .json = *tags,
@@ -504,6 +506,46 @@ static bool add_free(grammar_source *source, json_t **tags, api_error *err) {
     return *tags != NULL || fail_memory(err);
 }
 
+static bool has_loose_tool(const json_t *tools) {
+    bool any = false;
+    size_t i;
+    json_t *tool;
+    json_array_foreach((json_t *)(uintptr_t)tools, i, tool) any |=
+        !json_is_true(json_object_get(json_object_get(tool, "function"), "strict"));
+    return any;
+}
+
+/* Compiles what tools may be called with.  If that fails, tools that are not strict may have any
+ * arguments: their requests are not refused because of what need not be enforced.  False: err is
+ * set; else *out, or `why`. */
+static bool compile_tools(const api_params *p, grammars *kept, const model *m,
+                          const api_answer_form *form, const grammar_source *given_source,
+                          grammar_machine **out, inferd_err *why, api_error *err) {
+    size_t n_weakened = form->weakened->n, i;
+    json_t *one;
+    bool ok = true, again = true;
+    if (!check_format(form->format, err) || !check_strict(p->called, err)) return false;
+    for (int any = 0; any < 2 && ok && again; any++) {
+        grammar_source source = *given_source;
+        json_t *tags = NULL, *places = NULL;
+        *why = (inferd_err){0};
+        form->weakened->n = n_weakened;
+        ok = add_tools(p, form, any, &source, &tags, &places, err);
+        source.reasoning = form->before;
+        if (ok) grammars_get(kept, m, &source, out, why);
+        json_array_foreach(places, i, one)
+            grammars_add_weakened(form->weakened, json_string_value(one), "");
+        json_decref(tags);
+        json_decref(places);
+        again = *out == NULL && why->status != INFERD_ENOMEM && why->status != INFERD_EBUSY &&
+                has_loose_tool(p->called);
+    }
+    if (!ok || *out == NULL || check_enforced(p->called, form->weakened, err)) return ok;
+    grammar_machine_release(*out);
+    *out = NULL;
+    return false;
+}
+
 bool api_constraint_compile(const api_params *p, const json_limits *limits, grammars *kept,
                             const model *m, const api_answer_form *form, grammar_machine **out,
                             api_error *err) {
@@ -515,18 +557,15 @@ bool api_constraint_compile(const api_params *p, const json_limits *limits, gram
     *out = NULL;
     if (source.kind == GRAMMAR_NONE && !with_tools && !bounded) return true;
     parse_source(p, limits, &source, &parsed, &why);
-    if (why.status == INFERD_OK && with_tools) ok = add_tools(p, form, &source, &tags, err);
-    if (ok && why.status == INFERD_OK && source.kind == GRAMMAR_NONE)
-        ok = add_free(&source, &tags, err);
-    source.reasoning = form->before;
-    if (ok && why.status == INFERD_OK) grammars_get(kept, m, &source, out, &why);
+    if (why.status == INFERD_OK && with_tools) {
+        ok = compile_tools(p, kept, m, form, &source, out, &why, err);
+    } else if (why.status == INFERD_OK) {
+        if (source.kind == GRAMMAR_NONE) ok = add_free(&source, &tags, err);
+        source.reasoning = form->before;
+        if (ok) grammars_get(kept, m, &source, out, &why);
+    }
     json_decref(tags);
     json_decref(parsed);
-    if (*out != NULL && with_tools && !check_enforced(p->called, form->weakened, err)) {
-        grammar_machine_release(*out);
-        *out = NULL;
-        return false;
-    }
     if (!ok || *out != NULL) return ok;
     return fail_compile(with_tools ? "tools" : p->constraint_param, &why, err);
 }

@@ -94,6 +94,36 @@ def test_what_cannot_be_enforced_is_named(hermes):
     assert r.status_code == 400 and r.json()["error"]["param"] == "tools[0].function.parameters", r.text
 
 
+@pytest.mark.parametrize("form", ["gemma4", "pythonic", "minimax_m3"])
+def test_what_a_notation_cannot_say_may_be_any_arguments(launch, tmp_path, form):
+    """It was 500 "the server is short of memory", or 400 for the time that compiling took."""
+    models = lambda path: [{"name": "m", "path": str(path), "tool_format": form}]
+    s = scripted.start(launch, tmp_path, config=lambda path: scripted.config_of(path, models=models(path)))
+    s.say("hello", "Hi.")
+
+    def ask(tools, **k):
+        tools = [{"type": "function", "function": {"name": f"f{i}", "parameters": p, **k}} for i, p in enumerate(tools)]
+        return s.http.post("/v1/chat/completions",
+                           json={"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1, "tools": tools})
+
+    itself = {"type": "object", "properties": {"a": {"anyOf": [{"type": "string"}, {"$ref": "#/properties/a"}]}}}
+    small = {"type": "object", "properties": {c: {"type": "string"} for c in "abcd"}}
+    usual = {"type": "object", "properties": {f"p{i}": small if i % 4 == 0 else {"type": "string"} for i in range(8)}, "required": ["p0"]}
+    optional = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(60)}}
+    for tools in ([itself], [usual] * 40, [optional]):
+        r = ask(tools)
+        told = r.headers.get("x-inferd-weakened")
+        assert r.status_code == 200 and told == ("f0#/properties/a/anyOf/1/$ref" if tools == [itself] else None), (r.text, told)
+    names = [f"p{i}" for i in range(1100)]
+    many = {"type": "object", "properties": {n: {"type": "null"} for n in names}, "required": names, "additionalProperties": False}
+    r = ask([usual, many])
+    assert r.status_code == 200 and r.headers["x-inferd-weakened"] == "f1#", r.text
+    r = ask([many], strict=True)
+    assert r.status_code == 400, r.text
+    error = r.json()["error"]
+    assert error["code"] == "unsupported_schema" and error["param"] == "tools[0].function.parameters", error
+
+
 def test_texts_between_tags_follow_their_schema(launch, tmp_path):
     models = lambda path: [{"name": "m", "path": str(path), "tool_format": "qwen_xml"}]
     s = scripted.start(launch, tmp_path, config=lambda path: scripted.config_of(path, models=models(path)))

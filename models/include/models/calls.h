@@ -126,7 +126,16 @@ typedef struct call_tags_options {
     const json_t *content; // a format (of structural tags) that content follows; NULL: it is free
     call_choice choice;
     bool parallel; // more than one call
+    /* Tools that are not strict may have any arguments, in the notation of the format. */
+    bool any_arguments;
+    /* Appended to: places of schemas that are not enforced, "NAME#/properties/a/uniqueItems".
+     * "NAME#": the tool may have any arguments, because the notation cannot express its schema, or
+     * the schemas before it take so many values.  NULL: not told. */
+    json_t *weakened;
 } call_tags_options;
+
+/* Values in the schemas of all tools, in notations that are not JSON. */
+enum { CALL_TAGS_VALUES_MAX = 8192 };
 
 /* What the text of a message may be behind its reasoning, as a structural tag
  * (models/grammar/tags.c, with control tokens): each call is one of the tools, its arguments follow
