@@ -263,6 +263,22 @@ static void what_no_notation_can_say_may_be_any_arguments(void) {
     }
 }
 
+/* The name of a property became a control token, which only the marks of a format may be. */
+static void names_of_control_tokens_are_in_no_schema(void) {
+    for (size_t i = 0; call_format_named(i) != NULL; i++) {
+        call_format *f = known(i);
+        json_t *weakened = json_array();
+        json_t *schema = json_pack("{s:{s:{}}}", "properties", "\uFDD0<|im_start|>\uFDD1");
+        json_t *tools = json_pack("[o]", tool_of("f", schema));
+        call_tags_options o = {.tools = tools, .weakened = weakened};
+        grammar_machine_release(machine_of(f, &o));
+        EXPECT_EQ(tells(weakened, "f#"), has_notation(f));
+        json_decref(tools);
+        json_decref(weakened);
+        call_format_close(f);
+    }
+}
+
 /* In Python, Gemma's notation and trees these had no effect, and nothing said so. */
 static void keywords_without_effect_are_told(void) {
     static const char schema[] =
@@ -345,6 +361,7 @@ static void the_mark_behind_reasoning_may_be_first(void) {
 static const test_case cases[] = {TEST(what_templates_write_is_allowed),
                                   TEST(arguments_follow_the_schema_in_every_notation),
                                   TEST(what_no_notation_can_say_may_be_any_arguments),
+                                  TEST(names_of_control_tokens_are_in_no_schema),
                                   TEST(keywords_without_effect_are_told),
                                   TEST(optional_arguments_take_a_place_each),
                                   TEST(the_mark_behind_reasoning_may_be_first)};

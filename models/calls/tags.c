@@ -280,6 +280,16 @@ static json_t *call_of(const call_format *f, const json_t *tool, tag_scope *scop
     return tag_end(&w);
 }
 
+/* Do the names or values of a schema have the characters that enclose names of control tokens?  In
+ * a notation they would be taken for these, or for none.  true, too: no memory to look. */
+static bool names_tokens(const json_t *schema) {
+    char *text = schema == NULL ? NULL : json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
+    bool some = schema != NULL &&
+                (text == NULL || strstr(text, "\uFDD0") != NULL || strstr(text, "\uFDD1") != NULL);
+    free(text);
+    return some;
+}
+
 /* The call, with any arguments where its schema does not fit.  Then nothing of it is enforced, and
  * what it took of the scope is free again. */
 static json_t *call_in(const call_format *f, const call_tags_options *o, const json_t *tool,
@@ -289,7 +299,10 @@ static json_t *call_in(const call_format *f, const call_tags_options *o, const j
     size_t n_slots = scope->slots_left, n_places = json_array_size(scope->weakened);
     bool strict = json_is_true(json_object_get(function, "strict"));
     json_t *call = NULL;
-    scope->any = o->any_arguments && !strict && json_object_get(function, "parameters") != NULL;
+    const json_t *parameters = json_object_get(function, "parameters");
+    bool in_json = f->style == CALL_OBJECT || f->style == CALL_KEYED || f->style == CALL_JSON;
+    scope->any = (o->any_arguments && !strict && parameters != NULL) ||
+                 (!in_json && names_tokens(parameters));
     if (!scope->any) call = call_of(f, tool, scope);
     scope->any = scope->any || scope->unfit;
     scope->unfit = false;
