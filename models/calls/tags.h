@@ -19,7 +19,11 @@ typedef struct tag_scope {
     bool unfit;        // a schema that the notation cannot express, or that takes too many slots
     bool failed;       // no memory
 } tag_scope;
-enum { TAG_PARTS_MAX = 1024 }; // of one format
+enum {
+    TAG_PARTS_MAX = 1024,  // of one format
+    TAG_MEMBERS_MAX = 500, // properties of an object: each that may come next is a way to read on,
+                           // and grammar_limits.configs_max bounds those
+};
 
 /* "NAME#/word/key" of a place "NAME" or "NAME#/..."; word and key may be NULL.  The caller owns it;
  * NULL: no memory. */

@@ -161,7 +161,7 @@ static void add_tagged(tag_writer *w, const call_format *f, const char *tool,
     const json_t *properties = json_object_get(parameters, "properties");
     const char *name;
     json_t *schema;
-    if (json_object_size(properties) > TAG_PARTS_MAX) scope->unfit = true;
+    if (json_object_size(properties) > TAG_MEMBERS_MAX) scope->unfit = true;
     tag_check_keywords(scope, parameters, 1u << CALL_TYPE_OBJECT, tool);
     json_object_foreach((json_t *)(uintptr_t)properties, name, schema) {
         if (scope->unfit) return;

@@ -228,7 +228,7 @@ static json_t *members_of(nest *n, const value *v, const char **names, size_t n_
 static void add_members(nest *n, tag_writer *w, const value *v) {
     size_t n_names = 0;
     const char **names = names_of(n, json_object_get(v->schema, "properties"), &n_names);
-    if (n_names > TAG_PARTS_MAX) n->scope->unfit = true;
+    if (n_names > TAG_MEMBERS_MAX) n->scope->unfit = true;
     n->failed = n->failed || names == NULL;
     if (!n->failed && !n->scope->unfit && n_names > 0) tag_add(w, members_of(n, v, names, n_names));
     free(names);
