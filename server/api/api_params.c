@@ -340,9 +340,11 @@ bool api_params_take(api_route route, json_t *root, api_params *p, api_error *er
 
 void api_params_deinit(api_params *p) {
     json_decref(p->called);
+    json_decref(p->tool_idx);
     json_decref(p->custom);
     json_decref(p->root);
     p->called = NULL;
+    p->tool_idx = NULL;
     p->custom = NULL;
     p->root = NULL;
 }

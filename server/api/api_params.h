@@ -62,6 +62,7 @@ typedef struct api_params {
     json_t *kwargs;    // chat_template_kwargs: object or NULL
     const char *reasoning_effort, *verbosity; // NULL = not given
     json_t *tools;                            // shown to the model; NULL: none
+    json_t *tool_idx;                         // where they stand in the request, by name; owned
     json_t *called;                           // those of them that may be called; owned
     json_t *allowed;                          // tool_choice.allowed_tools.tools
     const char *called_name, *called_param;   // of a choice, and where it stands (static)

@@ -85,10 +85,22 @@ static bool check_custom_format(json_t *format, const place *at, api_error *err)
     return true;
 }
 
+/* Of a tool that was read: is found by its name from here on. */
+static bool add_name(const api_reader *r, json_t *named, const place *at) {
+    const char *name = json_string_value(given(named, "name"));
+    if (r->p->tool_idx == NULL) r->p->tool_idx = json_object();
+    if (json_object_get(r->p->tool_idx, name) != NULL) return true;
+    return json_object_set_new(r->p->tool_idx, name, json_integer((json_int_t)at->i)) == 0
+               ? true
+               : no_memory(r->err);
+}
+
 /* A custom tool becomes a function; its name is kept, because its calls have another form. */
 static bool read_custom(const api_reader *r, json_t *tool, const place *at) {
     json_t *custom = given(tool, "custom"), *format = given(custom, "format");
-    if (!check_named(custom, at, r->err) || !check_custom_format(format, at, r->err)) return false;
+    if (!check_named(custom, at, r->err) || !check_custom_format(format, at, r->err) ||
+        !add_name(r, custom, at))
+        return false;
     json_t *function = json_object(), *name = json_object_get(custom, "name");
     json_t *description = given(custom, "description"), *form = given(format, "grammar");
     if (r->p->custom == NULL) r->p->custom = json_object();
@@ -115,17 +127,20 @@ static bool read_tool(const api_reader *r, json_t *tool, size_t i) {
     if (type != NULL && !is(type, "function"))
         return fail_at(r->err, API_UNSUPPORTED, &at, "type", "must be \"function\" or \"custom\"");
     at.inner = "function";
-    return check_function(given(tool, "function"), &at, r->err);
+    json_t *function = given(tool, "function");
+    return check_function(function, &at, r->err) && add_name(r, function, &at);
 }
 
-/* An array that is not too long. */
-static bool check_list(const api_reader *r, json_t *v, const char *name) {
-    if (!json_is_array(v))
-        return api_fail(r->err, API_BAD_VALUE, name, "\"%s\" must be an array", name);
-    size_t n = json_array_size(v);
+static bool check_length(const api_reader *r, const json_t *list, const char *param) {
+    size_t n = json_array_size(list);
     if (n <= API_TOOLS_MAX) return true;
-    return api_fail(r->err, API_BAD_VALUE, name, "%zu %s are more than the limit %d", n, name,
-                    API_TOOLS_MAX);
+    return api_fail(r->err, API_BAD_VALUE, param, "\"%s\" has %zu entries, more than the limit %d",
+                    param, n, API_TOOLS_MAX);
+}
+
+static bool check_list(const api_reader *r, json_t *v, const char *name) {
+    if (json_is_array(v)) return check_length(r, v, name);
+    return api_fail(r->err, API_BAD_VALUE, name, "\"%s\" must be an array", name);
 }
 
 bool api_tools_read(const api_reader *r, json_t *v) {
@@ -173,25 +188,27 @@ static bool choose(const api_reader *r, const char *name, const char *param) {
     return true;
 }
 
+static bool read_allowed(const api_reader *r, json_t *allowed) {
+    static const char list[] = "tool_choice.allowed_tools.tools";
+    json_t *mode = given(allowed, "mode"), *tools = given(allowed, "tools");
+    if (json_array_size(tools) == 0)
+        return api_fail(r->err, API_BAD_VALUE, list, "\"%s\" must be an array that is not empty",
+                        list);
+    if (!check_length(r, tools, list)) return false;
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const place at = {list, "", i};
+        if (name_of(json_array_get(tools, i)) == NULL)
+            return fail_at(r->err, API_BAD_VALUE, &at, "", "must name a tool");
+    }
+    r->p->allowed = tools;
+    return mode == NULL ? true : read_mode(r, mode);
+}
+
 bool api_tools_read_choice(const api_reader *r, json_t *v) {
     if (!json_is_object(v)) return read_mode(r, v);
     const char *type = json_string_value(given(v, "type"));
-    json_t *allowed = given(v, "allowed_tools");
-    if (type != NULL && strcmp(type, "allowed_tools") == 0) {
-        json_t *mode = given(allowed, "mode");
-        r->p->allowed = given(allowed, "tools");
-        if (!json_is_array(r->p->allowed) || json_array_size(r->p->allowed) == 0)
-            return api_fail(
-                r->err, API_BAD_VALUE, "tool_choice.allowed_tools.tools",
-                "\"tool_choice.allowed_tools.tools\" must be an array that is not empty");
-        for (size_t i = 0; i < json_array_size(r->p->allowed); i++) {
-            char param[API_PARAM_BYTES];
-            snprintf(param, sizeof param, "tool_choice.allowed_tools.tools[%zu]", i);
-            if (name_of(json_array_get(r->p->allowed, i)) == NULL)
-                return api_fail(r->err, API_BAD_VALUE, param, "\"%s\" must name a tool", param);
-        }
-        return mode == NULL ? true : read_mode(r, mode);
-    }
+    if (type != NULL && strcmp(type, "allowed_tools") == 0)
+        return read_allowed(r, given(v, "allowed_tools"));
     bool custom = type != NULL && strcmp(type, "custom") == 0;
     if (type != NULL && !custom && strcmp(type, "function") != 0) return fail_choice(r);
     const char *param = custom ? "tool_choice.custom.name" : "tool_choice.function.name";
@@ -213,7 +230,7 @@ bool api_tools_read_functions(const api_reader *r, json_t *v) {
     size_t i;
     json_array_foreach(v, i, function) {
         const place at = {"functions", "", i};
-        if (!check_function(function, &at, r->err)) return false;
+        if (!check_function(function, &at, r->err) || !add_name(r, function, &at)) return false;
         json_t *tool = json_pack("{s:s,s:O}", "type", "function", "function", function);
         if (json_array_append_new(tools, tool) != 0) return no_memory(r->err);
     }
@@ -243,26 +260,34 @@ bool api_tools_read_function_call(const api_reader *r, json_t *v) {
 
 /* ---- between the fields ---- */
 
-static json_t *tool_named(const api_params *p, const char *name) {
-    size_t i;
-    json_t *tool;
-    json_array_foreach(p->tools, i, tool) {
-        const char *of =
-            json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
-        if (name != NULL && strcmp(of, name) == 0) return tool;
-    }
-    return NULL;
+/* `has`: of each tool, whether it is in the list; a tool that is named again is there once. */
+static bool add_called(api_params *p, const char *name, const char *param, bool has[API_TOOLS_MAX],
+                       api_error *err) {
+    const json_t *idx = json_object_get(p->tool_idx, name);
+    char quoted[API_QUOTE_BYTES];
+    if (idx == NULL)
+        return api_fail(err, API_BAD_VALUE, param, "no tool has the name \"%s\"",
+                        api_quote(quoted, name, strlen(name)));
+    size_t i = (size_t)json_integer_value(idx);
+    if (has[i]) return true;
+    has[i] = true;
+    return json_array_append(p->called, json_array_get(p->tools, i)) == 0 ? true : no_memory(err);
 }
 
-static bool add_called(api_params *p, const char *name, const char *param, api_error *err) {
-    json_t *tool = tool_named(p, name);
-    char quoted[API_QUOTE_BYTES];
-    if (tool == NULL)
-        return api_fail(
-            err, API_BAD_VALUE, param, "no tool has the name \"%s\"",
-            api_quote(quoted, name == NULL ? "" : name, name == NULL ? 0 : strlen(name)));
-    if (p->called == NULL) p->called = json_array();
-    return json_array_append(p->called, tool) == 0 ? true : no_memory(err);
+static bool find_called(api_params *p, api_error *err) {
+    bool has[API_TOOLS_MAX] = {false};
+    if (p->called_name == NULL && p->allowed == NULL) {
+        p->called = json_incref(p->tools);
+        return true;
+    }
+    p->called = json_array();
+    if (p->called_name != NULL) return add_called(p, p->called_name, p->called_param, has, err);
+    for (size_t i = 0; i < json_array_size(p->allowed); i++) {
+        char param[API_PARAM_BYTES];
+        snprintf(param, sizeof param, "tool_choice.allowed_tools.tools[%zu]", i);
+        if (!add_called(p, name_of(json_array_get(p->allowed, i)), param, has, err)) return false;
+    }
+    return true;
 }
 
 bool api_tools_check(api_params *p, api_error *err) {
@@ -279,14 +304,7 @@ bool api_tools_check(api_params *p, api_error *err) {
         return true;
     }
     if (p->choice == TOOLS_UNSET) p->choice = TOOLS_AUTO;
-    if (p->called_name != NULL) return add_called(p, p->called_name, p->called_param, err);
-    for (size_t i = 0; i < json_array_size(p->allowed); i++) {
-        char param[API_PARAM_BYTES];
-        snprintf(param, sizeof param, "tool_choice.allowed_tools.tools[%zu]", i);
-        if (!add_called(p, name_of(json_array_get(p->allowed, i)), param, err)) return false;
-    }
-    if (p->called == NULL) p->called = json_incref(p->tools);
-    return true;
+    return find_called(p, err);
 }
 
 /* clang-format off */
@@ -310,5 +328,5 @@ const char api_tool_choice_schema[] =
     "{'anyOf':[{'enum':['none','auto','required','any']},"
     "{'type':'object','properties':{'type':{'enum':['function','custom',null]}}," BY_NAME "},"
     "{'type':'object','required':['type','allowed_tools'],'properties':{'type':{'const':'allowed_tools'},"
-        "'allowed_tools':{'type':'object','required':['tools'],'properties':{'mode':{'enum':['none','auto','required','any',null]},'tools':{'type':'array','minItems':1,'items':{'type':'object'," BY_NAME "}}}}}}]}";
+        "'allowed_tools':{'type':'object','required':['tools'],'properties':{'mode':{'enum':['none','auto','required','any',null]},'tools':{'type':'array','minItems':1,'maxItems':512,'items':{'type':'object'," BY_NAME "}}}}}}]}";
 /* clang-format on */
