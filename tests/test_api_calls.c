@@ -149,6 +149,29 @@ static void a_custom_tool_is_chosen_by_its_name(void) {
 #undef TOOLS
 }
 
+/* A call has only the name: two tools of one name cannot be told apart. */
+static void each_tool_has_a_name_of_its_own(void) {
+    static const struct {
+        const char *body, *message;
+    } rows[] = {
+        {BODY("'tools':[{'function':{'name':'f'}},{'function':{'name':'g'}},{'type':'custom',"
+              "'custom':{'name':'f'}}]"),
+         "\"tools[2].custom.name\" is the name of tools[0], too"},
+        {BODY("'tools':[{'function':{'name':'g'}},{'function':{'name':'f'}},{'function':{'name':"
+              "'f'}}]"),
+         "\"tools[2].function.name\" is the name of tools[1], too"},
+        {BODY("'functions':[{'name':'f'},{'name':'f'}]"),
+         "\"functions[1].name\" is the name of functions[0], too"}};
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        api_params p;
+        api_error e;
+        EXPECT(!read_chat(rows[i].body, &p, &e));
+        EXPECT_EQ(e.status, 400);
+        EXPECT_STR(e.message, rows[i].message);
+        api_params_deinit(&p);
+    }
+}
+
 /* One request had the same name a million times, and a copy of its schema for each. */
 static void a_tool_that_is_allowed_twice_is_called_once(void) {
 #define ALLOW(tools) "'tool_choice':{'type':'allowed_tools','allowed_tools':{'tools':[" tools "]}}"
@@ -319,6 +342,7 @@ static const test_case cases[] = {
     TEST(the_grammar_of_a_custom_tool),
     TEST(custom_tools_are_checked),
     TEST(a_custom_tool_is_chosen_by_its_name),
+    TEST(each_tool_has_a_name_of_its_own),
     TEST(a_tool_that_is_allowed_twice_is_called_once),
     TEST(functions_become_tools),
     TEST(functions_are_checked),

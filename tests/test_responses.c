@@ -37,6 +37,19 @@ static void expect_chat(const char *body_text, const char *name, const char *wan
     json_decref(body);
 }
 
+static void expect_refused(const char *body_text, const char *param, const char *message) {
+    json_t *body = tree(body_text), *chat = NULL;
+    answer_form *f = NULL;
+    unknown_fields unknown = {0};
+    api_error e = {0};
+    EXPECT(!responses_read(body, &host, &chat, &f, &unknown, &e));
+    EXPECT_EQ(e.status, 400);
+    EXPECT_STR(e.param, param);
+    EXPECT_STR(e.message, message);
+    answer_form_destroy(f);
+    json_decref(body);
+}
+
 static void neighbours_of_one_role_become_one_message(void) {
     expect_chat(
         "{'instructions':'i','input':[{'role':'developer','content':'d'},"
@@ -80,6 +93,15 @@ static void tools_become_functions(void) {
                 "{'type':'function','function':{'name':'f'}}]}}");
 }
 
+static void each_tool_has_a_name_of_its_own(void) {
+    expect_refused("{'input':'a','tools':[{'type':'web_search'},{'type':'function','name':'f'},"
+                   "{'type':'custom','name':'f'}]}",
+                   "tools[2].name", "\"tools[2].name\" is the name of tools[1], too");
+    expect_refused("{'input':'a','tools':[{'type':'namespace','name':'n','tools':["
+                   "{'type':'function','name':'f'}]},{'type':'function','name':'n__f'}]}",
+                   "tools[1].name", "\"tools[1].name\" is the name of tools[0].tools[0], too");
+}
+
 /* Codex answers a call of a hosted tool with the output of a function. */
 static void the_output_of_a_call_that_is_left_out_is_left_out(void) {
     expect_chat("{'input':[{'role':'user','content':'a'},{'type':'local_shell_call','call_id':'1'},"
@@ -107,8 +129,10 @@ static void outputs_are_in_the_order_of_their_calls(void) {
                 "{'role':'tool','content':'y','tool_call_id':'2'},{'role':'user','content':'a'}]");
 }
 
-static const test_case cases[] = {
-    TEST(neighbours_of_one_role_become_one_message), TEST(reasoning_text_and_calls_are_one_turn),
-    TEST(tools_become_functions), TEST(the_output_of_a_call_that_is_left_out_is_left_out),
-    TEST(outputs_are_in_the_order_of_their_calls)};
+static const test_case cases[] = {TEST(neighbours_of_one_role_become_one_message),
+                                  TEST(reasoning_text_and_calls_are_one_turn),
+                                  TEST(tools_become_functions),
+                                  TEST(each_tool_has_a_name_of_its_own),
+                                  TEST(the_output_of_a_call_that_is_left_out_is_left_out),
+                                  TEST(outputs_are_in_the_order_of_their_calls)};
 TEST_MAIN(cases)

@@ -85,11 +85,16 @@ static bool check_custom_format(json_t *format, const place *at, api_error *err)
     return true;
 }
 
-/* Of a tool that was read: is found by its name from here on. */
+/* Of a tool that was read: is found by its name from here on.  A call has only the name, so each
+ * tool has one of its own. */
 static bool add_name(const api_reader *r, json_t *named, const place *at) {
     const char *name = json_string_value(given(named, "name"));
     if (r->p->tool_idx == NULL) r->p->tool_idx = json_object();
-    if (json_object_get(r->p->tool_idx, name) != NULL) return true;
+    const json_t *other = json_object_get(r->p->tool_idx, name);
+    char must[API_PARAM_BYTES];
+    snprintf(must, sizeof must, "is the name of %s[%lld], too", at->list,
+             (long long)json_integer_value(other));
+    if (other != NULL) return fail_at(r->err, API_BAD_VALUE, at, "name", must);
     return json_object_set_new(r->p->tool_idx, name, json_integer((json_int_t)at->i)) == 0
                ? true
                : no_memory(r->err);

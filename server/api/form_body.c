@@ -9,6 +9,7 @@ void form_read_begin(form_reader *r) {
     r->chat = json_object();
     r->turns.messages = json_array();
     r->tools = json_array();
+    r->tool_places = json_object();
     r->form->places = json_array();
     r->turns.places = r->form->message_places = json_array();
     r->turns.at = r->at;
@@ -20,6 +21,7 @@ void form_read_begin(form_reader *r) {
 bool form_read_end(form_reader *r, bool ok, json_t **chat) {
     bool no_memory = r->no_memory || r->turns.no_memory;
     turns_deinit(&r->turns);
+    json_decref(r->tool_places);
     *chat = ok && !no_memory ? r->chat : NULL;
     if (*chat != NULL) return true;
     json_decref(r->chat);
@@ -282,10 +284,26 @@ bool form_read_text(form_reader *r, json_t *content, const char *member, const f
 
 /* ---- tools ---- */
 
+/* The chat's check would tell of the other tool where it stands in the chat. */
+static bool add_name(form_reader *r, const json_t *name) {
+    const char *of = json_string_value(name);
+    const json_t *other = json_object_get(r->tool_places, of);
+    char must[2 * API_PARAM_BYTES];
+    snprintf(must, sizeof must, "is the name of %s, too",
+             other == NULL ? "" : json_string_value(other));
+    if (other != NULL) return form_bad(r, "name", name, must);
+    if (of != NULL) put(r, r->tool_places, of, json_string(r->at));
+    return true;
+}
+
 /* Members of wrong types are found by the chat's check. */
 json_t *form_add_function(form_reader *r, json_t *name, const json_t *tool, const char *schema) {
     const char *const members[][2] = {
         {"description", "description"}, {"strict", "strict"}, {schema, "parameters"}};
+    if (!add_name(r, name)) {
+        json_decref(name);
+        return NULL;
+    }
     json_t *function = json_object(), *chat = json_object();
     if (name != NULL) put(r, function, "name", name);
     for (size_t i = 0; i < INFERD_COUNT(members); i++)

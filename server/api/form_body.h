@@ -23,9 +23,10 @@
 
 typedef struct form_reader {
     answer_form *form;
-    json_t *body;  // borrowed: an object
-    json_t *chat;  // owned
-    json_t *tools; // borrowed from the chat
+    json_t *body;        // borrowed: an object
+    json_t *chat;        // owned
+    json_t *tools;       // borrowed from the chat
+    json_t *tool_places; // by name, in the body: {"f": "tools[2]"}; owned
     form_turns turns;
     unknown_fields *unknown;
     api_error *err;
@@ -132,7 +133,8 @@ bool form_read_text(form_reader *r, json_t *content, const char *member, const f
 /* ---- tools ---- */
 
 /* Adds the function of the tool at r->at, with its description, `strict`, and the schema that it
- * has under this name; borrowed, NULL: no memory.  Takes `name`, NULL: the tool has none. */
+ * has under this name; borrowed, NULL: r->err is set, or there is no memory.  Takes `name`, NULL:
+ * the tool has none. */
 json_t *form_add_function(form_reader *r, json_t *name, const json_t *tool, const char *schema);
 json_t *form_choice(const char *function); // a tool_choice; NULL: no memory
 

@@ -15,8 +15,7 @@ static bool read_tool(form_reader *r, json_t *tool) {
     }
     if (!json_is_object(schema))
         return form_bad(r, "input_schema", schema, "must be a JSON Schema, an object");
-    form_add_function(r, json_incref(given(tool, "name")), tool, "input_schema");
-    return true;
+    return form_add_function(r, json_incref(given(tool, "name")), tool, "input_schema") != NULL;
 }
 
 static bool read_tools(form_reader *r, json_t *v) {

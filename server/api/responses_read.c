@@ -25,15 +25,16 @@ static void describe_custom(form_reader *r, json_t *tool, json_t *function) {
     r->no_memory |= kind == CUSTOM_NO_MEMORY;
 }
 
-static void add_tool(form_reader *r, json_t *tool) {
+static bool add_tool(form_reader *r, json_t *tool) {
     json_t *type = given(tool, "type"), *name = given(tool, "name");
     json_t *space = responses_form_of(r)->space, *flat = responses_function_name(r, name, space);
     json_t *function = form_add_function(r, json_incref(flat), tool, "parameters");
-    if (is(type, "custom")) describe_custom(r, tool, function);
-    if (json_is_string(flat))
+    if (function != NULL && is(type, "custom")) describe_custom(r, tool, function);
+    if (function != NULL && json_is_string(flat))
         put(r, responses_form_of(r)->names, json_string_value(flat),
             json_pack("{s:O,s:O,s:O*}", "type", type, "name", name, "namespace", space));
     json_decref(flat);
+    return function != NULL;
 }
 
 static bool read_tool(form_reader *r, json_t *tool);
@@ -55,10 +56,8 @@ static bool read_tool(form_reader *r, json_t *tool) {
     if (!form_need_string(r, tool, "type")) return false;
     if (is(type, "namespace") && responses_form_of(r)->space == NULL)
         return read_namespace(r, tool); // they are in no other one
-    if (is(type, "function") || is(type, "custom"))
-        add_tool(r, tool);
-    else
-        form_leave_out(r, "tools", json_string_value(type));
+    if (is(type, "function") || is(type, "custom")) return add_tool(r, tool);
+    form_leave_out(r, "tools", json_string_value(type));
     return true;
 }
 

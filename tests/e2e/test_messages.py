@@ -367,6 +367,8 @@ BAD = [
     ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": "{}"}]}]}, "input"),
     ({"messages": TURN, "system": 7}, "system"), ({"messages": TURN, "tools": {}}, "tools"),
     ({"messages": TURN, "tools": [{"name": "f"}]}, "input_schema"), ({"messages": TURN, "tools": [{**LIST, "name": "a b"}]}, "name"),
+    ({"messages": TURN, "tools": [{"type": "bash_20250124", "name": "bash"}, LIST, WEATHER, LIST]},
+     '"tools[3].name" is the name of tools[1], too'),
     ({"messages": TURN, "tool_choice": "auto"}, "tool_choice"), ({"messages": TURN, "tool_choice": {"type": "any"}}, "tools"),
     ({"messages": TURN, "tool_choice": {"type": "tool"}, "tools": [LIST]}, "name"),
     ({"messages": TURN, "tool_choice": {"type": "tool", "name": "g"}, "tools": [LIST]}, "g"),
