@@ -1,6 +1,7 @@
 /* test_responses.c - bodies of POST /v1/responses as those of chats. */
 #include "test.h"
 
+#include "api_tools.h"
 #include "json_in.h"
 #include "responses.h"
 
@@ -8,12 +9,13 @@ static const form_host host = {.tenant = "", .limits = &json_limits_default};
 
 /* ' for " */
 static json_t *tree(const char *text) {
-    char copy[4096];
     size_t n = strlen(text);
-    EXPECT(n < sizeof copy);
-    for (size_t i = 0; i <= n; i++) copy[i] = text[i] == '\'' ? '"' : text[i];
-    json_t *v = json_loadb(copy, n, 0, NULL);
+    char *copy = malloc(n + 1);
+    EXPECT(copy != NULL);
+    for (size_t i = 0; copy != NULL && i <= n; i++) copy[i] = text[i] == '\'' ? '"' : text[i];
+    json_t *v = copy == NULL ? NULL : json_loadb(copy, n, 0, NULL);
     EXPECT(v != NULL);
+    free(copy);
     return v;
 }
 
@@ -102,6 +104,46 @@ static void each_tool_has_a_name_of_its_own(void) {
                    "tools[1].name", "\"tools[1].name\" is the name of tools[0].tools[0], too");
 }
 
+/* Each name that was allowed was compared with each tool: a request of some 100 KB took seconds. */
+static void more_than_512_tools_are_refused(void) {
+    char tools[40000], allowed[40000];
+    size_t n_tools = 0, n_allowed = 0;
+    for (int i = 0; i <= API_TOOLS_MAX; i++) {
+        const char *before = i == 0 ? "" : ",";
+        n_tools += (size_t)snprintf(tools + n_tools, sizeof tools - n_tools,
+                                    "%s{'type':'function','name':'f%d'}", before, i);
+        n_allowed += (size_t)snprintf(allowed + n_allowed, sizeof allowed - n_allowed,
+                                      "%s{'name':'f'}", before);
+    }
+    char *body = NULL;
+    size_t n_body = sizeof tools + sizeof allowed;
+    EXPECT((body = malloc(n_body)) != NULL);
+    snprintf(body, n_body, "{'input':'a','tools':[{'type':'namespace','name':'n','tools':[%s]}]}",
+             tools);
+    expect_refused(body, "tools", "\"tools\" has more functions than the limit 512");
+    snprintf(body, n_body,
+             "{'input':'a','tools':[{'type':'function','name':'f'}],'tool_choice':{'type':"
+             "'allowed_tools','tools':[%s]}}",
+             allowed);
+    expect_refused(body, "tool_choice.tools",
+                   "\"tool_choice.tools\" has 513 entries, more than the limit 512");
+    free(body);
+}
+
+/* With its namespace, or with its own name alone, unless a tool outside has that. */
+static void a_choice_finds_tools_in_namespaces(void) {
+#define CHOSEN(choice, function)                                                                   \
+    expect_chat("{'input':'a','tools':[{'type':'namespace','name':'n','tools':["                   \
+                "{'type':'function','name':'f'},{'type':'custom','name':'g'}]},"                   \
+                "{'type':'function','name':'f'}],'tool_choice':{'type':'function'," choice "}}",   \
+                "tool_choice", "{'type':'function','function':{'name':'" function "'}}")
+    CHOSEN("'name':'f','namespace':'n'", "n__f");
+    CHOSEN("'name':'f'", "f");
+    CHOSEN("'name':'g'", "n__g");
+    CHOSEN("'name':'h'", "h");
+#undef CHOSEN
+}
+
 /* Codex answers a call of a hosted tool with the output of a function. */
 static void the_output_of_a_call_that_is_left_out_is_left_out(void) {
     expect_chat("{'input':[{'role':'user','content':'a'},{'type':'local_shell_call','call_id':'1'},"
@@ -133,6 +175,8 @@ static const test_case cases[] = {TEST(neighbours_of_one_role_become_one_message
                                   TEST(reasoning_text_and_calls_are_one_turn),
                                   TEST(tools_become_functions),
                                   TEST(each_tool_has_a_name_of_its_own),
+                                  TEST(more_than_512_tools_are_refused),
+                                  TEST(a_choice_finds_tools_in_namespaces),
                                   TEST(the_output_of_a_call_that_is_left_out_is_left_out),
                                   TEST(outputs_are_in_the_order_of_their_calls)};
 TEST_MAIN(cases)

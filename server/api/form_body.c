@@ -1,6 +1,7 @@
 /* form_body.c - see form_body.h. */
 #include "form_body.h"
 
+#include "api_tools.h"
 #include "nearest.h"
 
 /* ---- the whole ---- */
@@ -195,6 +196,13 @@ bool form_unsupported(const form_reader *r, const char *member, const char *why)
     return api_fail(r->err, API_UNSUPPORTED, param, "\"%s\" is not supported: %s", param, why);
 }
 
+bool form_check_length(const form_reader *r, const char *member, const json_t *list) {
+    char must[64];
+    snprintf(must, sizeof must, "has %zu entries, more than the limit %d", json_array_size(list),
+             API_TOOLS_MAX);
+    return json_array_size(list) <= API_TOOLS_MAX ? true : form_bad(r, member, list, must);
+}
+
 bool form_need_string(const form_reader *r, const json_t *object, const char *member) {
     const json_t *v = given(object, member);
     return json_is_string(v) ? true : form_bad(r, member, v, "must be a string");
@@ -300,7 +308,11 @@ static bool add_name(form_reader *r, const json_t *name) {
 json_t *form_add_function(form_reader *r, json_t *name, const json_t *tool, const char *schema) {
     const char *const members[][2] = {
         {"description", "description"}, {"strict", "strict"}, {schema, "parameters"}};
-    if (!add_name(r, name)) {
+    bool full = json_array_size(r->tools) == API_TOOLS_MAX;
+    if (full)
+        api_fail(r->err, API_BAD_VALUE, "tools", "\"tools\" has more functions than the limit %d",
+                 API_TOOLS_MAX);
+    if (full || !add_name(r, name)) {
         json_decref(name);
         return NULL;
     }

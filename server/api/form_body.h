@@ -104,6 +104,8 @@ json_t *form_json_string(form_reader *r, const json_t *v, bool spaces); // the t
 bool form_bad(const form_reader *r, const char *member, const json_t *v, const char *must);
 /* For a part of the body that is not implemented. */
 bool form_unsupported(const form_reader *r, const char *member, const char *why);
+/* Is this list of tools, a member, not longer than API_TOOLS_MAX? */
+bool form_check_length(const form_reader *r, const char *member, const json_t *list);
 bool form_need_string(const form_reader *r, const json_t *object, const char *member);
 /* The result of a call, which the member of this name names. */
 bool form_add_result(form_reader *r, const char *member, const char *id, bytes text);

@@ -72,26 +72,39 @@ static bool is_own(const json_t *tool) {
     return is(type, "function") || is(type, "custom");
 }
 
-/* The function of the tool that a choice names, with or without its namespace.  The chat's check
+/* Of the tools in namespaces, by their own names, which a choice may give alone: their functions.
+ */
+static json_t *own_names(form_reader *r) {
+    json_t *own = json_object(), *tool;
+    const char *flat;
+    json_object_foreach(responses_form_of(r)->names, flat, tool)
+        put(r, own, json_string_value(given(tool, "name")), json_string(flat));
+    return own;
+}
+
+/* The choice of the function of the tool that this one names; `own`: own_names.  The chat's check
  * finds a name that no tool has. */
-static json_t *chosen(const form_reader *r, const json_t *choice) {
-    json_t *name = given(choice, "name"), *space = given(choice, "namespace"), *known;
-    const char *flat, *function = json_is_string(name) ? json_string_value(name) : "";
-    json_object_foreach(responses_form_of(r)->names, flat, known) {
-        if (json_equal(name, given(known, "name")) &&
-            (space == NULL || json_equal(space, given(known, "namespace"))))
-            function = flat;
-    }
-    return form_choice(function);
+static json_t *chosen(form_reader *r, const json_t *own, const json_t *choice) {
+    json_t *space = given(choice, "namespace"), *names = responses_form_of(r)->names;
+    json_t *flat = responses_function_name(r, given(choice, "name"), space);
+    const char *name = json_is_string(flat) ? json_string_value(flat) : "";
+    const json_t *other = json_object_get(own, name);
+    if (space == NULL && json_object_get(names, name) == NULL && other != NULL)
+        name = json_string_value(other);
+    json_t *as_chat = form_choice(name);
+    json_decref(flat);
+    return as_chat;
 }
 
 /* Hosted tools are left out of the list, too. */
-static void read_allowed(form_reader *r, json_t *choice) {
-    json_t *tools = given(choice, "tools"), *list = json_array(), *one;
+static bool read_allowed(form_reader *r, json_t *own, json_t *choice) {
+    json_t *tools = given(choice, "tools"), *list, *one;
     size_t i;
+    if (!form_check_length(r, "tools", tools)) return false;
+    list = json_array();
     json_array_foreach(tools, i, one) {
         bool hosted = json_is_string(given(one, "type")) && !is_own(one);
-        if (!hosted) append(r, list, chosen(r, one));
+        if (!hosted) append(r, list, chosen(r, own, one));
     }
     bool all_hosted = json_array_size(list) == 0 && json_array_size(tools) > 0;
     put(r, r->chat, "tool_choice",
@@ -99,6 +112,7 @@ static void read_allowed(form_reader *r, json_t *choice) {
                    : json_pack("{s:s,s:{s:O,s:O*}}", "type", "allowed_tools", "allowed_tools",
                                "tools", list, "mode", given(choice, "mode")));
     json_decref(list);
+    return true;
 }
 
 static bool read_choice(form_reader *r, json_t *choice) {
@@ -110,13 +124,16 @@ static bool read_choice(form_reader *r, json_t *choice) {
     }
     if (!form_need_string(r, choice, "type")) return false;
     if (!asked) return form_bad(r, "", choice, "needs \"tools\"");
+    json_t *own = own_names(r);
+    bool ok = true;
     if (is(given(choice, "type"), "allowed_tools"))
-        read_allowed(r, choice);
+        ok = read_allowed(r, own, choice);
     else if (is_own(choice))
-        put(r, r->chat, "tool_choice", chosen(r, choice));
+        put(r, r->chat, "tool_choice", chosen(r, own, choice));
     else
         form_leave_out(r, "tool_choice", json_string_value(given(choice, "type")));
-    return true;
+    json_decref(own);
+    return ok;
 }
 
 /* ---- other fields ---- */
