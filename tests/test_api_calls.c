@@ -4,8 +4,10 @@
 #include "test.h"
 
 #include "api_params.h"
+#include "api_tool_schemas.h"
 #include "api_tools.h"
 #include "custom_tool.h"
+#include "inferd/clock.h"
 #include "json_in.h"
 
 /* ' for " */
@@ -275,6 +277,60 @@ static void calls_of_custom_tools_become_those_of_functions(void) {
             "messages[0].tool_calls[0].custom");
 }
 
+/* ---- schemas ---- */
+
+/* Each schema had the time of one: 512 of them took most of a minute. */
+static void strict_schemas_have_the_time_of_one_together(void) {
+#define SLOW_TOOL                                                                                  \
+    "{'function':{'name':'f%d','strict':true,'parameters':{'type':'object','properties':{'a':{"    \
+    "'type':'string','pattern':'^(a|b)*a(a|b){9}%d$'}},'required':['a'],'additionalProperties':"   \
+    "false}}}"
+    for (int differ = 0; differ <= 1; differ++) {
+        json_t *body = tree(BODY("'tools':[],'tool_choice':'required'"));
+        for (int i = 0; i < 200; i++) {
+            char tool[512];
+            snprintf(tool, sizeof tool, SLOW_TOOL, i, differ * i);
+            json_array_append_new(json_object_get(body, "tools"), tree(tool));
+        }
+        api_params p;
+        api_error e = {0};
+        unsigned idx = 0;
+        EXPECT(api_params_take(API_CHAT, body, &p, &e));
+        uint64_t begin_us = clock_thread_us();
+        bool passed = api_tool_schemas_check(&p, &e);
+        uint64_t took_us = clock_thread_us() - begin_us;
+        EXPECT_EQ(passed, differ == 0); // equal ones are compiled once
+        if (differ == 1) {
+            EXPECT_EQ(sscanf(e.param, "tools[%u].function.parameters", &idx), 1);
+            EXPECT(idx > 0);
+            EXPECT(strstr(e.message, "compile_ms_max") != NULL);
+            EXPECT(took_us < UINT64_C(3000) * grammar_limits_default.compile_ms_max);
+        }
+        api_params_deinit(&p);
+    }
+#undef SLOW_TOOL
+}
+
+/* The path is that in the request, also where less may be called. */
+static void a_strict_schema_is_found_in_the_request(void) {
+    static const char *const rows[][2] = {
+        {BODY("'tools':[{'function':{'name':'g'}},{'function':{'name':'f','strict':true,"
+              "'parameters':{'type':'array'}}}],'tool_choice':{'type':'function','function':{"
+              "'name':'f'}}"),
+         "tools[1].function.parameters"},
+        {BODY(
+             "'functions':[{'name':'g'},{'name':'f','strict':true,'parameters':{'type':'array'}}]"),
+         "functions[1].parameters"}};
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        api_params p;
+        api_error e;
+        EXPECT(read_chat(rows[i][0], &p, &e));
+        EXPECT(!api_tool_schemas_check(&p, &e));
+        EXPECT_STR(e.param, rows[i][1]);
+        api_params_deinit(&p);
+    }
+}
+
 /* ---- memory ---- */
 
 static const char custom[] = BODY(
@@ -348,6 +404,8 @@ static const test_case cases[] = {
     TEST(functions_are_checked),
     TEST(older_calls_become_tool_calls),
     TEST(calls_of_custom_tools_become_those_of_functions),
+    TEST(strict_schemas_have_the_time_of_one_together),
+    TEST(a_strict_schema_is_found_in_the_request),
     TEST(reading_survives_each_failed_allocation),
     TEST(arguments_become_the_input),
 };

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "api_tool_schemas.h"
+
 /* Where a source stands: the field of the request, and the path of the source in it.  Static. */
 typedef struct place {
     const char *field, *param;
@@ -399,66 +401,6 @@ static bool check_format(const call_format *f, api_error *err) {
                     why[0] != 0 ? why : "its chat template has no tool calls");
 }
 
-/* The schemas of strict tools are enforced, or refused. */
-static bool check_strict(const json_t *tools, api_error *err) {
-    size_t i;
-    json_t *tool;
-    json_array_foreach((json_t *)(uintptr_t)tools, i, tool) {
-        json_t *function = json_object_get(tool, "function");
-        json_t *schema = given(function, "parameters");
-        if (!json_is_true(json_object_get(function, "strict")) || schema == NULL) continue;
-        grammar_schema_kind kind = {.strict = true};
-        grammar *g = NULL;
-        inferd_err why = {0};
-        inferd_status s = grammar_of_schema(schema, &kind, NULL, &g, &why);
-        grammar_release(g);
-        char param[API_PARAM_BYTES];
-        snprintf(param, sizeof param, "tools[%zu].function.parameters", i);
-        if (s == INFERD_OK) continue;
-        if (s == INFERD_ENOMEM) return fail_memory(err);
-        return api_fail(err, s == INFERD_EINVAL ? API_BAD_SCHEMA : API_UNSUPPORTED_SCHEMA, param,
-                        "%s", why.text);
-    }
-    return true;
-}
-
-/* Is a place of this tool among what is not enforced ("NAME#/properties/a NAME#...")?  It is given.
- */
-static bool is_weakened(const buf *weakened, const char *name, bytes *at_place) {
-    size_t n = strlen(name), at = 0;
-    while (at < weakened->n) {
-        const char *p = weakened->p + at;
-        const char *space = memchr(p, ' ', weakened->n - at);
-        size_t length = space == NULL ? weakened->n - at : (size_t)(space - p);
-        *at_place = (bytes){p + n, length - n};
-        if (length > n && memcmp(p, name, n) == 0 && p[n] == '#') return true;
-        at += length + 1;
-    }
-    return false;
-}
-
-/* What JSON can enforce the model's own notation of calls may not: a strict tool is refused then.
- */
-static bool check_enforced(const json_t *tools, const buf *weakened, api_error *err) {
-    size_t i;
-    json_t *tool;
-    bytes at_place;
-    json_array_foreach((json_t *)(uintptr_t)tools, i, tool) {
-        json_t *function = json_object_get(tool, "function");
-        const char *name = json_string_value(json_object_get(function, "name"));
-        if (name == NULL || !json_is_true(json_object_get(function, "strict")) ||
-            !is_weakened(weakened, name, &at_place))
-            continue;
-        char param[API_PARAM_BYTES];
-        snprintf(param, sizeof param, "tools[%zu].function.parameters", i);
-        return api_fail(err, API_UNSUPPORTED_SCHEMA, param,
-                        "\"%.*s\" is not enforced in the form in which this model writes calls; "
-                        "leave out \"strict\"",
-                        (int)size_min(at_place.n, API_QUOTE_BYTES), at_place.p);
-    }
-    return true;
-}
-
 /* The content beside tools, where its form is constrained, too: a format of structural tags. */
 static bool content_format(const api_params *p, const grammar_source *source, json_t **out,
                            api_error *err) {
@@ -524,7 +466,7 @@ static bool compile_tools(const api_params *p, grammars *kept, const model *m,
     size_t n_weakened = form->weakened->n, i;
     json_t *one;
     bool ok = true, again = true;
-    if (!check_format(form->format, err) || !check_strict(p->called, err)) return false;
+    if (!check_format(form->format, err) || !api_tool_schemas_check(p, err)) return false;
     for (int any = 0; any < 2 && ok && again; any++) {
         grammar_source source = *given_source;
         json_t *tags = NULL, *places = NULL;
@@ -540,7 +482,7 @@ static bool compile_tools(const api_params *p, grammars *kept, const model *m,
         again = *out == NULL && why->status != INFERD_ENOMEM && why->status != INFERD_EBUSY &&
                 has_loose_tool(p->called);
     }
-    if (!ok || *out == NULL || check_enforced(p->called, form->weakened, err)) return ok;
+    if (!ok || *out == NULL || api_tool_schemas_check_enforced(p, form->weakened, err)) return ok;
     grammar_machine_release(*out);
     *out = NULL;
     return false;
