@@ -61,8 +61,9 @@ typedef struct answer_form_type {
 /* The first member of each form. */
 struct answer_form {
     const answer_form_type *type;
-    bool streaming; // set by the stream
-    json_t *places; // per function of the chat its path in the body: "tools[2].tools[0]"; owned
+    bool streaming;     // set by the stream
+    const char *schema; // the member of a tool in the body that has its schema; static
+    json_t *places;     // per function of the chat its path in the body: "tools[2].tools[0]"; owned
     json_t *message_places; // per message of the chat, where its turn begins: "input[3]"; owned
 };
 

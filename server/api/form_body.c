@@ -141,7 +141,7 @@ static bool rename_param(api_error *err, const char *theirs, const char *ours) {
 
 void form_locate(const answer_form *f, const form_fields *fields, api_error *err) {
     unsigned idx;
-    char theirs[API_PARAM_BYTES];
+    char theirs[API_PARAM_BYTES], ours[2 * API_PARAM_BYTES];
     if (sscanf(err->param, "messages[%u]", &idx) == 1) {
         const char *at = json_string_value(json_array_get(f->message_places, idx));
         snprintf(theirs, sizeof theirs, "messages[%u]", idx);
@@ -152,9 +152,13 @@ void form_locate(const answer_form *f, const form_fields *fields, api_error *err
         if (row->chat != NULL && rename_param(err, row->chat, row->name)) return;
     }
     if (sscanf(err->param, "tools[%u]", &idx) != 1) return;
-    snprintf(theirs, sizeof theirs, "tools[%u].function", idx);
     const char *place = json_string_value(json_array_get(f->places, idx));
-    if (place != NULL) rename_param(err, theirs, place);
+    if (place == NULL) return;
+    snprintf(theirs, sizeof theirs, "tools[%u].function.parameters", idx);
+    snprintf(ours, sizeof ours, "%s.%s", place, f->schema);
+    if (rename_param(err, theirs, ours)) return;
+    snprintf(theirs, sizeof theirs, "tools[%u].function", idx);
+    rename_param(err, theirs, place);
 }
 
 /* ---- values ---- */
@@ -325,6 +329,7 @@ json_t *form_add_function(form_reader *r, json_t *name, const json_t *tool, cons
     put(r, chat, "function", function);
     append(r, r->tools, chat);
     append(r, r->form->places, json_string(r->at));
+    r->form->schema = schema;
     return r->no_memory ? NULL : function; // without memory it is gone
 }
 

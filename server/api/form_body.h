@@ -135,8 +135,8 @@ bool form_read_text(form_reader *r, json_t *content, const char *member, const f
 /* ---- tools ---- */
 
 /* Adds the function of the tool at r->at, with its description, `strict`, and the schema that it
- * has under this name; borrowed, NULL: r->err is set, or there is no memory.  Takes `name`, NULL:
- * the tool has none. */
+ * has under this name (static); borrowed, NULL: r->err is set, or there is no memory.  Takes
+ * `name`, NULL: the tool has none. */
 json_t *form_add_function(form_reader *r, json_t *name, const json_t *tool, const char *schema);
 json_t *form_choice(const char *function); // a tool_choice; NULL: no memory
 

@@ -77,23 +77,33 @@ static bool read_format(form_reader *r, json_t *v) {
 
 /* ---- the body ---- */
 
-static const char *const same[] = {"model", "max_tokens", "temperature", "top_p", "top_k", "stream",
-                                   /* of this server: */
-                                   "seed", "priority", "cache_salt", "keep_alive",
-                                   "chat_template_kwargs", NULL};
+static const char *const same[] = {"model",
+                                   "max_tokens",
+                                   "temperature",
+                                   "top_p",
+                                   "top_k",
+                                   "stream",
+                                   "seed",
+                                   "priority",
+                                   "cache_salt",
+                                   "keep_alive",
+                                   "chat_template_kwargs",
+                                   NULL};
 static const char *const ignored[] = {
     "metadata", "service_tier", "context_management", "cache_control", "betas", "anthropic_version",
     NULL};
 
 static const form_field rows[] = {
     {"stop_sequences", "stop", FORM_ANY},
+    {"tool_choice.name", "tool_choice.function.name", FORM_PART},
+    {"thinking.budget_tokens", "thinking_token_budget", FORM_PART},
+    {"output_config.format.schema", "response_format.json_schema.schema", FORM_PART},
     {"tools", NULL, FORM_ARRAY, read_tools},
     {"tool_choice", NULL, FORM_OBJECT, read_choice},
     {"thinking", NULL, FORM_OBJECT, read_thinking},
     {"output_config.effort", "reasoning_effort", FORM_STRING, read_effort},
     {"output_config.format", "response_format", FORM_OBJECT, read_format},
-    /* The client would send the next turn without those before it.  Told that there are no threads
-     * (messages_write_error), it sends the whole conversation. */
+    /* Told that there are none (messages_write_error), the client sends the whole conversation. */
     {MESSAGES_THREAD, .kind = FORM_REFUSED,
      .why = "no state is kept between requests; send the whole conversation as \"messages\""},
     {"system", NULL, FORM_ANY, messages_read_system},
