@@ -333,6 +333,17 @@ json_t *form_add_function(form_reader *r, json_t *name, const json_t *tool, cons
     return r->no_memory ? NULL : function; // without memory it is gone
 }
 
+bool form_leaves_out_choice(form_reader *r, const json_t *type, const json_t *name) {
+    json_t *asked = given(r->body, "tools"), *tool;
+    size_t i;
+    if (!json_is_string(type) || is(type, "auto") || is(type, "none")) return false;
+    bool is_out = json_array_size(asked) > 0 && json_array_size(r->tools) == 0;
+    if (json_is_string(name) && json_object_get(r->tool_places, json_string_value(name)) == NULL)
+        json_array_foreach(asked, i, tool) is_out |= json_equal(given(tool, "name"), name);
+    if (is_out) form_leave_out(r, "tool_choice", json_string_value(type));
+    return is_out;
+}
+
 json_t *form_choice(const char *function) {
     return json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name", function);
 }

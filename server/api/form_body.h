@@ -138,6 +138,10 @@ bool form_read_text(form_reader *r, json_t *content, const char *member, const f
  * has under this name (static); borrowed, NULL: r->err is set, or there is no memory.  Takes
  * `name`, NULL: the tool has none. */
 json_t *form_add_function(form_reader *r, json_t *name, const json_t *tool, const char *schema);
+/* A choice that demands a call of a tool that was left out, or of any where all were left out, has
+ * no effect, as these tools have none: true, and it is named.  `name`: of the tool; NULL: no tool
+ * that was left out can be named. */
+bool form_leaves_out_choice(form_reader *r, const json_t *type, const json_t *name);
 json_t *form_choice(const char *function); // a tool_choice; NULL: no memory
 
 #endif

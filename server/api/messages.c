@@ -5,8 +5,7 @@
 
 /* ---- tools ---- */
 
-/* Tools that Anthropic's servers run, or that its models know without a schema, have a type of
- * their own and are left out. */
+/* Tools of other types, which Anthropic's servers or models know without a schema, are left out. */
 static bool read_tool(form_reader *r, json_t *tool) {
     const json_t *type = given(tool, "type"), *schema = given(tool, "input_schema");
     if (json_is_string(type) && !is(type, "custom")) {
@@ -27,6 +26,7 @@ static bool read_choice(form_reader *r, json_t *v) {
     const json_t *type = given(v, "type");
     if (json_is_true(given(v, "disable_parallel_tool_use")))
         put(r, r->chat, "parallel_tool_calls", json_false());
+    if (form_leaves_out_choice(r, type, given(v, "name"))) return true;
     for (size_t i = 0; i < INFERD_COUNT(words); i++) {
         if (!is(type, words[i][0])) continue;
         put(r, r->chat, "tool_choice", json_string(words[i][1]));
@@ -77,18 +77,10 @@ static bool read_format(form_reader *r, json_t *v) {
 
 /* ---- the body ---- */
 
-static const char *const same[] = {"model",
-                                   "max_tokens",
-                                   "temperature",
-                                   "top_p",
-                                   "top_k",
-                                   "stream",
-                                   "seed",
-                                   "priority",
-                                   "cache_salt",
-                                   "keep_alive",
-                                   "chat_template_kwargs",
-                                   NULL};
+static const char *const same[] = {"model", "max_tokens", "temperature", "top_p", "top_k", "stream",
+                                   /* of this server: */
+                                   "seed", "priority", "cache_salt", "keep_alive",
+                                   "chat_template_kwargs", NULL};
 static const char *const ignored[] = {
     "metadata", "service_tier", "context_management", "cache_control", "betas", "anthropic_version",
     NULL};

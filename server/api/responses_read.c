@@ -117,21 +117,22 @@ static bool read_allowed(form_reader *r, json_t *own, json_t *choice) {
 
 static bool read_choice(form_reader *r, json_t *choice) {
     bool asked = json_array_size(given(r->body, "tools")) > 0;
-    if (!json_is_object(choice)) { // a word, about tools that are not all left out
-        if (!asked || json_array_size(r->tools) > 0)
-            put(r, r->chat, "tool_choice", json_incref(choice));
+    json_t *type = json_is_object(choice) ? given(choice, "type") : choice;
+    if (form_leaves_out_choice(r, type, NULL)) return true;
+    if (!json_is_object(choice)) {
+        put(r, r->chat, "tool_choice", json_incref(choice));
         return true;
     }
     if (!form_need_string(r, choice, "type")) return false;
     if (!asked) return form_bad(r, "", choice, "needs \"tools\"");
     json_t *own = own_names(r);
     bool ok = true;
-    if (is(given(choice, "type"), "allowed_tools"))
+    if (is(type, "allowed_tools"))
         ok = read_allowed(r, own, choice);
     else if (is_own(choice))
         put(r, r->chat, "tool_choice", chosen(r, own, choice));
     else
-        form_leave_out(r, "tool_choice", json_string_value(given(choice, "type")));
+        form_leave_out(r, "tool_choice", json_string_value(type));
     json_decref(own);
     return ok;
 }

@@ -338,6 +338,16 @@ def test_what_has_no_effect_is_accepted_and_named(hermes):
     sdk(hermes).beta.messages.create(model="m", max_tokens=5, messages=[user("lots")], betas=["a-b"])
 
 
+@pytest.mark.parametrize("choice, more", [({"type": "any"}, []), ({"type": "tool", "name": "bash"}, []), ({"type": "tool", "name": "bash"}, [LIST])])
+def test_a_choice_of_tools_that_are_left_out_has_no_effect(hermes, choice, more):
+    hermes.say("just talk", "Fine.")
+    answer = hermes.http.post(PATH, json={"model": "m", "max_tokens": 20, "messages": [user("just talk")], "tool_choice": choice,
+                                          "tools": [{"type": "bash_20250124", "name": "bash"}, *more]})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-inferd-ignored"] == f"tools.bash_20250124, tool_choice.{choice['type']}"
+    assert answer.json()["content"][0]["text"] == "Fine."
+
+
 # ---- errors ----
 
 def failed(answer, status, kind):

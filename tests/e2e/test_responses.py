@@ -283,6 +283,16 @@ def test_no_call_is_forced(s, choice, tools):
     assert both(s, input="just talk", tools=tools, tool_choice=choice).output_text == "Talk."
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "f"}, {"type": "allowed_tools", "mode": "required", "tools": [
+    {"type": "web_search"}]}])
+def test_a_choice_of_tools_that_are_left_out_has_no_effect(s, choice):
+    s.say("just talk", "Talk.")
+    r = post(s, input="just talk", tools=[{"type": "web_search"}], tool_choice=choice)
+    assert r.status_code == 200, r.text
+    kind = choice if isinstance(choice, str) else choice["type"]
+    assert r.headers["x-inferd-ignored"] == f"tools.web_search, tool_choice.{kind}"
+
+
 # ---- structured output ----
 
 class Town(pydantic.BaseModel):
