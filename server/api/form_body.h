@@ -85,6 +85,12 @@ static inline bytes string_of(const json_t *v) {
     return (bytes){json_string_value(v), json_string_length(v)};
 }
 
+static inline size_t count_characters(const char *p) { // of UTF-8
+    size_t n = 0;
+    for (; *p != 0; p++) n += ((unsigned char)*p & 0xc0) != 0x80;
+    return n;
+}
+
 /* Both take the value. */
 static inline void put(form_reader *r, json_t *object, const char *name, json_t *value) {
     if (json_object_set_new(object, name, value) != 0) r->no_memory = true;

@@ -19,8 +19,12 @@
 #include "response_draft.h"
 
 enum {
-    /* Tools and instructions are repeated in three events, so longer ones are left out there. */
-    RESPONSES_ECHO_BYTES_MAX = 32 * 1024
+    /* What the answer repeats of a request is in three events, so longer tools are left out there.
+     */
+    RESPONSES_TOOLS_BYTES_MAX = 32 * 1024,
+    RESPONSES_METADATA_MAX = 16, // pairs of a name and a value, in characters:
+    RESPONSES_METADATA_KEY_MAX = 64,
+    RESPONSES_METADATA_VALUE_MAX = 512
 };
 
 /* Marks encrypted_content that this server wrote; behind it is the text of the reasoning. */

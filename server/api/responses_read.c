@@ -167,12 +167,19 @@ static bool read_include(form_reader *r, json_t *include) {
     return ok ? true : form_bad(r, "", include, "must be an array of strings");
 }
 
+/* It is repeated in three events, so it has OpenAI's bounds. */
 static bool read_metadata(form_reader *r, json_t *metadata) {
     json_t *value;
     const char *key;
-    bool ok = json_is_object(metadata);
-    json_object_foreach(metadata, key, value) ok = ok && json_is_string(value);
-    return ok ? true : form_bad(r, "", metadata, "must be an object of strings");
+    bool ok = json_object_size(metadata) <= RESPONSES_METADATA_MAX;
+    json_object_foreach(metadata, key, value) {
+        ok = ok && count_characters(key) <= RESPONSES_METADATA_KEY_MAX && json_is_string(value) &&
+             count_characters(json_string_value(value)) <= RESPONSES_METADATA_VALUE_MAX;
+    }
+    return ok ? true
+              : form_bad(r, "", metadata,
+                         "must be an object of at most 16 strings of up to 512 characters, with "
+                         "names of up to 64");
 }
 
 static const char *const same[] = {
@@ -222,7 +229,7 @@ void responses_locate(const answer_form *f, api_error *err) {
 
 /* ---- what the answer repeats ---- */
 
-/* Members of the answer and what they are for a request without them.  A long value is not
+/* Members of the answer and what they are for a request without them.  A long list of tools is not
  * repeated; a given object has the members that it lacks. */
 static const char defaults[] =
     "{\"temperature\":null,\"top_p\":null,\"max_output_tokens\":null,\"instructions\":null,"
@@ -235,7 +242,7 @@ static void echo_value(form_reader *r, json_t *echo, const char *name, json_t *v
     bool objects = json_is_object(otherwise);
     json_t *whole = objects ? json_copy_whole(otherwise) : json_incref(v);
     if (objects && json_object_update(whole, v) != 0) r->no_memory = true;
-    if (json_dumpb(v, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) <= RESPONSES_ECHO_BYTES_MAX)
+    if (!json_is_array(v) || json_dumpb(v, NULL, 0, JSON_COMPACT) <= RESPONSES_TOOLS_BYTES_MAX)
         put(r, echo, name, json_incref(whole));
     json_decref(whole);
 }

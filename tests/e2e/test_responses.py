@@ -174,6 +174,17 @@ def test_it_is_the_prompt_of_a_chat(s):
     assert both(s, instructions="i", input=items).usage.input_tokens == n
 
 
+def test_long_fields_are_repeated(s):
+    """Above 32 KiB the answer said that there were none."""
+    s.say("long fields", '{"a": "value 1"}')
+    schema = {"type": "object", "properties": {"a": {"enum": [f"value {i}" for i in range(4000)]}}, "required": ["a"]}
+    ask = {"instructions": "do it. " * 6000, "metadata": {chr(0x4e00 + i) * 64: "\u4e00" * 512 for i in range(16)},
+           "text": {"format": {"type": "json_schema", "name": "n", "schema": schema}}}
+    r = post(s, input="long fields", **ask)
+    assert r.status_code == 200, r.text
+    assert {name: r.json()[name] for name in ask} == ask
+
+
 def test_a_limit_makes_it_incomplete(s):
     s.say("go on", "word " * 50)
     r = both(s, input="go on", max_output_tokens=5)
@@ -390,7 +401,8 @@ WRONG = [
     ({"text": {"verbosity": "loud"}}, "text.verbosity"), ({"reasoning": 5}, "reasoning"),
     ({"reasoning": {"effort": "huge"}}, "reasoning.effort"), ({"max_output_tokens": 0}, "max_output_tokens"),
     ({"temperature": 3}, "temperature"), ({"stream": "yes"}, "stream"), ({"include": "x"}, "include"), ({"include": [5]}, "include"),
-    ({"metadata": {"a": 5}}, "metadata"), ({"service_tier": "best"}, "service_tier"), ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
+    ({"metadata": {"a": 5}}, "metadata"), ({"metadata": {"a": "x" * 513}}, "metadata"), ({"metadata": {"k" * 65: "x"}}, "metadata"),
+    ({"metadata": {str(i): "x" for i in range(17)}}, "metadata"), ({"service_tier": "best"}, "service_tier"), ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
 ]
 
 
