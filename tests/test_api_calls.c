@@ -312,8 +312,13 @@ static void strict_schemas_have_the_time_of_one_together(void) {
 }
 
 /* The path is that in the request, also where less may be called. */
-static void a_strict_schema_is_found_in_the_request(void) {
+static void a_schema_that_is_refused_is_found_in_the_request(void) {
     static const char *const rows[][2] = {
+        {BODY("'tools':[{'function':{'name':'g'}},{'function':{'name':'f','parameters':{"
+              "'properties':{'a\uFDD0':{}}}}}]"),
+         "tools[1].function.parameters"},
+        {BODY("'tools':[{'function':{'name':'f','parameters':{'enum':['\\uFDD1']}}}]"),
+         "tools[0].function.parameters"},
         {BODY("'tools':[{'function':{'name':'g'}},{'function':{'name':'f','strict':true,"
               "'parameters':{'type':'array'}}}],'tool_choice':{'type':'function','function':{"
               "'name':'f'}}"),
@@ -405,7 +410,7 @@ static const test_case cases[] = {
     TEST(older_calls_become_tool_calls),
     TEST(calls_of_custom_tools_become_those_of_functions),
     TEST(strict_schemas_have_the_time_of_one_together),
-    TEST(a_strict_schema_is_found_in_the_request),
+    TEST(a_schema_that_is_refused_is_found_in_the_request),
     TEST(reading_survives_each_failed_allocation),
     TEST(arguments_become_the_input),
 };

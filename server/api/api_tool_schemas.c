@@ -18,6 +18,29 @@ static bool no_memory(api_error *err) {
     return api_fail(err, API_INTERNAL, NULL, "the server is short of memory");
 }
 
+/* ---- characters ---- */
+
+/* Parts of a dump are whole characters. */
+static int find_mark(const char *text, size_t n, void *found) {
+    bool *has = found;
+    *has = *has || memmem(text, n, GRAMMAR_TOKEN_OPEN, strlen(GRAMMAR_TOKEN_OPEN)) != NULL ||
+           memmem(text, n, GRAMMAR_TOKEN_CLOSE, strlen(GRAMMAR_TOKEN_CLOSE)) != NULL;
+    return 0;
+}
+
+/* In a notation with tags, names and values of a schema become texts of the grammar, where these
+ * characters would name a control token. */
+static bool check_characters(const json_t *schema, const char *param, api_error *err) {
+    bool has = false;
+    if (!json_is_object(schema)) return true;
+    if (json_dump_callback(schema, find_mark, &has, JSON_COMPACT) != 0) return no_memory(err);
+    if (!has) return true;
+    return api_fail(err, API_UNSUPPORTED_SCHEMA, param,
+                    "\"%s\" has the character U+FDD0 or U+FDD1, which the schema of a tool cannot "
+                    "have",
+                    param);
+}
+
 /* ---- strict schemas ---- */
 
 typedef struct strict_check {
@@ -82,7 +105,9 @@ bool api_tool_schemas_check(const api_params *p, api_error *err) {
         json_t *schema = json_object_get(function, "parameters");
         bool strict = json_is_true(json_object_get(function, "strict")) && json_is_object(schema);
         find_place(p, function, param);
-        if (strict && !(ok = check_strict(&c, schema, param, err))) break;
+        ok = check_characters(schema, param, err) &&
+             (!strict || check_strict(&c, schema, param, err));
+        if (!ok) break;
     }
     json_decref(c.compiled);
     return ok;

@@ -4,7 +4,9 @@
  * A tool with `strict` is enforced, or refused.  All strict schemas together may take the time that
  * one schema may (grammar_limits.compile_ms_max), because all of them are compiled again as parts
  * of one grammar, which has that time, too.  Equal ones are compiled once.
- * Thread: worker. */
+ *
+ * No schema has the characters that name control tokens in the texts of a grammar
+ * (models/grammar.h). Thread: worker. */
 #ifndef INFERD_API_TOOL_SCHEMAS_H
 #define INFERD_API_TOOL_SCHEMAS_H
 
