@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "calls/start.h"
+
 /* ---- events ---- */
 
 static void send(call_parser *p, const call_event *ev) {
@@ -177,18 +179,19 @@ static void begin_reading(call_parser *p, size_t at, bytes id) {
     p->state = object ? PARSER_OBJECT : PARSER_NAME;
 }
 
-/* A message that is a call from its first byte, without a mark. */
-static bool starts_with_call(const call_parser *p) {
-    const call_format *f = p->f;
-    size_t i = parser_skip(p, 0);
-    if (!f->at_start || p->no_calls || p->said || p->in_reasoning || i == p->held.n) return false;
-    return p->held.p[i] == (f->style == CALL_PYTHON ? '[' : '{');
+/* Is the message a call from its first byte on, without a mark?  MATCH_PART: that is not known. */
+static match_result starts_with_call(const call_parser *p) {
+    if (!p->f->at_start || p->no_calls || p->said || p->called || p->in_reasoning) return MATCH_NO;
+    match_result starts = call_start_match(p->f, p->tools, parser_rest(p, 0));
+    return starts == MATCH_PART && p->final ? MATCH_NO : starts;
 }
 
 static step_result step_text(call_parser *p) {
     parser_mark marks[PARSER_MARKS];
     size_t n_marks = list_marks(p, marks);
-    if (starts_with_call(p)) {
+    match_result starts = starts_with_call(p);
+    if (starts == MATCH_PART) return STEP_WAITS;
+    if (starts == MATCH_YES) {
         begin_reading(p, parser_skip(p, 0) + (p->f->style == CALL_PYTHON), (bytes){NULL, 0});
         return STEP_ON;
     }
@@ -216,7 +219,7 @@ static step_result step_text(call_parser *p) {
         p->in_reasoning = false;
         break;
     default:
-        break;
+        p->said = p->said || p->f->at_start; // calls without a mark do not come behind this one
     }
     p->trim = true;
     parser_take(p, at + found.n);

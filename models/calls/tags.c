@@ -4,7 +4,7 @@
  * be a call.  Formats that open content with a mark of its own have content or calls behind their
  * marks instead, and formats without a mark before calls have them at the start of the message
  * only. */
-#include "calls/tags.h"
+#include "calls/start.h"
 #include "calls/types.h"
 
 #include <string.h>
@@ -262,7 +262,10 @@ static json_t *call_of(const call_format *f, const json_t *tool, tag_scope *scop
     tag_mark(&w, f->call_open, name);
     switch (f->style) {
     case CALL_OBJECT:
-        add_object(&w, f, name, of);
+        if (call_start_is_usual(f))
+            call_start_add_object(&w, f, name, of);
+        else
+            add_object(&w, f, name, of);
         break;
     case CALL_KEYED:
         tag_text(&w, bytes_of("{\""));
@@ -399,6 +402,11 @@ static json_t *behind_layout(const call_format *f, const call_tags_options *o, b
     return tag_end_sequence(&w);
 }
 
+/* What stands before all calls. */
+static bytes open_of_start(const call_format *f) {
+    return f->at_start && f->style == CALL_PYTHON ? bytes_of("[") : f->section_open;
+}
+
 /* Content behind its mark, or calls. */
 static json_t *content_or_calls(const call_format *f, const call_tags_options *o) {
     json_t *ways = json_array(), *calls = behind_layout(f, o, f->section_open);
@@ -416,24 +424,11 @@ static json_t *content_or_calls(const call_format *f, const call_tags_options *o
     return NULL;
 }
 
-/* A pattern of texts that do not begin with this one. */
-static void add_other_texts(buf *out, const char *text) {
-    static const char any[] = "[\\s\\S]*";
-    buf_add_str(out, "(?:");
-    for (size_t i = 0; text[i] != 0; i++)
-        buf_add_format(out, "(?:[^\\x%02x]%s|\\x%02x", text[i], any, text[i]);
-    for (size_t i = 0; text[i] != 0; i++) buf_add_str(out, i == 0 ? ")?" : ")?");
-    buf_add_str(out, ")");
-}
-
 /* Calls are the whole message, or text that does not begin as they do. */
 static json_t *calls_or_text(const call_format *f, const call_tags_options *o) {
-    buf pattern = {0};
-    bytes open = f->style == CALL_PYTHON ? bytes_of("[") : f->section_open;
-    json_t *ways = json_array(), *calls = behind_layout(f, o, open), *text = NULL;
-    add_other_texts(&pattern, f->style == CALL_PYTHON ? "[" : "{\"name\": ");
-    if (buf_cstr(&pattern) != NULL) text = tag_of_pattern(buf_cstr(&pattern));
-    buf_deinit(&pattern);
+    json_t *ways = json_array(), *calls = behind_layout(f, o, open_of_start(f));
+    json_t *text =
+        o->content == NULL ? call_start_others(f) : call_start_content(f, o->tools, o->content);
     bool ok = ways != NULL && calls != NULL && text != NULL && json_array_append(ways, text) == 0 &&
               json_array_append(ways, calls) == 0;
     json_decref(text);
@@ -462,15 +457,11 @@ static json_t *behind_close(const call_format *f, json_t *message) {
 
 json_t *call_tags(const call_format *f, const call_tags_options *o) {
     json_t *message;
-    bytes open = f->section_open;
-    bool python = f->at_start && f->style == CALL_PYTHON;
-    if (o->content != NULL && o->choice == CALL_AUTO)
-        message = content_or_calls(f, o);
-    else if (o->choice == CALL_REQUIRED)
-        message = behind_layout(f, o, python ? bytes_of("[") : open);
+    if (o->choice == CALL_REQUIRED)
+        message = behind_layout(f, o, open_of_start(f));
     else if (f->at_start)
         message = calls_or_text(f, o);
-    else if (bytes_trim(f->content_open).n > 0)
+    else if (o->content != NULL || bytes_trim(f->content_open).n > 0)
         message = content_or_calls(f, o);
     else
         message = triggered(f, o);
