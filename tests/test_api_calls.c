@@ -375,13 +375,24 @@ static void reading_survives_each_failed_allocation(void) {
     }
 }
 
-/* What a limit cut off, and what is no input, stays as it is. */
+/* What a limit cut off is the input so far; what is no input stays as it is. */
 static void arguments_become_the_input(void) {
-    static const char *const rows[][2] = {{"{\"input\":\"a \\\"b\\\"\\n\"}", "a \"b\"\n"},
-                                          {"{\"input\":\"\"}", ""},
-                                          {"{\"input\":\"a", "{\"input\":\"a"},
-                                          {"{\"input\":7}", "{\"input\":7}"},
-                                          {"", ""}};
+    static const char *const rows[][2] = {
+        {"{\"input\":\"a \\\"b\\\"\\n\"}", "a \"b\"\n"},
+        {"{\"input\":\"\"}", ""},
+        {"{\"input\":\"a", "a"},
+        {" { \"input\" : \"\\u00fc\\ud83d\\ude80\\/\" }", "ü🚀/"},
+        {"{\"input\":\"a\\ud800b\"}", "a\xef\xbf\xbd"
+                                      "b"},
+        {"{\"input\":\"a\\", "a"},
+        {"{\"input\":\"a\\u00", "a"},
+        {"{\"input\":\"a\\ud83d\\ud", "a"},
+        {"{\"inp", ""},
+        {"{\"input\":", ""},
+        {"{\"input\":\"a\",\"x\":123456789012345678901234567890}", "a"},
+        {"{\"output\":\"a\"}", "{\"output\":\"a\"}"},
+        {"{\"input\":7}", "{\"input\":7}"},
+        {"", ""}};
     for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
         long before = n_live, at = -1;
         for (bool reached = true; reached; at++) {

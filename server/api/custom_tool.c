@@ -1,7 +1,6 @@
 /* custom_tool.c - see custom_tool.h. */
 #include "custom_tool.h"
 
-#include "json_in.h"
 #include "json_out.h"
 
 static void add_text(buf *out, json_t *v) {
@@ -74,16 +73,79 @@ json_t *custom_tool_arguments(json_t *input) {
     return text_json(&text);
 }
 
-bool custom_tool_unwrap(buf *arguments) {
-    json_t *v = NULL;
-    bytes text = {arguments->p == NULL ? "" : arguments->p, arguments->n};
-    if (json_in_parse(text, &json_limits_default, &v, NULL) == INFERD_ENOMEM)
-        arguments->failed = true;
-    json_t *input = json_object_get(v, "input");
-    if (json_is_string(input)) {
-        buf_clear(arguments);
-        buf_add(arguments, json_string_value(input), json_string_length(input));
+/* ---- the input in the arguments ---- */
+
+static size_t skip_white(bytes s, size_t at) {
+    while (at < s.n && s.p[at] != 0 && strchr(" \t\r\n", s.p[at]) != NULL) at++;
+    return at;
+}
+
+/* Where the input begins, behind its quote: s.n where the text is cut before it.  False: the
+ * arguments are no such object. */
+static bool find_input(bytes s, size_t *at) {
+    static const char *const words[] = {"{", "\"input\"", ":", "\""};
+    *at = 0;
+    for (size_t i = 0; i < INFERD_COUNT(words); i++) {
+        *at = skip_white(s, *at);
+        size_t n = strlen(words[i]), there = size_min(n, s.n - *at);
+        if (memcmp(s.p + *at, words[i], there) != 0) return false;
+        *at += there;
     }
-    json_decref(v);
-    return !arguments->failed;
+    return true;
+}
+
+static void add_character(buf *out, uint32_t c) {
+    int n_more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+    static const unsigned char leads[] = {0, 0xc0, 0xe0, 0xf0};
+    buf_add_char(out, (char)(leads[n_more] | c >> 6 * n_more));
+    for (int i = n_more - 1; i >= 0; i--) buf_add_char(out, (char)(0x80 | (c >> 6 * i & 0x3f)));
+}
+
+/* The digits of \uXXXX at `at`; UINT32_MAX: it is cut, or wrong. */
+static uint32_t code_at(bytes s, size_t at) {
+    uint32_t code = 0;
+    if (s.n < 6 || at > s.n - 6 || s.p[at] != '\\' || s.p[at + 1] != 'u') return UINT32_MAX;
+    for (size_t i = at + 2; i < at + 6; i++) {
+        const char *digits = "0123456789abcdef";
+        const char *d = s.p[i] == 0 ? NULL : strchr(digits, s.p[i] | 0x20);
+        if (d == NULL) return UINT32_MAX;
+        code = code << 4 | (uint32_t)(d - digits);
+    }
+    return code;
+}
+
+/* Adds the character of the escape at `at`; half a pair is U+FFFD.  Returns its bytes; 0: it is
+ * cut, or wrong. */
+static size_t add_escape(bytes s, size_t at, buf *out) {
+    static const char names[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+    if (s.n - at < 2 || s.p[at + 1] == 0) return 0;
+    const char *name = strchr(names, s.p[at + 1]);
+    if (name != NULL) buf_add_char(out, meant[name - names]);
+    if (name != NULL) return 2;
+    uint32_t code = code_at(s, at), low = code_at(s, at + 6);
+    bool first = code >= 0xd800 && code < 0xdc00, second = low >= 0xdc00 && low < 0xe000;
+    if (code == UINT32_MAX || (first && s.n - at < 12 && memchr(s.p + at, '"', s.n - at) == NULL))
+        return 0;
+    if (first && second) {
+        add_character(out, 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00));
+        return 12;
+    }
+    add_character(out, code >= 0xd800 && code < 0xe000 ? 0xfffd : code);
+    return 6;
+}
+
+bool custom_tool_unwrap(buf *arguments) {
+    bytes s = {arguments->p == NULL ? "" : arguments->p, arguments->n};
+    buf input = {0};
+    size_t at, n = 1;
+    if (!find_input(s, &at)) return !arguments->failed;
+    for (; at < s.n && s.p[at] != '"' && n > 0; at += n) {
+        n = s.p[at] == '\\' ? add_escape(s, at, &input) : 1;
+        if (s.p[at] != '\\') buf_add_char(&input, s.p[at]);
+    }
+    bool failed = arguments->failed || input.failed;
+    buf_deinit(arguments);
+    *arguments = input;
+    arguments->failed = failed;
+    return !failed;
 }

@@ -28,7 +28,8 @@ typedef enum custom_grammar {
 custom_grammar custom_tool_describe(json_t *function, json_t *grammar);
 /* The arguments of a call with this input, as JSON text.  NULL: no memory, or not a string. */
 json_t *custom_tool_arguments(json_t *input);
-/* Arguments become the input; what a limit cut off stays as it is.  False: no memory. */
+/* Arguments become the input: of what a limit cut off, what there is of it.  Arguments of another
+ * form stay as they are.  False: no memory. */
 bool custom_tool_unwrap(buf *arguments);
 
 #endif
