@@ -35,7 +35,7 @@ static inline void on_event(void *ctx, const call_event *ev) {
         buf_add(&m->calls, ev->text.p, ev->text.n);
         break;
     case CALL_EVENT_END:
-        buf_add_str(&m->calls, ";");
+        buf_add_str(&m->calls, ev->complete ? ";" : "~;");
         break;
     }
 }

@@ -108,8 +108,16 @@ static void half_a_mark_is_text(void) {
 
 static void a_call_that_is_cut_ends(void) {
     call_format *f = learn(hermes);
-    READS(f, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"b", "", "", "f{\"a\":\"b;");
-    READS(f, "<tool_call>{\"name\":\"f\"", "", "", "f;");
+    READS(f, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"b", "", "", "f{\"a\":\"b~;");
+    READS(f, "<tool_call>{\"name\":\"f\"", "", "", "f~;");
+    READS(f, "<tool_call>{\"name\":\"f\",\"argu", "", "", "f~;");
+    READS(f, "<tool_call>{\"name\":\"f\",\"id\":\"x", "", "", "f~;");
+    READS(f, "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a", "", "", "f~;");
+    READS(f, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":[", "", "", "f{\"a\":[~;");
+    READS(f, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}", "", "", "f{\"a\":1};");
+    READS(f, "<tool_call>{\"name\":\"f\",\"arguments\":[1]}</tool_call>", "", "", "f[1]~;");
+    READS(f, "<tool_call>{\"name\":\"f\",\"arguments\":{\"n\":1e999,\"n\":\"\\u0000\"}}", "", "",
+          "f{\"n\":1e999,\"n\":\"\\u0000\"};");
     call_format_close(f);
 }
 
@@ -165,7 +173,9 @@ static void arguments_between_tags(void) {
                 "</parameter><parameter=n>many</parameter></function></tool_call>",
                 "", "", "f{\"n\":null,\"o\":{\"a\":[1,true]},\"n\":\"many\"};");
     expect_read(__LINE__, f, &o, "<tool_call><function=f><parameter=s>cut", "", "",
-                "f{\"s\":\"cut\"};");
+                "f{\"s\":\"cut\"}~;");
+    expect_read(__LINE__, f, &o, "<tool_call><function=f><parameter=s>whole</parameter></func", "",
+                "", "f{\"s\":\"whole\"};");
     json_decref(tools);
     call_format_close(f);
 }
@@ -200,7 +210,7 @@ static void values_that_are_trees_of_tags(void) {
     READS(f, "<calls><call name=\"f\"><a><k>1</j></a></call></calls>", "", "",
           "f{\"a\":\"<k>1</j>\"};");
     READS(f, "<calls><call name=\"f\"><a><item>1</item><ite", "", "",
-          "f{\"a\":\"<item>1</item><ite\"};");
+          "f{\"a\":\"<item>1</item><ite\"}~;");
     json_decref(tools);
     call_format_close(f);
 }

@@ -30,7 +30,8 @@ static json_t *parse(bytes body, api_error *e) {
 /* ---- Responses and Messages ---- */
 
 static void give(answer_form *f, part_kind kind, const char *text, const char *name, buf *out) {
-    message_part p = {.kind = kind, .text = {text, strlen(text)}, .id = {"abc", 3}};
+    message_part p = {
+        .kind = kind, .text = {text, strlen(text)}, .id = {"abc", 3}, .complete = true};
     p.name = (bytes){name, strlen(name)};
     f->type->part(f, &p, out);
 }

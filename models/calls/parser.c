@@ -48,9 +48,9 @@ void parser_flush(call_parser *p) {
 
 void parser_end_call(call_parser *p) {
     parser_flush(p);
-    if (p->begun) send(p, &(call_event){.kind = CALL_EVENT_END});
+    if (p->begun) send(p, &(call_event){.kind = CALL_EVENT_END, .complete = p->whole});
     if (p->has_value) value_deinit(&p->value);
-    p->has_value = p->begun = p->other = p->in_token = false;
+    p->has_value = p->begun = p->whole = p->other = p->in_token = false;
     p->called = true;
     p->n_keys = 0;
     buf_clear(&p->name);
@@ -77,7 +77,7 @@ void parser_take(call_parser *p, size_t n) {
 /* What was read is no call: its first byte is text. */
 static void give_up(call_parser *p) {
     if (p->has_value) value_deinit(&p->value);
-    p->has_value = p->other = p->begun = false;
+    p->has_value = p->other = p->begun = p->whole = false;
     buf_clear(&p->name);
     buf_clear(&p->id);
     buf_clear(&p->out);
@@ -296,6 +296,7 @@ static step_result step_value(call_parser *p) {
         if (step == VALUE_MORE) continue;
         parser_flush(p);
         parser_take(p, step == VALUE_ENDS ? i + 1 : i);
+        p->whole = step != VALUE_IS_NO_VALUE; // all that come here begin as an object
         p->state = PARSER_CLOSE;
         return STEP_ON;
     }
@@ -308,6 +309,7 @@ static step_result step_close(call_parser *p) {
     match m = call_match(p->f->call_close, parser_rest(p, 0));
     if (m.result == MATCH_PART && !p->final) return STEP_WAITS;
     if (m.result == MATCH_YES) parser_take(p, m.n);
+    if (m.result == MATCH_PART) parser_take(p, p->held.n); // the text ends in the mark
     parser_end_call(p);
     p->state = PARSER_AFTER;
     return STEP_ON;
@@ -413,6 +415,7 @@ bool call_parser_finish(call_parser *p, call_sink on, void *ctx) {
     p->ctx = ctx;
     p->final = true;
     run(p);
+    parser_drop_member(p);
     if (p->begun) parser_end_call(p);
     return !p->failed;
 }

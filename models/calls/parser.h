@@ -74,6 +74,7 @@ struct call_parser {
     /* the call */
     bool other; // written in the second way
     bool begun; // its event was sent
+    bool whole; // its arguments are a complete object
     value_reader value;
     bool has_value; // `value` is in use
     buf name, id, key, out;
@@ -85,7 +86,8 @@ struct call_parser {
     object_state object;
     bool keeps; // the arguments came before the name: they are in `kept`
     buf kept;
-    int of_key; // in an object: 0 other, 1 the name, 2 the arguments, 3 the id
+    bool passing; // the arguments are passed on as they come: they are no text
+    int of_key;   // in an object: 0 other, 1 the name, 2 the arguments, 3 the id
 };
 
 typedef enum step_result { STEP_ON, STEP_WAITS, STEP_NO_CALL } step_result;
@@ -113,5 +115,7 @@ step_result parser_key(call_parser *p);
 step_result parser_value(call_parser *p);
 step_result parser_tree(call_parser *p);
 step_result parser_object(call_parser *p);
+/* The text ends, or breaks off: half a key, or half a text that holds JSON, is no argument. */
+void parser_drop_member(call_parser *p);
 
 #endif

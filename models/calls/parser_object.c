@@ -81,8 +81,8 @@ static bool end_member(call_parser *p, size_t at) {
         buf_clear(&p->out);
         break;
     case OF_ARGUMENTS:
-        unpack(&p->out);
-        p->n_keys++;
+        if (!p->passing) unpack(&p->out);
+        p->whole = p->n_keys++ == 0 && p->out.n > 0 && p->out.p[p->out.n - 1] == '}';
         if (p->begun) {
             parser_flush(p);
         } else {
@@ -133,12 +133,14 @@ static bool read_value(call_parser *p, size_t *at, step_result *result) {
 static void begin_json(call_parser *p) {
     value_init(&p->value, VALUE_JSON, (bytes){NULL, 0});
     p->has_value = true;
+    p->passing = false;
 }
 
 /* Arguments of a call that has begun are passed on as they come, unless they are a text. */
 static void pass_on(call_parser *p) {
-    bool streams = p->begun && p->of_key == OF_ARGUMENTS && p->out.n > 0 && p->out.p[0] != '"';
-    if (streams) parser_flush(p);
+    bool may = p->begun && p->of_key == OF_ARGUMENTS && p->out.n > 0;
+    if (may && p->out.p[0] != '"') p->passing = true;
+    if (p->passing) parser_flush(p);
 }
 
 static step_result step_member(call_parser *p) {
@@ -180,13 +182,20 @@ static step_result step_member(call_parser *p) {
 static step_result end_object(call_parser *p, size_t at) {
     if (!p->begun) return STEP_NO_CALL; // it has no name
     if (p->n_keys == 0) buf_add_str(&p->out, "{}");
+    p->whole = p->whole || p->n_keys == 0;
     parser_take(p, at);
     p->state = PARSER_CLOSE;
     return STEP_ON;
 }
 
+void parser_drop_member(call_parser *p) {
+    bool arguments = p->object == OBJECT_VALUE && p->of_key == OF_ARGUMENTS;
+    if (p->state == PARSER_OBJECT && !(arguments && p->passing)) buf_clear(&p->out);
+}
+
 static step_result broken(call_parser *p) {
     if (!p->begun) return STEP_NO_CALL;
+    parser_drop_member(p);
     parser_take(p, p->at);
     p->state = PARSER_CLOSE;
     return STEP_ON;

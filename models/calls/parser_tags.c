@@ -52,6 +52,8 @@ step_result parser_tag(call_parser *p) {
         return STEP_ON;
     }
     if (end.result != MATCH_YES && part && !p->final) return STEP_WAITS;
+    bool in_mark = end.result == MATCH_PART && key.result == MATCH_NO; // which the text cuts
+    p->whole = end.result == MATCH_YES || in_mark;
     return break_off(p);
 }
 

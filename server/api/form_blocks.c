@@ -1,8 +1,6 @@
 /* form_blocks.c - see form_blocks.h. */
 #include "form_blocks.h"
 
-#include "json_in.h"
-
 void blocks_deinit(form_blocks *b) {
     buf_deinit(&b->text);
     buf_deinit(&b->id);
@@ -13,15 +11,6 @@ void blocks_deinit(form_blocks *b) {
 static void set_text(buf *to, bytes text) {
     buf_clear(to);
     buf_add(to, text.p, text.n);
-}
-
-json_t *blocks_arguments(form_blocks *b) {
-    json_t *v = NULL;
-    if (json_in_parse(blocks_bytes(&b->text), &json_limits_default, &v, NULL) == INFERD_ENOMEM)
-        b->text.failed = true;
-    if (json_is_object(v)) return v;
-    json_decref(v);
-    return NULL;
 }
 
 void blocks_open(form_blocks *b, const block_writer *w, void *form, block_kind kind, buf *out) {
@@ -51,13 +40,6 @@ void blocks_close(form_blocks *b, const block_writer *w, void *form, bool cut, b
     b->idx++;
 }
 
-/* What a limit cut off is no object. */
-static bool is_cut(form_blocks *b) {
-    json_t *arguments = blocks_arguments(b);
-    json_decref(arguments);
-    return arguments == NULL && b->text.n > 0;
-}
-
 void blocks_part(form_blocks *b, const block_writer *w, void *form, const message_part *p,
                  buf *out) {
     static const block_kind kinds[] = {[PART_REASONING] = BLOCK_REASONING,
@@ -71,7 +53,7 @@ void blocks_part(form_blocks *b, const block_writer *w, void *form, const messag
         blocks_open(b, w, form, BLOCK_CALL, out);
         return;
     case PART_CALL_END:
-        blocks_close(b, w, form, b->open == BLOCK_CALL && is_cut(b), out);
+        blocks_close(b, w, form, b->open == BLOCK_CALL && !p->complete, out);
         return;
     default:
         break;

@@ -24,7 +24,7 @@ typedef struct form_blocks {
     block_kind open;
     uint32_t idx;  // of the open block, or of the next one
     bool begins;   // the open block has no content yet
-    bool cut;      // it was cut off by a limit
+    bool cut;      // a limit cut it off; a call: its arguments are not complete
     buf text;      // of it so far; of a call: its arguments
     buf id, name;  // of a call
     buf done;      // closed blocks as JSON, with commas between them
@@ -46,10 +46,6 @@ void blocks_part(form_blocks *b, const block_writer *w, void *form, const messag
 void blocks_open(form_blocks *b, const block_writer *w, void *form, block_kind kind, buf *out);
 /* Closes the open block, if there is one; cut: a limit ended it. */
 void blocks_close(form_blocks *b, const block_writer *w, void *form, bool cut, buf *out);
-/* The arguments of the open call, an object; NULL: a limit cut them off, or no memory, which is
- * noted in b->text. */
-json_t *blocks_arguments(form_blocks *b);
-
 static inline bytes blocks_bytes(const buf *b) {
     return (bytes){b->p == NULL ? "" : b->p, b->n};
 }

@@ -51,9 +51,10 @@ static void end_custom(message_parts *p) {
                             .custom = true});
 }
 
-static void end_call(message_parts *p) {
+static void end_call(message_parts *p, const call_event *ev) {
     if (p->in_custom) end_custom(p);
-    give(p, &(message_part){.kind = PART_CALL_END, .call_idx = p->n_calls});
+    give(p,
+         &(message_part){.kind = PART_CALL_END, .call_idx = p->n_calls, .complete = ev->complete});
     p->n_calls++;
     if (p->keeps) {
         json_add_string(&p->calls, p->arguments.n > 0 ? p->arguments.p : "", p->arguments.n);
@@ -85,7 +86,7 @@ static void on_event(void *ctx, const call_event *ev) {
         if (p->in_custom) return;
         break;
     case CALL_EVENT_END:
-        end_call(p);
+        end_call(p, ev);
         return;
     }
     give(p, &one);

@@ -28,6 +28,7 @@ typedef struct message_part {
     uint32_t call_idx;
     bytes id, name; // of PART_CALL
     bool custom;    // PART_CALL, PART_ARGUMENTS: of a custom tool; its input is one part
+    bool complete;  // PART_CALL_END: the arguments are a whole object
 } message_part;
 
 typedef struct message_parts {

@@ -2,6 +2,7 @@
 end that something cut off."""
 
 import json
+import re
 import zlib
 
 import pytest
@@ -20,6 +21,11 @@ def start(launch, folder, tool_format):
 @pytest.fixture(scope="module")
 def llama(launch, tmp_path_factory):
     return start(launch, tmp_path_factory.mktemp("llama"), "llama3_json")
+
+
+@pytest.fixture(scope="module")
+def hermes(launch, tmp_path_factory):
+    return scripted.start(launch, tmp_path_factory.mktemp("hermes"), scripted.HERMES)
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +133,82 @@ def test_content_of_a_schema_beside_tools_is_no_call(llama, pythonic, stream):
         assert chat(llama, f"call {i}?", stream, tools=[W], response_format=form) is None
         pythonic.say(f"call {i}?", "[w(city='Rome')]")
         assert chat(pythonic, f"call {i}?", stream, tools=[W], response_format=form) == ("", [("w", '{"city":"Rome"}')], "tool_calls")
+
+
+# ---- in the other protocols ----
+
+def responses(s, text, stream, tool, **more):
+    """(the response, its items of calls); streamed, the events must say the same."""
+    answer = s.http.post("/v1/responses", json={"model": "m", "input": text, "tools": [tool], "stream": stream, **more})
+    assert answer.status_code == 200, answer.text
+    whole = events(answer)[-1]["response"] if stream else answer.json()
+    calls = [i for i in whole["output"] if i["type"] in ("function_call", "custom_tool_call")]
+    if stream:
+        done = [e for e in events(answer) if e["type"] == "response.output_item.done"]
+        assert [e["item"] for e in done] == whole["output"]
+    return whole, calls
+
+
+def messages(s, text, stream, schema, **more):
+    """(stop_reason, the texts of the calls' inputs as the wire has them)"""
+    answer = s.http.post("/v1/messages", json={
+        "model": "m", "max_tokens": 5000, "stream": stream, "messages": [{"role": "user", "content": text}],
+        "tools": [{"name": "w", "input_schema": schema}], **more})
+    assert answer.status_code == 200, answer.text
+    if not stream:
+        return answer.json()["stop_reason"], re.findall(r'"type":"tool_use",.*?"input":(.*?)\}(?=,\{"type"|\],)', answer.text)
+    said = {}
+    for e in events(answer):
+        if e["type"] == "content_block_delta" and e["delta"]["type"] == "input_json_delta":
+            said[e["index"]] = said.get(e["index"], "") + e["delta"]["partial_json"]
+    stop = [e["delta"]["stop_reason"] for e in events(answer) if e["type"] == "message_delta"]
+    return stop[0], list(said.values())
+
+
+HUGE = ["{\"n\": 123456789012345678901234567890}", '{"s": "a\\u0000b"}', '{"n": 1, "n": 2}',
+        '{"%s": 1}' % ("k" * 2000), '{"a": %s}' % ("[" * 70 + "]" * 70)]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("i", range(len(HUGE)))
+def test_arguments_are_copied_as_they_are(hermes, i, stream):
+    """JSON that a reader of ours would refuse."""
+    hermes.say(f"huge {i}?", '<tool_call>\n{"name": "w", "arguments": %s}\n</tool_call>' % HUGE[i])
+    free = {"type": "function", "function": {"name": "w"}}
+    assert chat(hermes, f"huge {i}?", stream, tools=[free]) == ("", [("w", HUGE[i])], "tool_calls")
+    whole, calls = responses(hermes, f"huge {i}?", stream, {"type": "function", "name": "w"})
+    assert (whole["status"], calls[0]["status"], calls[0]["arguments"]) == ("completed", "completed", HUGE[i])
+    assert messages(hermes, f"huge {i}?", stream, {"type": "object"}) == ("tool_use", [HUGE[i]])
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_call_that_max_tokens_cuts_says_so(hermes, stream):
+    hermes.say("cut?", '<tool_call>\n{"name": "w", "arguments": {"city": "Rome"}}\n</tool_call>')
+    for n in range(8, 30):
+        _, calls, finish = chat(hermes, "cut?", stream, tools=[W], max_tokens=n)
+        if not calls or finish != "length":
+            continue
+        whole, items = responses(hermes, "cut?", stream, {"type": "function", "name": "w", "parameters": CITY}, max_output_tokens=n)
+        complete = calls[0][1] == '{"city": "Rome"}'
+        assert whole["status"] == "incomplete" and items[0]["arguments"] == calls[0][1]
+        assert items[0]["status"] == ("completed" if complete else "incomplete")
+        reason, inputs = messages(hermes, "cut?", stream, CITY, max_tokens=n)
+        assert reason == "max_tokens"
+        if not stream:
+            assert inputs == [calls[0][1] if complete else "{}"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_the_input_of_a_custom_tool_that_max_tokens_cuts_is_its_beginning(hermes, stream):
+    inside = 'rm -rf / "now"\n'
+    hermes.say("custom?", '<tool_call>\n{"name": "run", "arguments": {"input": %s}}\n</tool_call>' % json.dumps(inside))
+    seen = set()
+    for n in range(8, 40):
+        _, calls, finish = chat(hermes, "custom?", stream, tools=[{"type": "custom", "custom": {"name": "run"}}], max_tokens=n)
+        if not calls:
+            continue
+        _, items = responses(hermes, "custom?", stream, {"type": "custom", "name": "run"}, max_output_tokens=n)
+        assert items[0]["input"] == calls[0][1]
+        assert (calls[0][1] == inside if finish == "tool_calls" else inside.startswith(calls[0][1])), (n, calls, finish)
+        seen.add(calls[0][1])
+    assert len(seen) > 4 and inside in seen

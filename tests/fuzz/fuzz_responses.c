@@ -53,7 +53,8 @@ static void give_parts(answer_form *f, const uint8_t *data, size_t n, buf *out) 
         message_part p = {.kind = (part_kind)(data[i] % (PART_CALL_END + 1)),
                           .text = {(const char *)data + i, n - i < 8 ? n - i : 8},
                           .id = {"abcdefgh1", 9},
-                          .name = called};
+                          .name = called,
+                          .complete = data[i] % 2 == 0};
         f->type->part(f, &p, out);
     }
 }

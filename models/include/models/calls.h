@@ -92,6 +92,7 @@ typedef enum call_event_kind {
 typedef struct call_event {
     call_event_kind kind;
     bytes text, name, id; // borrowed for the call
+    bool complete;        // CALL_EVENT_END: the arguments are a whole object
 } call_event;
 
 typedef void (*call_sink)(void *ctx, const call_event *ev);
