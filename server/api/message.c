@@ -64,8 +64,16 @@ static void end_call(message_parts *p, const call_event *ev) {
     buf_clear(&p->arguments);
 }
 
+/* Is the event one of a call that the answer has no room for? */
+static bool is_dropped(message_parts *p, const call_event *ev) {
+    bool of_call = ev->kind == CALL_EVENT_BEGIN || ev->kind == CALL_EVENT_ARGUMENTS ||
+                   ev->kind == CALL_EVENT_END;
+    return of_call && p->function_calls && p->n_calls > 0;
+}
+
 static void on_event(void *ctx, const call_event *ev) {
     message_parts *p = ctx;
+    if (is_dropped(p, ev)) return;
     message_part one = {.text = ev->text, .call_idx = p->n_calls};
     switch (ev->kind) {
     case CALL_EVENT_REASONING:

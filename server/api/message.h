@@ -35,7 +35,7 @@ typedef struct message_parts {
     call_parser *parser;    // owned
     bool hides_reasoning;   // it is left out
     bool keeps;             // the whole answer is wanted
-    bool function_calls;    // the only call is kept as function_call
+    bool function_calls;    // one call, as function_call; those behind it are left out
     const json_t *custom;   // names of custom tools, as keys; borrowed; NULL: none
     buf reasoning, content; // kept
     buf calls;              // kept: the elements of tool_calls, or function_call, as JSON
