@@ -424,6 +424,38 @@ bool call_parser_in_reasoning(const call_parser *p) {
     return p->in_reasoning;
 }
 
+/* Is the held text the beginning of a mark of calls, or of a call without one? */
+static bool holds_mark(const call_parser *p, size_t n_held) {
+    parser_mark marks[PARSER_MARKS];
+    if (bytes_trim((bytes){p->held.p, n_held}).n == 0) return false;
+    if (starts_with_call(p) != MATCH_NO) return true;
+    for (size_t k = 0, n = list_marks(p, marks); k < n; k++) {
+        bool calls = marks[k].kind == MARK_CALLS || marks[k].kind == MARK_OTHER_CALLS;
+        for (size_t i = 0; calls && i < n_held; i++)
+            if (!call_is_white(p->held.p[i]) &&
+                call_match(marks[k].whole, parser_rest(p, i)).result != MATCH_NO)
+                return true;
+    }
+    return false;
+}
+
+bool call_parser_in_call(call_parser *p, bytes next) {
+    size_t n_held = p->held.n, at = 0;
+    bytes id = {NULL, 0}, close = bytes_trim(p->f->section_close);
+    if (p->state != PARSER_TEXT && p->state != PARSER_AFTER) return true;
+    buf_add(&p->held, next.p, next.n);
+    bool in = false;
+    if (p->held.failed)
+        p->failed = true;
+    else if (p->state == PARSER_TEXT)
+        in = holds_mark(p, n_held);
+    else
+        in = match_next(p, &at, &id) != MATCH_NO ||
+             (close.n > 0 && call_match(close, parser_rest(p, 0)).result != MATCH_NO);
+    p->held.n = n_held;
+    return in;
+}
+
 call_parser *call_parser_create(const call_format *f, const call_parser_options *o) {
     call_parser *p = calloc(1, sizeof *p);
     if (p == NULL) return NULL;

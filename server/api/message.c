@@ -56,6 +56,7 @@ static void end_call(message_parts *p, const call_event *ev) {
     give(p,
          &(message_part){.kind = PART_CALL_END, .call_idx = p->n_calls, .complete = ev->complete});
     p->n_calls++;
+    p->is_cut = !ev->complete;
     if (p->keeps) {
         json_add_string(&p->calls, p->arguments.n > 0 ? p->arguments.p : "", p->arguments.n);
         buf_add_str(&p->calls, p->function_calls ? "}" : "}}");

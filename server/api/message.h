@@ -40,6 +40,7 @@ typedef struct message_parts {
     buf reasoning, content; // kept
     buf calls;              // kept: the elements of tool_calls, or function_call, as JSON
     uint32_t n_calls;
+    bool is_cut;              // the arguments of the last one are not complete
     unsigned char secret[16]; // of ids
     uint64_t n_choice;        // of the choice, for ids
     void (*on)(void *ctx, const message_part *p);

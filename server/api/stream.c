@@ -415,14 +415,15 @@ static void push_parts(stream *s, uint32_t choice_idx, size_t n_text, buf *out) 
     if (!ok) fail_memory(s);
 }
 
-/* The rest of the text; a choice that stopped by itself and called something says so. */
+/* The rest of the text; a choice that stopped by itself and called something says so, unless the
+ * call is cut: by a stop token. */
 static void end_parts(stream *s, uint32_t choice_idx, buf *out) {
     choice *c = &s->choices[choice_idx];
     deltas d = {s, choice_idx, out};
     push_parts(s, choice_idx, c->text.n, out);
     if (!message_finish(&c->parts, writes_parts(s) ? write_part : NULL, &d)) fail_memory(s);
     bool stopped = c->finish != NULL && strcmp(c->finish, "stop") == 0;
-    if (stopped && c->parts.n_calls > 0)
+    if (stopped && c->parts.n_calls > 0 && !c->parts.is_cut)
         c->finish = s->o.function_calls ? "function_call" : "tool_calls";
 }
 
@@ -437,13 +438,34 @@ static void add_control(const stream *s, choice *c, tok_id id) {
 
 /* ---- events ---- */
 
+/* A stop string is text of the answer: inside of a call it is none.  text[begin, end) is one; what
+ * is certain before it goes to the parser first, which may move it. */
+static bool is_in_call(stream *s, uint32_t choice_idx, size_t *begin, size_t *end, buf *out) {
+    choice *c = &s->choices[choice_idx];
+    if (s->o.format == NULL || s->o.no_calls) return false;
+    size_t n_safe = size_min(*begin, *end - stop_held(s->o.stops, c->stop));
+    push_parts(s, choice_idx, n_safe, out);
+    *begin -= n_safe;
+    *end -= n_safe;
+    return call_parser_in_call(c->parts.parser, (bytes){c->text.p, *end});
+}
+
 /* Looks for stop strings in text[from ..); a match cuts the text there. */
-static void match_stops(stream *s, choice *c, size_t from) {
+static void match_stops(stream *s, uint32_t choice_idx, size_t from, buf *out) {
+    choice *c = &s->choices[choice_idx];
     stop_match m;
     bytes fresh = text_since(c, from);
-    if (c->matched || !stop_feed(s->o.stops, c->stop, fresh.p, fresh.n, &m)) return;
-    size_t end = from + m.end;
-    size_t cut = s->o.include_stop ? end : end - m.n;
+    size_t begin, end = from;
+    if (c->matched) return;
+    do {
+        if (!stop_feed(s->o.stops, c->stop, fresh.p, fresh.n, &m)) return;
+        end += m.end;
+        begin = end - m.n;
+        bool ignored = is_in_call(s, choice_idx, &begin, &end, out);
+        if (!ignored) break;
+        fresh = text_since(c, end);
+    } while (true);
+    size_t cut = s->o.include_stop ? end : begin;
     c->text.n = cut;
     uint64_t cut_at = c->sent + cut;
     while (c->n_entries > 0 && !c->entries[c->n_entries - 1].prompt &&
@@ -491,7 +513,7 @@ static void take_token(stream *s, uint32_t choice_idx, const sample_result *r, b
     }
     bytes fresh = text_since(c, from);
     c->n_points += count_points(fresh.p, fresh.n);
-    if (c->n_tokens > s->o.min_tokens) match_stops(s, c, from);
+    if (c->n_tokens > s->o.min_tokens) match_stops(s, choice_idx, from, out);
     bool apart = s->o.format != NULL;
     if ((!s->o.streaming && !apart) || c->matched) return; // end_choice writes a matched choice
     size_t n_safe = c->text.n - stop_held(s->o.stops, c->stop);
@@ -533,7 +555,7 @@ static void end_choice(stream *s, uint32_t choice_idx, buf *out) {
             fail_memory(s);
             return;
         }
-        if (c->n_tokens > s->o.min_tokens) match_stops(s, c, from);
+        if (c->n_tokens > s->o.min_tokens) match_stops(s, choice_idx, from, out);
     }
     if (s->o.format != NULL) {
         if (writes_parts(s)) open_choice(s, choice_idx, out);

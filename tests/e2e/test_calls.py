@@ -212,3 +212,30 @@ def test_the_input_of_a_custom_tool_that_max_tokens_cuts_is_its_beginning(hermes
         assert (calls[0][1] == inside if finish == "tool_calls" else inside.startswith(calls[0][1])), (n, calls, finish)
         seen.add(calls[0][1])
     assert len(seen) > 4 and inside in seen
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("stop", ["STOP", "</tool_call>", "_call", "tool", '"', "name", "\n"])
+def test_a_stop_string_is_none_inside_of_a_call(hermes, stop, stream):
+    wanted = '{"city": "Rome STOP x"}'
+    hermes.say("stop?", '<tool_call>\n{"name": "w", "arguments": %s}\n</tool_call>' % wanted)
+    assert chat(hermes, "stop?", stream, tools=[W], stop=[stop]) == ("", [("w", wanted)], "tool_calls")
+    tool = {"type": "function", "name": "w", "parameters": CITY}
+    whole, items = responses(hermes, "stop?", stream, tool, stop=[stop])
+    assert (whole["status"], items[0]["status"], items[0]["arguments"]) == ("completed", "completed", wanted)
+    assert messages(hermes, "stop?", stream, CITY, stop_sequences=[stop]) == ("tool_use", [wanted])
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_stop_string_counts_before_a_call_and_behind_it(hermes, llama, stream):
+    call = '<tool_call>\n{"name": "w", "arguments": {"city": "END"}}\n</tool_call>'
+    hermes.say("before?", "It is the END now. " + call)
+    assert chat(hermes, "before?", stream, tools=[W], stop=["END"]) == ("It is the ", [], "stop")
+    hermes.say("behind?", call + "\nIt is the END now.")
+    for stop in (["END"], ["END now", "ND no"], ["x", "the END"]):
+        said = chat(hermes, "behind?", stream, tools=[W], stop=stop)
+        assert said[1:] == ([("w", '{"city": "END"}')], "tool_calls") and "It is" in said[0] and "now" not in said[0]
+    hermes.say("at once?", call + "END now.")
+    assert chat(hermes, "at once?", stream, tools=[W], stop=["END"]) == ("", [("w", '{"city": "END"}')], "tool_calls")
+    llama.say("object?", '{"city": "Rome", "END": 5}')
+    assert chat(llama, "object?", stream, tools=[W], stop=["END"]) == ('{"city": "Rome", "', [], "stop")

@@ -114,6 +114,8 @@ bool call_parser_push(call_parser *p, bytes text, call_sink on, void *ctx);
 /* The text is at its end: half a mark is text, an open call ends. */
 bool call_parser_finish(call_parser *p, call_sink on, void *ctx);
 bool call_parser_in_reasoning(const call_parser *p);
+/* Is this next text, which is not pushed, inside of a call or of its marks, as far as is known? */
+bool call_parser_in_call(call_parser *p, bytes next);
 
 /* ---- writing ---- */
 
