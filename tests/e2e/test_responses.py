@@ -443,18 +443,26 @@ def test_a_client_that_leaves_frees_its_pages(s):
     s.settled()
 
 
-@pytest.mark.parametrize("text, n_events", [("talk on", 100), ("word " * 50_000, 3)], ids=["decode", "prefill"])
-def test_a_failure_ends_the_stream(launch, tmp_path, text, n_events):
-    """Also one that has had only heartbeats."""
+def check_failed(events, n_events, code):
+    assert [e.type for e in events[:2]] == ["response.created", "response.in_progress"] and len(events) >= n_events
+    assert events[-1].type == "response.failed" and events[-1].response.status == "failed"
+    assert events[-1].response.error.code == code and events[-1].response.error.message
+
+
+def test_a_failure_ends_the_stream(s):
+    """The script has a call that the grammar does not allow, behind some text."""
+    s.say("talk, then fail", "word " * 100 + '<tool_call>\n{"name": "unknown", "arguments": {}}\n</tool_call>')
+    check_failed(events_of(post(s, input="talk, then fail", tools=[WEATHER], stream=True)), 100, "invalid_prompt")
+    s.settled()
+
+
+def test_a_failure_ends_a_stream_that_has_had_only_heartbeats(launch, tmp_path):
+    """A prompt that takes longer than the request may."""
     def config(model):
         ms = int(1500 * SLOW)
         return scripted.config_of(model, limits={"client_timeout_ms": int(600 * SLOW), "queue_timeout_ms": ms, "total_timeout_ms": ms})
     s = scripted.start(launch, tmp_path, config=config)
-    s.say("talk on", "word " * 60_000)
-    events = events_of(post(s, input=text, stream=True))
-    assert [e.type for e in events[:2]] == ["response.created", "response.in_progress"] and len(events) >= n_events
-    assert events[-1].type == "response.failed" and events[-1].response.status == "failed"
-    assert events[-1].response.error.code == "server_error" and events[-1].response.error.message
+    check_failed(events_of(post(s, input="word " * 50_000, stream=True)), 3, "server_error")
     s.settled()
 
 
