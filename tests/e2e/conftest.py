@@ -123,7 +123,7 @@ class Daemon:
     @property
     def http(self):
         if not hasattr(self, "_http"):
-            self._http = httpx.Client(base_url=self.url, timeout=float(os.environ.get("T","120")) * SLOW, limits=KEEP_ALL)
+            self._http = httpx.Client(base_url=self.url, timeout=120 * SLOW, limits=KEEP_ALL)
         return self._http
 
     def openai(self, key="none", **kw):
