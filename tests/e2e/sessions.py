@@ -156,11 +156,11 @@ def words(rng, n):
 
 
 def sizes(turns, tokens, steady):
-    """Words of each turn's input.  As agents do, the session reads much in its first turns (three quarters of the
+    """Words of each turn's input.  As agents do, the session reads much in its first turns (seven eighths of the
     tokens in the first 16), unless it is `steady`.  A word has about 1.35 tokens, an answer about 65."""
     words = (tokens - 65 * turns) / 1.35
     early = 0 if steady or turns < 64 else 16
-    return [int(words * 0.75 / early) if i < early else int(words * (0.25 if early else 1) / (turns - early)) for i in range(turns)]
+    return [int(words * 7 / 8 / early) if i < early else int(words * (1 / 8 if early else 1) / (turns - early)) for i in range(turns)]
 
 
 def play(s, protocol, turns, tokens, seed=1, steady=False, on_turn=None):
@@ -176,8 +176,10 @@ def play(s, protocol, turns, tokens, seed=1, steady=False, on_turn=None):
             say = ["<tool_call>", *split(f'\n{{"name": "read_line", "arguments": {{"path": "{name} {words(rng, 10)}", "line": {i}}}}}\n',
                                          rng), "</tool_call>"]
         s.say("", say, once=True)
+        body = json.dumps(session.body()).encode()
         start = time.perf_counter()
-        with s.http.stream("POST", session.path, json=session.body(), headers={"x-inferd-explain": "1"}) as r:
+        with s.http.stream("POST", session.path, content=body,
+                           headers={"x-inferd-explain": "1", "content-type": "application/json"}) as r:
             assert r.status_code == 200, r.read()
             at, prompt, cached, output = session.take(events_of(r))
             turn = Turn(prompt, cached, output, at - start, explanation_of(r.headers["x-inferd-explain"]))
