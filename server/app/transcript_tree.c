@@ -10,19 +10,14 @@ enum { BUCKETS_LEAST = 1024, ALLOCATION_BYTES = 16 }; // what malloc adds, about
 
 bool transcript_tree_init(transcript_tree *t, uint64_t bytes_max) {
     *t = (transcript_tree){.bytes_max = bytes_max, .n_buckets = BUCKETS_LEAST};
-    list_node_init(&t->used);
+    list_node_init(&t->ends);
     t->buckets = calloc(t->n_buckets, sizeof(transcript_part *));
     return t->buckets != NULL &&
            getrandom(t->secret, sizeof t->secret, 0) == (ssize_t)sizeof t->secret;
 }
 
 void transcript_tree_deinit(transcript_tree *t) {
-    LIST_EACH_SAFE(node, next, &t->used) {
-        transcript_part *p = LIST_ENTRY(node, transcript_part, used);
-        free(p->text);
-        free(p->ids);
-        free(p);
-    }
+    if (t->buckets != NULL) transcript_tree_forget(t, NULL);
     free(t->buckets);
 }
 
@@ -50,11 +45,12 @@ static void grow_buckets(transcript_tree *t) {
     size_t n = t->n_buckets * 2;
     transcript_part **buckets = calloc(n, sizeof(transcript_part *));
     if (buckets == NULL) return;
-    LIST_EACH(node, &t->used) {
-        transcript_part *p = LIST_ENTRY(node, transcript_part, used);
-        p->next = buckets[p->hash & (n - 1)];
-        buckets[p->hash & (n - 1)] = p;
-    }
+    for (size_t i = 0; i < t->n_buckets; i++)
+        for (transcript_part *p = t->buckets[i], *next; p != NULL; p = next) {
+            next = p->next;
+            p->next = buckets[p->hash & (n - 1)];
+            buckets[p->hash & (n - 1)] = p;
+        }
     free(t->buckets);
     t->buckets = buckets;
     t->n_buckets = n;
@@ -98,9 +94,12 @@ transcript_part *transcript_tree_add(transcript_tree *t, transcript_part *parent
     p->hash = hash_of(t, parent, text, special);
     list_node_init(&p->children);
     list_node_init(&p->sibling);
-    if (parent != NULL) list_push_front(&parent->children, &p->sibling);
+    if (parent != NULL) {
+        list_push_front(&parent->children, &p->sibling);
+        list_remove(&parent->used);
+    }
+    list_push_front(&t->ends, &p->used);
     if (t->n_parts > t->n_buckets) grow_buckets(t);
-    list_push_front(&t->used, &p->used); // its parent follows when the path is touched
     transcript_part **bucket = &t->buckets[p->hash & (t->n_buckets - 1)];
     p->next = *bucket;
     *bucket = p;
@@ -110,12 +109,15 @@ transcript_part *transcript_tree_add(transcript_tree *t, transcript_part *parent
 }
 
 void transcript_tree_touch(transcript_tree *t, transcript_part *end) {
-    for (transcript_part *p = end; p != NULL; p = p->parent) {
-        list_remove(&p->used);
-        list_push_front(&t->used, &p->used);
-        if (p->parent == NULL) break;
+    if (list_empty(&end->children)) {
+        list_remove(&end->used);
+        list_push_front(&t->ends, &end->used);
+    }
+    for (transcript_part *p = end; p->parent != NULL; p = p->parent) {
+        list_node *siblings = &p->parent->children;
+        if (siblings->next == &p->sibling) continue;
         list_remove(&p->sibling);
-        list_push_front(&p->parent->children, &p->sibling);
+        list_push_front(siblings, &p->sibling);
     }
 }
 
@@ -128,6 +130,8 @@ void transcript_tree_drop(transcript_tree *t, transcript_part *p) {
     *at = p->next;
     list_remove(&p->used);
     list_remove(&p->sibling);
+    if (p->parent != NULL && list_empty(&p->parent->children))
+        list_push_back(&t->ends, &p->parent->used);
     t->n_parts--;
     t->n_bytes -= bytes_of(p->n_bytes, p->n_ids);
     free(p->text);
@@ -137,6 +141,16 @@ void transcript_tree_drop(transcript_tree *t, transcript_part *p) {
 
 static bool is_free(const transcript_part *p) {
     return list_empty(&p->children) && p->n_pins == 0;
+}
+
+void transcript_tree_forget(transcript_tree *t, const model *m) {
+    LIST_EACH_SAFE(node, next, &t->ends) {
+        transcript_part *p = LIST_ENTRY(node, transcript_part, used), *parent;
+        for (; p != NULL && list_empty(&p->children) && (m == NULL || p->m == m); p = parent) {
+            parent = p->parent;
+            transcript_tree_drop(t, p);
+        }
+    }
 }
 
 void transcript_tree_trim(transcript_tree *t, transcript_part *end) {
@@ -149,13 +163,13 @@ void transcript_tree_trim(transcript_tree *t, transcript_part *end) {
 bool transcript_tree_make_room(transcript_tree *t, uint64_t n_bytes) {
     if (n_bytes > t->bytes_max) return false;
     for (size_t n = 2 * t->n_parts; t->n_bytes > t->bytes_max - n_bytes; n--) {
-        if (n == 0 || list_empty(&t->used)) return false;
-        transcript_part *last = LIST_ENTRY(t->used.prev, transcript_part, used);
+        if (n == 0 || list_empty(&t->ends)) return false;
+        transcript_part *last = LIST_ENTRY(t->ends.prev, transcript_part, used);
         if (is_free(last)) {
             transcript_tree_drop(t, last);
         } else {
             list_remove(&last->used);
-            list_push_front(&t->used, &last->used);
+            list_push_front(&t->ends, &last->used);
         }
     }
     return true;
@@ -163,13 +177,10 @@ bool transcript_tree_make_room(transcript_tree *t, uint64_t n_bytes) {
 
 /* ---- checks ---- */
 
-static const char *flaw_of(const transcript_tree *t, const transcript_part *p) {
-    size_t n_same = 0;
-    const transcript_part *at = t->buckets[p->hash & (t->n_buckets - 1)];
-    for (; at != NULL; at = at->next) n_same += at == p;
-    if (n_same != 1) return "is not once in its bucket";
+static const char *flaw_of(const transcript_part *p) {
     if (p->computed && p->parent != NULL && !p->parent->computed)
         return "is computed, its parent not";
+    if (list_empty(&p->children) != list_linked(&p->used)) return "and the list of ends disagree";
     LIST_EACH(node, &p->children)
         if (LIST_ENTRY(node, transcript_part, sibling)->parent != p)
             return "has a child of another";
@@ -177,18 +188,21 @@ static const char *flaw_of(const transcript_tree *t, const transcript_part *p) {
 }
 
 inferd_status transcript_tree_verify(const transcript_tree *t, inferd_err *err) {
-    size_t n = 0;
+    size_t n = 0, n_ends = 0, n_listed = 0;
     uint64_t n_bytes = 0;
-    LIST_EACH(node, &t->used) {
-        const transcript_part *p = LIST_ENTRY(node, transcript_part, used);
-        const char *flaw = flaw_of(t, p);
-        if (flaw != NULL)
-            return inferd_fail(err, INFERD_EINVAL, "transcripts: part %zu %s", n, flaw);
-        n++;
-        n_bytes += bytes_of(p->n_bytes, p->n_ids);
-    }
-    if (n == t->n_parts && n_bytes == t->n_bytes) return INFERD_OK;
-    return inferd_fail(err, INFERD_EINVAL,
-                       "transcripts: %zu parts of %llu bytes, counted %zu of %llu", n,
-                       (unsigned long long)n_bytes, t->n_parts, (unsigned long long)t->n_bytes);
+    for (size_t i = 0; i < t->n_buckets; i++)
+        for (const transcript_part *p = t->buckets[i]; p != NULL && n <= t->n_parts; p = p->next) {
+            const char *flaw = flaw_of(p);
+            if (flaw != NULL)
+                return inferd_fail(err, INFERD_EINVAL, "transcripts: part %zu %s", n, flaw);
+            n++;
+            n_ends += list_empty(&p->children);
+            n_bytes += bytes_of(p->n_bytes, p->n_ids);
+        }
+    LIST_EACH(node, &t->ends) n_listed++;
+    if (n == t->n_parts && n_bytes == t->n_bytes && n_ends == n_listed) return INFERD_OK;
+    return inferd_fail(
+        err, INFERD_EINVAL,
+        "transcripts: %zu parts of %llu bytes, counted %zu of %llu; %zu ends, %zu listed", n,
+        (unsigned long long)n_bytes, t->n_parts, (unsigned long long)t->n_bytes, n_ends, n_listed);
 }

@@ -3,11 +3,10 @@
  * A part is found by its parent and its content; the hash has a secret key, so clients cannot
  * choose texts that collide.
  *
- * The list of all parts has the most recently used first.  A path is moved there from its end to
- * its root, so no part lies before the one that it follows, and the last of the list has no
- * children. The exceptions are parts that are pinned: looking for a victim moves those to the
- * front. Thread: under the lock of transcripts.c; text, ids and parent of a pinned part never
- * change and may be read without. */
+ * Only a part that nothing follows can go.  These ends are in a list, the most recently used first;
+ * a part whose last child goes is the next to go.  Ends that are pinned move to the front when a
+ * victim is looked for. Thread: under the lock of transcripts.c; text, ids and parent of a pinned
+ * part never change and may be read without. */
 #ifndef INFERD_TRANSCRIPT_TREE_H
 #define INFERD_TRANSCRIPT_TREE_H
 
@@ -17,7 +16,7 @@
 #include "models/model.h"
 
 typedef struct transcript_part {
-    list_node used;                 // in transcript_tree.used
+    list_node used;                 // in transcript_tree.ends, while nothing follows it
     list_node sibling;              // in its parent's children
     list_node children;             // most recently used first
     struct transcript_part *parent; // NULL: a root
@@ -37,7 +36,7 @@ typedef struct transcript_part {
 
 typedef struct transcript_tree {
     unsigned char secret[16];
-    list_node used;
+    list_node ends;
     transcript_part **buckets; // [n_buckets, a power of two] owned
     size_t n_buckets, n_parts;
     uint64_t n_bytes, bytes_max;
@@ -51,9 +50,11 @@ transcript_part *transcript_tree_find(const transcript_tree *t, const transcript
 /* One that is not there yet; copies text and ids.  NULL: no room, no memory. */
 transcript_part *transcript_tree_add(transcript_tree *t, transcript_part *parent, const model *m,
                                      bytes text, tok_id special, const tok_id *ids, size_t n_ids);
-/* The path from `end` to its root was used. */
+/* The path from `end` to its root was used: it is the first among its siblings. */
 void transcript_tree_touch(transcript_tree *t, transcript_part *end);
 void transcript_tree_drop(transcript_tree *t, transcript_part *p); // without children and pins
+/* Drops all parts of the model; none is pinned.  NULL: of all models. */
+void transcript_tree_forget(transcript_tree *t, const model *m);
 /* Drops `end` and what it follows, up to a part that is computed, pinned or has other children. */
 void transcript_tree_trim(transcript_tree *t, transcript_part *end);
 /* Drops what was not used for the longest time until n_bytes fit.  False: they do not. */

@@ -77,14 +77,7 @@ void transcripts_set_bytes_max(transcripts *ts, uint64_t bytes_max) {
 
 void transcripts_forget(transcripts *ts, const model *m) {
     pthread_mutex_lock(&ts->lock);
-    for (size_t n = ts->tree.n_parts + 1; n != ts->tree.n_parts;) { // until none went
-        n = ts->tree.n_parts;
-        for (list_node *node = ts->tree.used.prev, *next; node != &ts->tree.used; node = next) {
-            transcript_part *p = LIST_ENTRY(node, transcript_part, used);
-            next = node->prev;
-            if (p->m == m && list_empty(&p->children)) transcript_tree_drop(&ts->tree, p);
-        }
-    }
+    transcript_tree_forget(&ts->tree, m);
     pthread_mutex_unlock(&ts->lock);
 }
 
