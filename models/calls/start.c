@@ -148,7 +148,8 @@ static void add_reasoning(buf *out, const call_format *f) {
 }
 
 static json_t *end_pattern(buf *pattern) {
-    json_t *v = buf_cstr(pattern) == NULL ? NULL : tag_of_pattern(buf_cstr(pattern));
+    bool whole = buf_cstr(pattern) == pattern->p && !pattern->failed;
+    json_t *v = whole ? tag_of_pattern(pattern->p) : NULL;
     buf_deinit(pattern);
     return v;
 }
@@ -214,8 +215,12 @@ void call_start_add_object(tag_writer *w, const call_format *f, bytes name,
 static json_t *names_of(const json_t *tools) {
     json_t *names = json_array(), *tool;
     size_t i;
-    json_array_foreach((json_t *)(uintptr_t)tools, i, tool)
-        json_array_append(names, json_object_get(json_object_get(tool, "function"), "name"));
+    json_array_foreach((json_t *)(uintptr_t)tools, i, tool) {
+        json_t *name = json_object_get(json_object_get(tool, "function"), "name");
+        if (json_array_append(names, name) == 0) continue;
+        json_decref(names);
+        return NULL;
+    }
     return names;
 }
 
@@ -225,10 +230,13 @@ json_t *call_start_content(const call_format *f, const json_t *tools, const json
     char key[CALL_MARK_BYTES];
     snprintf(key, sizeof key, "%.*s", (int)size_min(f->name_key.n, sizeof key - 1), f->name_key.p);
     json_t *properties = json_object_get(schema, "properties");
+    json_t *others = json_object_get(schema, "additionalProperties");
+    if (json_object_get(properties, key) == NULL && json_is_false(others)) return copy; // none
     if (properties == NULL &&
         json_object_set_new(schema, "properties", properties = json_object()) != 0)
         properties = NULL;
     json_t *of = json_object_get(properties, key);
+    if (of == NULL) of = others;
     json_t *no_tool = json_pack("{s:{s:o}}", "not", "enum", names_of(tools));
     json_t *both =
         json_is_object(of) ? json_pack("{s:[O,O]}", "allOf", of, no_tool) : json_incref(no_tool);

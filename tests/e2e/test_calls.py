@@ -135,6 +135,22 @@ def test_content_of_a_schema_beside_tools_is_no_call(llama, pythonic, stream):
         assert chat(pythonic, f"call {i}?", stream, tools=[W], response_format=form) == ("", [("w", '{"city":"Rome"}')], "tool_calls")
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_schema_of_content_stays_as_narrow_beside_tools(llama, stream):
+    """That content may not look like a call gives it no member that it did not have."""
+    def form(**more):
+        return {"type": "json_schema", "json_schema": {"name": "p", "schema": {
+            "type": "object", "properties": {"city": {"type": "string"}}, **more}}}
+    llama.say("narrow city", '{"city": "Rome"}')
+    llama.say("narrow name", '{"name": "Ann"}')
+    llama.say("narrow number", '{"name": 5}')
+    closed, numbers = form(additionalProperties=False), form(additionalProperties={"type": "integer"})
+    assert chat(llama, "narrow city", stream, tools=[W], response_format=closed)[0] == '{"city": "Rome"}'
+    assert chat(llama, "narrow name", stream, tools=[W], response_format=closed) is None
+    assert chat(llama, "narrow name", stream, tools=[W], response_format=numbers) is None
+    assert chat(llama, "narrow number", stream, tools=[W], response_format=numbers)[0] == '{"name": 5}'
+
+
 # ---- in the other protocols ----
 
 def responses(s, text, stream, tool, **more):
