@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import re
 
 import openai
 import pydantic
@@ -298,7 +299,7 @@ def test_a_call_of_a_custom_tool_that_is_cut(hermes):
     choice = hermes.openai().chat.completions.create(model="m", messages=[{"role": "user", "content": "cut it"}],
                                                      tools=[SHELL], max_tokens=40).choices[0]
     assert choice.finish_reason == "length"
-    assert choice.message.tool_calls[0].custom.input.startswith('{"input": "a long text')
+    assert re.fullmatch("(a long text ?)+[a-z ]*", choice.message.tool_calls[0].custom.input)
 
 
 # ---- functions and function_call, the fields of 2023 ----
