@@ -148,9 +148,9 @@ static void edit(buf *text) {
     size_t at = draw((uint32_t)text->n + 1), n = draw(4);
     size_t end = size_min(at + (draw(2) == 0 ? 0 : n), text->n);
     buf out = {0};
-    buf_add(&out, text->p, at);
+    if (at > 0) buf_add(&out, text->p, at);
     if (draw(3) > 0) buf_add_str(&out, pieces[draw(INFERD_COUNT(pieces))]);
-    buf_add(&out, text->p + end, text->n - end);
+    if (end < text->n) buf_add(&out, text->p + end, text->n - end);
     buf_deinit(text);
     *text = out;
 }
