@@ -2,7 +2,7 @@
  * while it is armed.
  *
  *   memory_fails_at(at); ... bool failed = memory_holds();     n_live: blocks that are not freed
- * Thread: one. */
+ * Thread: the one that arms it; blocks that others free count, too. */
 #ifndef TEST_FAILING_MEMORY_H
 #define TEST_FAILING_MEMORY_H
 
@@ -13,8 +13,8 @@
 
 #include "own_allocator.h"
 
-static long n_calls, fail_at = -1, n_live; // of the allocations while it is armed
-static bool armed;
+static long n_calls, fail_at = -1, n_live; // of the allocations of a thread while it is armed
+static __thread bool armed;
 
 #if OWN_ALLOCATOR
 void *__libc_malloc(size_t n);
@@ -26,7 +26,7 @@ static bool fails(void) {
     return armed && n_calls++ == fail_at;
 }
 static void *live(void *p) {
-    n_live += p != NULL;
+    if (p != NULL) __atomic_fetch_add(&n_live, 1, __ATOMIC_RELAXED);
     return p;
 }
 void *malloc(size_t n) {
@@ -40,7 +40,7 @@ void *realloc(void *p, size_t n) {
     return p == NULL ? live(__libc_malloc(n)) : __libc_realloc(p, n);
 }
 void free(void *p) {
-    n_live -= p != NULL;
+    if (p != NULL) __atomic_fetch_sub(&n_live, 1, __ATOMIC_RELAXED);
     __libc_free(p);
 }
 #endif

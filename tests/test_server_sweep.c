@@ -1,49 +1,16 @@
 /* test_server_sweep.c - memory runs out at each allocation in turn: in the transport while requests
  * of every kind are served, and in reading JSON and a configuration.
  *
- * malloc and its relatives are defined here, which catches the libraries' calls as well as ours.
- * After each failure the server must still be there, serve the next request, and leave nothing
- * behind when it is closed.  Sanitizers bring an allocator of their own; under them nothing
- * fails, and the same paths run once. */
+ * malloc and its relatives are defined in failing_memory.h, which catches the libraries' calls as
+ * well as ours. After each failure the server must still be there, serve the next request, and
+ * leave nothing behind when it is closed.  Sanitizers bring an allocator of their own; under them
+ * nothing fails, and the same paths run once. */
 #include <sys/stat.h>
 
 #include "config.h"
+#include "failing_memory.h"
 #include "http_client.h"
 #include "json_in.h"
-#include "own_allocator.h"
-
-static long n_calls, fail_at = -1, n_live; // of this thread's allocations while it is armed
-static __thread bool armed;
-
-#if OWN_ALLOCATOR
-void *__libc_malloc(size_t n);
-void *__libc_calloc(size_t n, size_t each);
-void *__libc_realloc(void *p, size_t n);
-void __libc_free(void *p);
-
-static bool fails(void) {
-    if (!armed) return false;
-    return n_calls++ == fail_at;
-}
-static void *live(void *p) {
-    if (p != NULL) __atomic_fetch_add(&n_live, 1, __ATOMIC_RELAXED);
-    return p;
-}
-void *malloc(size_t n) {
-    return fails() ? (errno = ENOMEM, NULL) : live(__libc_malloc(n));
-}
-void *calloc(size_t n, size_t each) {
-    return fails() ? (errno = ENOMEM, NULL) : live(__libc_calloc(n, each));
-}
-void *realloc(void *p, size_t n) {
-    if (fails()) return errno = ENOMEM, NULL;
-    return p == NULL ? live(__libc_malloc(n)) : __libc_realloc(p, n);
-}
-void free(void *p) {
-    if (p != NULL) __atomic_fetch_sub(&n_live, 1, __ATOMIC_RELAXED);
-    __libc_free(p);
-}
-#endif
 
 static reply r;
 

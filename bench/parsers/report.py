@@ -15,7 +15,7 @@ JUDGED = {
     "type of an argument: list read as text": "lists, as the template writes them, are taken for text",
     "value inside of an argument": "numbers and constants become texts, or other numbers",
     "name of a call": "the mark and the id behind the name are taken for a part of it",
-    "no call read": "a call whose arguments hold brackets, or whose mark comes with other tokens, is not found",
+    "no call read": "a call with brackets in its arguments, or with other tokens around its mark, is not found",
     "calls lost": "a call is missing where several tokens come at once",
     "arguments are no JSON": "arguments that come in several tokens at once break off",
     "arguments lost": "an argument is missing",
@@ -173,7 +173,7 @@ def markdown(rows, about):
         theirs = f"{r.asked} | {r.theirs} | {r.streamed}" if r.parsers != "-" else "- | - | -"
         lines.append(f"| {r.name} | {r.format} | {r.parsers} | {r.n} | {r.ours} | {theirs} |")
     lines += ["", "## Differences", "", "Wrong is the parser that is named: the template says what the text means, and all text must arrive.", "",
-              "| whose | what | texts | parsers | judgement | a text | read as |", "|---|---|---:|---|---|---|---|"]
+              "| by | what | texts | parsers | judgement | a text | read as |", "|---|---|---:|---|---|---|---|"]
     kinds = collections.defaultdict(list)
     for r in rows:
         for key, items in r.differences.items():

@@ -1,5 +1,5 @@
 /* known.c - formats by name: for templates that mention calls and do not write them, and for models
- * whose template is not to be believed.
+ * with a template that is not to be believed.
  *
  * Sources: the model cards and chat templates of the families. */
 #include <string.h>

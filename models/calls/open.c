@@ -7,7 +7,7 @@ enum { TOKEN_NAME_BYTES_MAX = 80 };
 
 /* ---- control tokens ---- */
 
-/* The longest control token whose name begins here; 0: none. */
+/* The longest control token with a name that begins here; 0: none. */
 static size_t token_at(const tokenizer *tok, bytes text, bool *ends) {
     size_t found = 0;
     if (strchr("<[]", text.p[0]) == NULL || text.p[0] == 0) return 0; // ]<]minimax[>[

@@ -1,4 +1,4 @@
-/* parser_tree.c - values between tags whose parts are between tags, too (MiniMax M3):
+/* parser_tree.c - values between tags with parts between tags (MiniMax M3):
  *
  *     <place><city>Rome</city><days><item>1</item><item>2</item></days></place>
  *

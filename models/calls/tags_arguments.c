@@ -103,7 +103,7 @@ static json_t *listed_texts(const json_t *schema) {
 
 /* ---- between tags ---- */
 
-/* One argument whose value is of these types, which have marks in common. */
+/* One argument with a value of these types, which have marks in common. */
 static json_t *tagged_value(const call_format *f, const argument *a, int type, bool is_text) {
     const json_t *schema = call_schema_of_text(a->root, a->schema);
     json_t *value = is_text ? listed_texts(schema) : other_value(f, a);

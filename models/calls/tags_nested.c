@@ -33,7 +33,7 @@ static value value_in(const value *v, const char *word, const char *key, const j
     return (value){schema, v->depth + 1, tag_place(v->place, word, key)};
 }
 
-/* A new slot for a value, whose place is taken. */
+/* A new slot for a value; it takes the place. */
 static json_t *slot(nest *n, value v) {
     if (n->n_jobs == n->capacity) {
         size_t capacity = size_max(2 * n->capacity, 32);
@@ -151,7 +151,7 @@ static const char *separator_of(const nest *n) {
     return n->as == TREE ? "" : n->as == BRACES ? "," : ", ";
 }
 
-/* Are these the arguments of a call in Python, whose names are no texts? */
+/* Are these the arguments of a call in Python?  Their names are no texts. */
 static bool in_python_call(const nest *n, const value *v) {
     return n->as == PYTHON && n->f->style == CALL_PYTHON && v->depth == 0;
 }

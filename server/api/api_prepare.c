@@ -585,7 +585,7 @@ static bool make_stream(request_draft *d) {
     return job->stream != NULL ? true : no_memory(job);
 }
 
-/* Protocols whose bodies become that of a chat. */
+/* Protocols with bodies that become that of a chat. */
 static const answer_form_type *form_of(api_route route) {
     switch (route) {
     case API_MESSAGES:

@@ -3,7 +3,7 @@
  * Models and their templates know functions, so it is shown to them as a function with one
  * argument, and a call becomes a text again before a client gets it:
  *
- *     {"name": "run", "format": ...}     a function whose parameters are {"input": string}
+ *     {"name": "run", "format": ...}     a function with the parameters {"input": string}
  *     {"input": "ls -l\n"}               the arguments of a call; the client gets: ls -l
  *
  * A grammar of the input in the syntax `regex` is the string's pattern, so it is enforced as the

@@ -60,8 +60,8 @@ typedef struct stream_options {
     tok_id *stop_ids; // [n_stop_ids]
     uint32_t n_stop_ids;
     const tokenizer *tok; // borrowed
-    /* A chat whose text is taken apart into reasoning, content and tool calls; NULL: it is all
-     * content. */
+    /* For a chat with a text that is taken apart into reasoning, content and tool calls; NULL: it
+     * is all content. */
     const call_format *format; // borrowed: of the model
     json_t *tools;             // of the request; owned; NULL: none
     json_t *custom;            // names of custom tools among them, as keys; owned; NULL: none

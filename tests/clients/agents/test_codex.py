@@ -55,7 +55,7 @@ def test_codex_applies_a_patch(s, codex, work):
 
 
 def test_codex_patches_with_a_custom_tool(s, codex, work):
-    """its tool apply_patch, whose input is text: for models whose name it knows"""
+    """its tool apply_patch with a text as input: for models that it knows by name"""
     patch = "*** Begin Patch\n*** Update File: hello.txt\n@@\n-hello wrld\n+hello custom\n*** End Patch\n"
     s.loop("Patch it as text.", call("apply_patch", input=patch), "Success", "It is patched.")
     assert "It is patched." in codex("Patch it as text.", "-m", "gpt-5.5")
