@@ -294,7 +294,7 @@ bool response_store_previous(const form_host *host, const char *id, json_t **ite
     inferd_status s =
         response_store_items(host->store, host->tenant, id, host->limits, items, &why);
     if (s == INFERD_ENOTFOUND)
-        return api_fail(err, API_BAD_VALUE, field,
+        return api_fail(err, API_NO_PREVIOUS, field,
                         "Previous response with id '%s' not found: it was deleted, displaced by "
                         "newer ones, or not stored.",
                         api_quote(quoted, id, strlen(id)));

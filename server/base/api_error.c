@@ -19,6 +19,7 @@ static const fault_row fault_rows[API_FAULTS] = {
     [API_UNSUPPORTED_SCHEMA] = {400, "invalid_request_error", "unsupported_schema", 0},
     [API_TOO_LONG] = {400, "invalid_request_error", "context_length_exceeded", 0},
     [API_NO_MODEL] = {404, "invalid_request_error", "model_not_found", 0},
+    [API_NO_PREVIOUS] = {400, "invalid_request_error", "previous_response_not_found", 0},
     [API_NO_RESPONSE] = {404, "invalid_request_error", "response_not_found", 0},
     [API_TOO_LARGE] = {413, "invalid_request_error", "request_too_large", 0},
     [API_UNLOADED] = {503, "unavailable_error", "model_unavailable", 2},

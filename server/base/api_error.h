@@ -19,16 +19,17 @@ typedef enum api_fault {
     API_UNSUPPORTED, // 400 unsupported_parameter: known, would change the output, not implemented
     API_BAD_SCHEMA,  // 400 invalid_schema: of structured output; or none can match
     API_UNSUPPORTED_SCHEMA, // 400 unsupported_schema: it cannot be enforced, or is too large
-    API_TOO_LONG,           // 400 context_length_exceeded
-    API_NO_MODEL,           // 404 model_not_found
-    API_NO_RESPONSE,        // 404 response_not_found: of those that are kept
-    API_TOO_LARGE,          // 413 request_too_large
-    API_UNLOADED,           // 503 model_unavailable
-    API_OVERLOADED,         // 503 server_overloaded
-    API_DRAINING,           // 503 shutting_down
-    API_DEVICE_LOST,        // 503 device_lost
-    API_DEADLINE,           // 504 deadline_exceeded
-    API_INTERNAL,           // 500 internal_error
+    API_NO_PREVIOUS, // 400 previous_response_not_found: clients then send the whole conversation
+    API_TOO_LONG,    // 400 context_length_exceeded
+    API_NO_MODEL,    // 404 model_not_found
+    API_NO_RESPONSE, // 404 response_not_found: of those that are kept
+    API_TOO_LARGE,   // 413 request_too_large
+    API_UNLOADED,    // 503 model_unavailable
+    API_OVERLOADED,  // 503 server_overloaded
+    API_DRAINING,    // 503 shutting_down
+    API_DEVICE_LOST, // 503 device_lost
+    API_DEADLINE,    // 504 deadline_exceeded
+    API_INTERNAL,    // 500 internal_error
     /* tenant limits: */
     API_REQUEST_RATE, // 429 rate_limit_exceeded, of type requests
     API_TOKEN_RATE,   // 429 rate_limit_exceeded, of type tokens

@@ -12,6 +12,7 @@ static const char *const fault_names[API_FAULTS] = {
     [API_UNSUPPORTED_SCHEMA] = "unsupported_schema",
     [API_TOO_LONG] = "context_length",
     [API_NO_MODEL] = "model_not_found",
+    [API_NO_PREVIOUS] = "previous_response_not_found",
     [API_NO_RESPONSE] = "response_not_found",
     [API_TOO_LARGE] = "request_too_large",
     [API_UNLOADED] = "model_unavailable",

@@ -549,6 +549,7 @@ def missing(answer):
 def no_previous(answer):
     error = answer.json()["error"]
     assert answer.status_code == 400 and error["param"] == "previous_response_id" and "not found" in error["message"], error
+    assert error["code"] == "previous_response_not_found"
     return True
 
 
