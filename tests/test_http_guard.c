@@ -876,7 +876,16 @@ static void a_route_may_write_its_errors_itself(void) {
         {"POST /own HTTP/1.1\r\nHost: x\r\n" AUTH "Content-Length: 99999999\r\n\r\n",
          "<413 invalid_request_error req-", "HTTP/1.1 529"},
         {"POST /own HTTP/1.1\r\nHost: x\r\n" AUTH "Transfer-Encoding: chunked\r\n\r\n5\r\n123456",
-         "<400 invalid_request_error req-", "HTTP/1.1 400"}};
+         "<400 invalid_request_error req-", "HTTP/1.1 400"},
+        /* they reach no route */
+        {"GET /own HTTP/1.1\r\nHost: x\r\n\r\n", "<405 ", "HTTP/1.1 405"},
+        {"GET /own/more?a HTTP/1.1\r\nHost: x\r\n\r\n", "<404 ", "HTTP/1.1 404"},
+        {"GET /ownmore HTTP/1.1\r\nHost: x\r\n\r\n", "{\"error\":", "HTTP/1.1 404"},
+        {"GET /own/../x HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "<400 ", "HTTP/1.1 400"},
+        {"POST /own HTTP/1.1\r\nHost: x\r\nExpect: foo\r\n\r\n", "<417 ", "HTTP/1.1 417"},
+        {"\r\nPOST /own?a=b HTTP/3.0\r\nHost: x\r\n\r\n", "<505 ", "HTTP/1.1 505"},
+        {"POST /own HTTP/1.1\r\n: x\r\n\r\n", "<400 ", "HTTP/1.1 400"},
+        {"POST /own\x01 HTTP/1.1\r\n\r\n", "{\"error\":", "HTTP/1.1 400"}};
     http_options o = toy_options();
     o.routes = own;
     o.n_routes = 1;
@@ -889,6 +898,14 @@ static void a_route_may_write_its_errors_itself(void) {
         EXPECT(reply_has(&r, rows[i].code));
         close(fd);
     }
+    stop();
+    o.tenant_of_key = NULL; // a keyless server is reached by names of this machine only
+    start(&o);
+    int fd = client_connect();
+    client_text(fd, "POST /own HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    client_read_all(fd, &r, 10, 2000);
+    EXPECT(reply_has(&r, "<403 "));
+    close(fd);
     stop();
 }
 

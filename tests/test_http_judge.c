@@ -141,6 +141,21 @@ static void fields_are_read_as_they_were_judged(void) {
     EXPECT(n == 18 && memcmp(all, "GET / HTTP/1.1\r\n\r\n", n) == 0);
 }
 
+static void a_path_is_known_before_the_head_is_complete(void) {
+    static const char *const rows[][2] = {{"POST /a?b HTTP", "/a"},
+                                          {"GET /a/b ", "/a/b"},
+                                          {"GET /a\r\n", "/a"},
+                                          {"GET /a", ""},
+                                          {"GET ", ""},
+                                          {"GET", ""},
+                                          {"", ""},
+                                          {"GET  /a HTTP", ""}};
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        bytes path = head_path((bytes){rows[i][0], strlen(rows[i][0])});
+        EXPECT(path.n == strlen(rows[i][1]) && memcmp(path.p, rows[i][1], path.n) == 0);
+    }
+}
+
 /* The status of a head made of `n` times `piece` between two texts; 0: DONE. */
 static int status_of(const char *before, const char *piece, size_t n, const char *behind) {
     buf b;
@@ -309,6 +324,7 @@ static void long_extensions_and_trailers_are_refused(void) {
 static const test_case cases[] = {
     TEST(heads_are_judged_the_same_however_they_are_cut),
     TEST(fields_are_read_as_they_were_judged),
+    TEST(a_path_is_known_before_the_head_is_complete),
     TEST(bounds_are_exact),
     TEST(bytes_are_sorted_as_the_rfc_says),
     TEST(chunks_are_judged_the_same_however_they_are_cut),

@@ -172,7 +172,7 @@ static const char *error_type(const http_error *e) {
         if (rows[i].status == e->status) return rows[i].type;
     /* A model or device that cannot serve now is no overload. */
     if (e->status == 503 && strcmp(e->type, "overloaded_error") == 0) return e->type;
-    return e->status < 500 ? "invalid_request_error" : "api_error";
+    return e->status < 500 || e->status == 505 ? "invalid_request_error" : "api_error";
 }
 
 int messages_write_error(buf *out, const http_error *e) {

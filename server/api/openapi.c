@@ -444,7 +444,8 @@ void openapi_write(const openapi_input *in, buf *out) {
     text(&w,
          ",'summary':'Language models over an OpenAI-compatible API','description':'Every answer "
          "carries x-request-id.  HEAD is answered for every GET.  Another path is answered 404 "
-         "unknown_url, another method 405 method_not_allowed, both with an Error.  Fields of a "
+         "unknown_url, another method 405 method_not_allowed, both with an Error, and with a "
+         "MessageError at /v1/messages and below it.  Fields of a "
          "body that are not listed are accepted, have no effect, and are named in the header "
          "x-inferd-ignored.'},'servers':[{'url':'/'}],'tags':[{'name':'inference'},"
          "{'name':'models'},{'name':'operation'}");

@@ -275,7 +275,6 @@ void exchange_init(exchange *x, conn *c) {
 static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *mhd) {
     http_server *s = cls;
     conn *c = conn_of(mhd);
-    (void)uri;
     s->n_calls++;
     if (c == NULL) return NULL;
     INFERD_CHECK(c->in.passed); // the library reads by our recv(), and only checked bytes
@@ -283,6 +282,7 @@ static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *
     exchange *x = malloc(sizeof *x);
     if (x == NULL) return NULL;
     exchange_init(x, c);
+    x->write_error = guard_error_writer(s->routes, s->n_routes, (bytes){uri, strcspn(uri, "?")});
     list_push_back(&s->exchanges, &x->link);
     c->x = x;
     return x;

@@ -57,6 +57,10 @@ typedef struct http_error {
     const char *request_id;
 } http_error;
 
+/* Writes the body of an error answer; returns the status that is sent.  It allocates nothing but
+ * through `out`. */
+typedef int http_error_writer(buf *out, const http_error *e);
+
 typedef struct http_route {
     /* The raw target, no query.  A segment "*" matches any, decoded; a final "**" one or more. */
     const char *path;
@@ -65,10 +69,9 @@ typedef struct http_route {
     bool json_body;   // POST, PUT, PATCH: needs application/json or no type, may be large
     bool admits_work; // refused with 503 while draining or when the daemon is overloaded
     void (*handle)(void *ctx, http_request *rq);
-    /* Writes the body of an error answer of this route, also of one that the transport makes before
-     * the handler runs; returns the status that is sent.  It allocates nothing but through `out`.
-     * NULL: {"error":{...}}. */
-    int (*write_error)(buf *out, const http_error *e);
+    /* For errors of this route, also those that the transport makes before the handler runs, and
+     * for requests to this path or one below it that reach no route.  NULL: {"error":{...}}. */
+    http_error_writer *write_error;
 } http_route;
 
 enum { HTTP_LINES_BYTES = 512, HTTP_ORIGIN_BYTES = 255 };

@@ -120,6 +120,7 @@ static bool pass_guard(exchange *x, guard *g) {
         return false;
     if (g->preflight) return answer_preflight(x, g);
     x->rq.route = g->route;
+    x->write_error = g->route->write_error;
     x->rq.method = g->http_method;
     memcpy(x->rq.tail, g->tail, sizeof x->rq.tail);
     if (g->timeout_s > 0) x->rq.deadline_us = x->rq.arrival_us + (uint64_t)(g->timeout_s * 1e6);

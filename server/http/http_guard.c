@@ -356,6 +356,16 @@ bool guard_route(guard *g, const http_route *routes, size_t n_routes, guard_refu
     return false;
 }
 
+http_error_writer *guard_error_writer(const http_route *routes, size_t n_routes, bytes path) {
+    for (size_t i = 0; i < n_routes; i++) {
+        size_t n = strlen(routes[i].path);
+        if (routes[i].write_error == NULL || path.n < n) continue;
+        if (memcmp(path.p, routes[i].path, n) == 0 && (path.n == n || path.p[n] == '/'))
+            return routes[i].write_error;
+    }
+    return NULL;
+}
+
 bytes guard_bearer(const guard *g) {
     static const char scheme[] = "Bearer ";
     bytes v = g->authorization.value;

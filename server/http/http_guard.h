@@ -81,6 +81,9 @@ void guard_origin(guard *g, bool (*allows)(void *ctx, bytes origin, bool loopbac
 bool guard_host(const guard *g, bool keyless, guard_refusal *why);
 /* OPTIONS with an Origin, for a path that exists: true without a route, with `preflight`. */
 bool guard_route(guard *g, const http_route *routes, size_t n_routes, guard_refusal *why);
+/* The writer of errors for a request to this path (no query) while it has no route: that of a route
+ * with this path, or with one above it; NULL: none. */
+http_error_writer *guard_error_writer(const http_route *routes, size_t n_routes, bytes path);
 /* The token of `Authorization: Bearer <token>`; n = 0 when there is none. */
 bytes guard_bearer(const guard *g);
 /* The key of a tenant: that token; without one the value of x-api-key, as Anthropic's clients send

@@ -111,8 +111,10 @@ void inlet_refuse(conn *c, const guard_refusal *why) {
     if (x == NULL) { // of a request that the library never saw
         x = &fresh;
         exchange_init(x, c);
-        if (n_held(&c->in) >= 5 && memcmp(c->in.held.p + c->in.at, "HEAD ", 5) == 0)
-            x->rq.method = HTTP_HEAD;
+        bytes head = {"", 0};
+        if (inlet_holds(c)) head = (bytes){c->in.held.p + c->in.at, n_held(&c->in)};
+        if (head.n >= 5 && memcmp(head.p, "HEAD ", 5) == 0) x->rq.method = HTTP_HEAD;
+        x->write_error = guard_error_writer(s->routes, s->n_routes, head_path(head));
     }
     reply_raw(x, why);
     if (x == &fresh && s->finished != NULL) s->finished(s->ctx, &x->rq);

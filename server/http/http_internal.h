@@ -109,6 +109,7 @@ struct exchange {
     list_node link; // in s->exchanges
     exchange_phase phase;
     guard_refusal refusal;              // status 0: none; 204: the answer to a browser's preflight
+    http_error_writer *write_error;     // of its path; NULL: the usual form
     deadline beat;                      // of a stream
     char origin[HTTP_ORIGIN_BYTES + 1]; // of a web page that may read the answer; "": none
 

@@ -186,6 +186,13 @@ judge_verdict head_look(head_judge *h, const char *p, size_t n, size_t *used, gu
     return v;
 }
 
+bytes head_path(bytes head) {
+    size_t from = 0, to;
+    while (from < head.n && head.p[from] != ' ') from++;
+    for (to = ++from; to < head.n && strchr(" ?\r\n", head.p[to]) == NULL;) to++;
+    return to < head.n ? (bytes){head.p + from, to - from} : (bytes){"", 0};
+}
+
 bytes head_method(bytes head) {
     const char *end = memchr(head.p, ' ', head.n);
     return (bytes){head.p, end == NULL ? 0 : (size_t)(end - head.p)};

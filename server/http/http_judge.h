@@ -42,6 +42,10 @@ void head_init(head_judge *h, uint32_t bytes_max);
 judge_verdict head_look(head_judge *h, const char *p, size_t n, size_t *used, guard_refusal *why);
 const char *head_version(const head_judge *h); // "HTTP/1.1" or "HTTP/1.0" once DONE
 
+/* The request's path, without its query, of a head that may be cut off, or wrong behind it; n 0:
+ * its end is not known. */
+bytes head_path(bytes head);
+
 /* Parts of a head that is DONE, from its method on. */
 bytes head_method(bytes head);
 bytes head_fields(bytes head);

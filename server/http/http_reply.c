@@ -24,10 +24,9 @@ static void add_member(buf *out, const char *name, const char *value) {
         json_add_string(out, value, strlen(value));
 }
 
-/* In the form of the route; returns the status. */
+/* In the form of the path; returns the status. */
 static int write_error(const exchange *x, buf *out, const http_error *e) {
-    if (x->rq.route != NULL && x->rq.route->write_error != NULL)
-        return x->rq.route->write_error(out, e);
+    if (x->write_error != NULL) return x->write_error(out, e);
     buf_add_str(out, "{\"error\":{");
     add_member(out, "message", e->message);
     buf_add_char(out, ',');

@@ -2,7 +2,9 @@
 and conversations give the prompt that the same conversation gives as a chat."""
 
 import dataclasses
+import http.client
 import json
+import socket
 import threading
 
 import anthropic
@@ -440,6 +442,35 @@ def test_errors_before_the_handler(launch, tmp_path):
         sdk(s, "sk-tenant-messages-01").messages.create(**{**body, "model": "other"})
     assert "sk-tenant-messages-01" not in s.stderr()
     assert s.stop() == 0
+
+
+def raw(s, data):
+    """Status, headers and body of the first answer to these bytes."""
+    with socket.create_connection((httpx.URL(s.url).host, httpx.URL(s.url).port), timeout=20 * SLOW) as c:
+        c.sendall(data)
+        answer = http.client.HTTPResponse(c)
+        answer.begin()
+        return httpx.Response(answer.status, headers=answer.getheaders(), content=answer.read())
+
+
+HEAD = b"POST /v1/messages HTTP/1.1\r\nContent-Type: application/json\r\n"
+HOME = HEAD + b"Host: localhost\r\n"
+UNROUTED = {
+    "a method": (405, HOME.replace(b"POST", b"GET")), "a method of the count": (405, HOME.replace(b"POST /v1/messages", b"GET /v1/messages/count_tokens")),
+    "a path": (404, HOME.replace(b"messages", b"messages/batches")), "a host": (403, HEAD + b"Host: evil.example\r\n"),
+    "an origin": (403, HOME + b"Origin: https://evil.example\r\n"), "arguments": (414, HOME.replace(b" HTTP", b"?" + b"a=1&" * 99 + b" HTTP")),
+    "an expectation": (417, HOME + b"Expect: foo\r\n"), "headers": (431, HOME + b"X: " + b"a" * 90000 + b"\r\n"),
+    "many headers": (431, HOME + b"X: a\r\n" * 120), "a version": (505, HOME.replace(b"HTTP/1.1", b"HTTP/3.0")),
+    "a length": (400, HOME + b"Content-Length: x\r\n"), "a line": (400, HOME + b": x\r\n")}
+
+
+@pytest.mark.parametrize("why", UNROUTED)
+def test_errors_that_reach_no_route(hermes, why):
+    """They had OpenAI's form, of which the package finds no message."""
+    status, head = UNROUTED[why]
+    failed(raw(hermes, head + b"\r\n"), status, {403: "permission_error", 404: "not_found_error"}.get(status, "invalid_request_error"))
+    other = raw(hermes, (head + b"\r\n").replace(b"/v1/messages", b"/v1/messagesx"))
+    assert set(other.json()) == {"error"} and other.json()["error"]["code"]
 
 
 def test_overload_is_529(launch, tmp_path):

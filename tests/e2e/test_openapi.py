@@ -187,6 +187,8 @@ def test_messages_have_events_and_errors_of_their_own(daemon, document, check):
         if line.startswith("data: "):
             check("MessageChunk", json.loads(line[len("data: "):]))
     check("MessageError", daemon.http.post(MESSAGES, json={}).json())
+    check("MessageError", daemon.http.get(MESSAGES).json())
+    check("MessageError", daemon.http.get(MESSAGES + "/batches").json())
     assert "529" in operations(document)["post", MESSAGES]["responses"]
 
 
