@@ -70,7 +70,7 @@ typedef struct answer_choice {
 
 typedef struct answer_usage {
     uint64_t n_prompt, n_cached, n_output, n_reasoning;
-    bool running; // in the middle of a stream: the cached tokens are not known yet
+    bool running; // in the middle of a stream: the cached tokens of some choices are not known yet
     /* Details of the scheduling; written when class is not NULL. */
     uint64_t queued_us;    // until the last choice began
     uint32_t queued_steps; // in that time

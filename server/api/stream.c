@@ -630,6 +630,7 @@ bool stream_on_event(stream *s, uint32_t choice_idx, const gen_event *ev, buf *o
         take_prompt(s, choice_idx, &ev->token.r);
         return false;
     }
+    if (c->n_tokens == 0) c->n_cached = ev->token.n_cached;
     if (s->o.streaming) open_choice(s, choice_idx, out);
     take_token(s, choice_idx, &ev->token.r, out);
     if (c->matched) end_choice(s, choice_idx, out);

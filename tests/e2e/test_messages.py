@@ -114,6 +114,8 @@ def ask(s, messages, same=True, **more):
     for e in events:
         strict(RawMessageStreamEvent, e)
     check_order(events)
+    told = [(u["input_tokens"], u["cache_read_input_tokens"]) for u in (events[0]["message"]["usage"], events[-2]["usage"])]
+    assert told[0] == told[1] and sum(told[0]) == count(s, messages, **more)
     with sdk(s).messages.stream(**body) as stream:
         for _ in stream:
             pass
@@ -499,6 +501,14 @@ def test_overload_is_529(launch, tmp_path):
 
 
 # ---- the engine ----
+
+def test_a_stream_says_from_its_start_what_was_cached(hermes):
+    """message_start had all of the prompt in input_tokens, and nothing cached: clients show and sum up these numbers."""
+    hermes.say("remember", "Yes.")
+    for turn in range(2):
+        answer = hermes.http.post(PATH, json={"model": "m", "max_tokens": 9, "messages": [user("word " * 500 + "remember")], "stream": True})
+        usage = strict(RawMessageStreamEvent, events_of(answer.text)[0]).message.usage
+        assert (usage.cache_read_input_tokens > 0) == (turn == 1) and usage.input_tokens > 0
 
 def test_a_client_that_leaves_frees_its_blocks(hermes):
     hermes.say("endless", "word " * 5000)
