@@ -554,6 +554,7 @@ static bool make_stream(request_draft *d) {
     const char *prefix = d->form != NULL ? d->form->type->id_prefix
                          : o.chat        ? "chatcmpl-"
                                          : "cmpl-";
+    snprintf(o.request_id, sizeof o.request_id, "%s", job->rq->id);
     snprintf(o.id, sizeof o.id, "%s%s", prefix, id);
     o.form = d->form;
     d->form = NULL;

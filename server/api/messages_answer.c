@@ -195,10 +195,13 @@ int messages_write_error(buf *out, const http_error *e) {
 }
 
 static void on_fail(answer_form *form, const api_error *e, buf *out) {
-    (void)form;
+    http_error error = {.status = e->status,
+                        .type = e->type,
+                        .param = e->param[0] != 0 ? e->param : NULL,
+                        .message = e->message,
+                        .request_id = ((messages_form *)form)->head->request_id};
     buf_add_str(out, "event: error\ndata: ");
-    messages_write_error(
-        out, &(http_error){.status = e->status, .type = e->type, .message = e->message});
+    messages_write_error(out, &error);
     buf_add_str(out, "\n\n");
 }
 

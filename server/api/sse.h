@@ -21,6 +21,7 @@
 typedef struct answer_head {
     bool chat; // chat.completion, or text_completion
     const char *id, *model, *fingerprint, *tier;
+    const char *request_id;
     int64_t created; // unix seconds
     const tokenizer *tok;
     bool tokens_as_ids;  // log-probabilities name tokens "token_id:7"

@@ -142,6 +142,7 @@ stream *stream_create(stream_options *options) {
     const stream_options *o = &s->o;
     s->head = (answer_head){.chat = o->chat,
                             .id = s->o.id,
+                            .request_id = s->o.request_id,
                             .model = o->model,
                             .fingerprint = s->o.fingerprint,
                             .tier = o->tier,

@@ -70,6 +70,7 @@ typedef struct stream_options {
     answer_form *form;        // writes the answer of another protocol; owned; NULL: this one's
     unsigned char secret[16]; // of the ids of calls
     char id[64];              // of the answer
+    char request_id[40];
     const char *model, *tier; // borrowed
     char fingerprint[24];
     const char *prio; // static

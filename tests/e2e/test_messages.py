@@ -527,7 +527,8 @@ def test_a_failure_in_a_stream_is_an_event(hermes):
     assert answer.status_code == 200
     events = events_of(answer.text)
     assert events[0]["type"] == "message_start" and events[-1]["type"] == "error"
-    strict(ErrorResponse, events[-1])
+    assert strict(ErrorResponse, events[-1]).request_id == answer.headers["x-request-id"]
+    assert events[-1]["error"]["message"].startswith("messages: ")
 
 
 def test_preempted_it_says_the_same(launch, tmp_path):
