@@ -55,13 +55,16 @@ static void add_content(const char *type, bytes text, buf *out) {
     buf_add_char(out, '}');
 }
 
+static void add_name(const responses_form *f, buf *out) {
+    bytes name = string_of(json_object_get(tool_of(f), "name"));
+    form_add(out, ",\"name\":", name.p == NULL ? blocks_bytes(&f->blocks.name) : name);
+}
+
 /* Name and namespace of the client's tool. */
 static void add_call(const responses_form *f, bytes text, buf *out) {
     json_t *tool = tool_of(f), *space = json_object_get(tool, "namespace");
     form_add(out, ",\"call_id\":", blocks_bytes(&f->blocks.id));
-    form_add(out, ",\"name\":",
-             tool == NULL ? blocks_bytes(&f->blocks.name)
-                          : string_of(json_object_get(tool, "name")));
+    add_name(f, out);
     if (space != NULL) form_add(out, ",\"namespace\":", string_of(space));
     form_add(out, about(f)->member, text);
 }
@@ -112,7 +115,7 @@ static void write_text(responses_form *f, const char *type, const char *member, 
     begin_item_event(f, type, out);
     form_add(out, member, text);
     if (f->blocks.open == BLOCK_TEXT) buf_add_str(out, ",\"logprobs\":[]");
-    if (type == function_item.done) form_add(out, ",\"name\":", blocks_bytes(&f->blocks.name));
+    if (type == function_item.done) add_name(f, out);
     form_event_close(out);
 }
 

@@ -109,6 +109,7 @@ def check_order(events):
         assert [e.type for e in events[at:at + n]] == after
         assert events[at + n - 1].item == item
         for e in events[at - 1:at + n]:
+            assert getattr(e, "name", None) in (None, getattr(item, "name", None))  # also of a namespace's tool
             assert e.output_index == idx and getattr(e, "item_id", item.id) == item.id
         at += n
     assert at == len(events) - 1 and last.type == "response." + last.response.status
