@@ -167,11 +167,13 @@ static void in_responses_each_failed_allocation_is_told(void) {
         "{'type':'custom_tool_call','name':'g','call_id':'2','input':'x'},"
         "{'type':'custom_tool_call_output','call_id':'2','output':'y'},"
         "{'role':'user','content':'e'}],"
-        "'tools':[{'type':'custom','name':'g','format':{'type':'grammar','definition':'x'}},"
+        "'tools':[{'type':'custom','name':'g','format':{'type':'grammar','syntax':'lark',"
+        "'definition':'x'}},"
         "{'type':'namespace','name':'n','tools':[{'type':'function','name':'f'}]}],"
         "'tool_choice':{'type':'allowed_tools','tools':[{'type':'custom','name':'g'}]},"
-        "'include':['reasoning.encrypted_content'],'text':{'format':{'type':'text'}},"
-        "'reasoning':{'effort':'low'},'metadata':{'a':'b'}}",
+        "'include':['reasoning.encrypted_content'],'text':{'verbosity':'low','format':"
+        "{'type':'json_schema','schema':{},'more':1}},'reasoning':{'effort':'later','mode':1},"
+        "'metadata':{'a':'b'}}",
         run_responses);
 }
 
@@ -185,7 +187,7 @@ static void in_messages_each_failed_allocation_is_told(void) {
           "'tools':[{'name':'f','input_schema':{'type':'object'}},"
           "{'name':'g','input_schema':{}}],'tool_choice':{'type':'tool','name':'f'},"
           "'thinking':{'type':'enabled','budget_tokens':5},'chat_template_kwargs':{'a':1,'b':2},"
-          "'output_config':{'effort':'high'},'stop_sequences':['x']}",
+          "'output_config':{'effort':'later','more':1},'stop_sequences':['x']}",
           run_messages);
 }
 

@@ -345,6 +345,7 @@ const char api_outputs_schema[] =
 bool api_constraint_check(const api_params *p, api_error *err) {
     if (p->constraint.kind == GRAMMAR_NONE) return true;
     bool stops = json_is_string(p->stop) || json_array_size(p->stop) > 0;
+    err->other = p->constraint_field;
     if (stops || json_array_size(p->stop_ids) > 0)
         return api_fail(err, API_BAD_VALUE, stops ? "stop" : "stop_token_ids",
                         "\"%s\" could cut an answer that \"%s\" wants whole; leave one of them out",
@@ -352,6 +353,7 @@ bool api_constraint_check(const api_params *p, api_error *err) {
     if (p->max_tokens == 0)
         return api_fail(err, API_BAD_VALUE, "max_tokens",
                         "\"max_tokens\": 0 leaves no answer for \"%s\"", p->constraint_field);
+    err->other = NULL;
     return true;
 }
 

@@ -258,11 +258,11 @@ static bool check_lengths(api_params *p, api_error *err) {
     if (p->max_tokens == 0 && !p->echo)
         return api_fail(err, API_BAD_VALUE, "max_tokens",
                         "\"max_tokens\" may be 0 only with \"echo\": true");
-    if (p->max_tokens != API_UNSET && p->min_tokens > p->max_tokens)
-        return api_fail(err, API_BAD_VALUE, "min_tokens",
-                        "\"min_tokens\" must be at most \"max_tokens\", %lld",
-                        (long long)p->max_tokens);
-    return true;
+    if (p->max_tokens == API_UNSET || p->min_tokens <= p->max_tokens) return true;
+    err->other = "max_tokens";
+    return api_fail(err, API_BAD_VALUE, "min_tokens",
+                    "\"min_tokens\" must be at most \"max_tokens\", %lld",
+                    (long long)p->max_tokens);
 }
 
 static uint64_t n_prompts_of(const api_params *p) {

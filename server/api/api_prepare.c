@@ -281,9 +281,8 @@ static void locate_explanation(request_draft *d) {
     explanation *e = &d->job->explanation;
     api_error path = {0};
     e->n_prompt = (uint32_t)d->prompts[0].ids.n;
-    if (d->form == NULL || d->form->type->locate == NULL) return;
     snprintf(path.param, sizeof path.param, "%s", e->where);
-    d->form->type->locate(d->form, &path);
+    form_locate(d->form, &path);
     snprintf(e->where, sizeof e->where, "%s", path.param);
 }
 
@@ -554,8 +553,8 @@ static bool make_stream(request_draft *d) {
     const char *prefix = d->form != NULL ? d->form->type->id_prefix
                          : o.chat        ? "chatcmpl-"
                                          : "cmpl-";
-    snprintf(o.request_id, sizeof o.request_id, "%s", job->rq->id);
     snprintf(o.id, sizeof o.id, "%s%s", prefix, id);
+    snprintf(o.request_id, sizeof o.request_id, "%s", job->rq->id);
     o.form = d->form;
     d->form = NULL;
     bool ok = true;
@@ -634,8 +633,7 @@ static bool prepare(request_draft *d) {
 void api_prepare(void *ctx) {
     request_draft d = {.job = ctx};
     prepare(&d);
-    if (d.job->error.fault != API_OK && d.form != NULL && d.form->type->locate != NULL)
-        d.form->type->locate(d.form, &d.job->error);
+    if (d.job->error.fault != API_OK) form_locate(d.form, &d.job->error);
     d.job->unknown = d.p.unknown;
     d.job->has_keep_alive = d.p.has_keep_alive;
     d.job->keep_alive_us = d.p.keep_alive_us;

@@ -78,7 +78,7 @@ static bool count(api_job *job, api_params *p) {
               api_params_take(API_CHAT, chat, p, &job->error) && api_pick_model(job, p, &about) &&
               api_encode_chat(job, p, about, &ids, &before);
     if (ok) buf_add_format(&job->answer, "{\"input_tokens\":%zu}", ids.n);
-    if (!ok && form != NULL) messages_locate(form, &job->error);
+    if (!ok) form_locate(form, &job->error);
     answer_form_destroy(form);
     p->unknown = unknown; // those of the body that the client sent
     json_decref(body);

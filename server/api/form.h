@@ -46,8 +46,7 @@ typedef struct answer_form_type {
      * hear of are added to `unknown`.  False: *err has the answer. */
     bool (*read)(json_t *body, const form_host *host, json_t **chat, answer_form **out,
                  unknown_fields *unknown, api_error *err);
-    /* Gives a path in the chat's body (err->param) as the path in the client's. */
-    void (*locate)(const answer_form *f, api_error *err);
+    const struct form_fields *fields; // of the body: form_body.h
     /* Before the first part.  out NULL: the answer is not streamed.  `head` stays valid. */
     void (*begin)(answer_form *f, const answer_head *head, const answer_usage *now, buf *out);
     void (*part)(answer_form *f, const message_part *p, buf *out); // out NULL: not streamed
@@ -73,6 +72,10 @@ static inline void answer_form_destroy(answer_form *f) { // accepts NULL
     json_decref(f->message_places);
     f->type->destroy(f);
 }
+
+/* Gives fields of the chat's body that the error names as those of the client's.  f NULL: they are
+ * the client's.  (form_body.c) */
+void form_locate(const answer_form *f, api_error *err);
 
 /* ---- events ---- */
 

@@ -38,6 +38,7 @@ static size_t head_bytes(const char *path) {
     return strcspn(path, ".");
 }
 
+/* ok NULL: a parent that is no object is no failure. */
 static json_t *find_value(form_reader *r, const char *path, bool *ok) {
     char parent[API_PARAM_BYTES];
     size_t n = head_bytes(path);
@@ -45,7 +46,7 @@ static json_t *find_value(form_reader *r, const char *path, bool *ok) {
     snprintf(parent, sizeof parent, "%.*s", (int)n, path);
     json_t *v = given(r->body, parent);
     if (v == NULL || json_is_object(v)) return given(v, path + n + 1);
-    *ok = form_bad(r, parent, v, "must be an object");
+    if (ok != NULL) *ok = form_bad(r, parent, v, "must be an object");
     return NULL;
 }
 
@@ -68,6 +69,27 @@ static bool is_row(const form_fields *fields, const char *key, nearest *near) {
     return false;
 }
 
+/* The next word from *at on, of some with blanks or commas between them; n 0: there are no more. */
+static bytes next_word(const char **at) {
+    const char *from = *at + strspn(*at, " ,");
+    size_t n = strcspn(from, " ,");
+    *at = from + n;
+    return (bytes){from, n};
+}
+
+static bool has_word(const char *words, const char *word) {
+    for (bytes w; (w = next_word(&words)).n > 0;)
+        if (strncmp(w.p, word, w.n) == 0 && word[w.n] == 0) return true;
+    return false;
+}
+
+static void find_unknown_members(form_reader *r, const form_object *o) {
+    const char *key;
+    json_t *object = find_value(r, o->path, NULL), *v;
+    json_object_foreach(object, key, v) if (!has_word(o->members, key))
+        form_leave_out(r, o->path, key);
+}
+
 static void find_unknown(form_reader *r, const form_fields *fields) {
     const char *key;
     json_t *v;
@@ -79,12 +101,14 @@ static void find_unknown(form_reader *r, const form_fields *fields) {
         unknown_field *f = unknown_add(r->unknown, key);
         if (f != NULL) f->meant = nearest_word(&near);
     }
+    for (size_t i = 0; i < fields->n_objects; i++) find_unknown_members(r, &fields->objects[i]);
 }
 
 static bool is_of_kind(const json_t *v, form_kind kind) {
     return kind == FORM_BOOL     ? json_is_boolean(v)
            : kind == FORM_STRING ? json_is_string(v)
            : kind == FORM_ARRAY  ? json_is_array(v)
+           : kind == FORM_EACH   ? json_is_array(v)
            : kind == FORM_OBJECT ? json_is_object(v)
                                  : true;
 }
@@ -93,6 +117,7 @@ static bool read_row(form_reader *r, const form_field *row) {
     static const char *const must[] = {[FORM_BOOL] = "must be true or false",
                                        [FORM_STRING] = "must be a string",
                                        [FORM_ARRAY] = "must be an array",
+                                       [FORM_EACH] = "must be an array",
                                        [FORM_OBJECT] = "must be an object"};
     bool ok = true;
     r->at[0] = 0;
@@ -104,16 +129,17 @@ static bool read_row(form_reader *r, const form_field *row) {
     if (row->kind == FORM_REFUSED)
         return json_is_false(v) ? true : form_unsupported(r, "", row->why);
     if (!is_of_kind(v, row->kind)) return form_bad(r, "", v, must[row->kind]);
+    if (row->kind == FORM_EACH) return form_each(r, v, row->name, row->read);
     if (row->read != NULL) return row->read(r, v);
-    put(r, r->chat, row->chat, json_incref(v));
+    if (row->chat != NULL) put(r, r->chat, row->chat, json_incref(v));
     return true;
 }
 
-bool form_read_fields(form_reader *r, const form_fields *fields) {
+bool form_read_fields(form_reader *r) {
+    const form_fields *fields = r->form->type->fields;
     find_unknown(r, fields);
     for (const char *const *name = fields->same; *name != NULL; name++)
-        if (given(r->body, *name) != NULL)
-            put(r, r->chat, *name, json_incref(given(r->body, *name)));
+        put_given(r, r->chat, *name, given(r->body, *name));
     for (size_t i = 0; i < fields->n; i++)
         if (!read_row(r, &fields->rows[i])) return false;
     return true;
@@ -139,9 +165,27 @@ static bool rename_param(api_error *err, const char *theirs, const char *ours) {
     return true;
 }
 
-void form_locate(const answer_form *f, const form_fields *fields, api_error *err) {
+/* The other field of the chat that the message names. */
+static void rename_other(api_error *err, const char *theirs, const char *ours) {
+    char quoted[API_PARAM_BYTES], message[API_MESSAGE_BYTES];
+    if (err->other == NULL || strcmp(err->other, theirs) != 0) return;
+    snprintf(quoted, sizeof quoted, "\"%s\"", theirs);
+    const char *at = strstr(err->message, quoted);
+    if (at == NULL) return;
+    snprintf(message, sizeof message, "%.*s\"%s\"%s", (int)(at - err->message), err->message, ours,
+             at + strlen(quoted));
+    memcpy(err->message, message, sizeof message);
+    err->other = NULL;
+}
+
+void form_locate(const answer_form *f, api_error *err) {
     unsigned idx;
     char theirs[API_PARAM_BYTES], ours[2 * API_PARAM_BYTES];
+    if (f == NULL) return;
+    const form_fields *fields = f->type->fields;
+    for (size_t i = 0; i < fields->n; i++)
+        if (fields->rows[i].chat != NULL)
+            rename_other(err, fields->rows[i].chat, fields->rows[i].name);
     if (sscanf(err->param, "messages[%u]", &idx) == 1) {
         const char *at = json_string_value(json_array_get(f->message_places, idx));
         snprintf(theirs, sizeof theirs, "messages[%u]", idx);
@@ -162,6 +206,17 @@ void form_locate(const answer_form *f, const form_fields *fields, api_error *err
 }
 
 /* ---- values ---- */
+
+json_t *form_pick(form_reader *r, const json_t *object, const char *members) {
+    json_t *picked = json_object();
+    char name[API_QUOTE_BYTES];
+    for (bytes w; (w = next_word(&members)).n > 0;) {
+        snprintf(name, sizeof name, "%.*s", (int)w.n, w.p);
+        put_given(r, picked, name, given(object, name));
+    }
+    if (picked == NULL) r->no_memory = true;
+    return picked;
+}
 
 /* Into memory that is there: see json_whole.h. */
 void form_add_json(buf *out, const json_t *v, bool spaces) {
@@ -212,6 +267,18 @@ bool form_need_string(const form_reader *r, const json_t *object, const char *me
     return json_is_string(v) ? true : form_bad(r, member, v, "must be a string");
 }
 
+turn_role form_read_role(form_reader *r, const json_t *message, const char *words) {
+    static const char *const names[] = {"user", "assistant", "system", "developer"};
+    static const turn_role roles[] = {TURN_USER, TURN_ASSISTANT, TURN_SYSTEM, TURN_SYSTEM};
+    const json_t *role = given(message, "role");
+    char must[API_QUOTE_BYTES];
+    for (size_t i = 0; i < INFERD_COUNT(names); i++)
+        if (is(role, names[i]) && has_word(words, names[i])) return roles[i];
+    snprintf(must, sizeof must, "must be one of %s", words);
+    form_bad(r, "role", role, must);
+    return TURN_NONE;
+}
+
 bool form_add_result(form_reader *r, const char *member, const char *id, bytes text) {
     switch (turns_add_result(&r->turns, id, text)) {
     case RESULT_AGAIN:
@@ -240,6 +307,18 @@ bool form_each(form_reader *r, json_t *list, const char *path,
         if (!json_is_object(one)) return form_bad(r, "", one, "must be an object");
         if (!read(r, one)) return false;
     }
+    return true;
+}
+
+/* ---- reasoning ---- */
+
+bool form_read_effort(form_reader *r, json_t *v) {
+    static const char *const efforts[] = {"none", "minimal", "low", "medium",
+                                          "high", "xhigh",   "max"};
+    size_t i = 0;
+    while (i < INFERD_COUNT(efforts) && !is(v, efforts[i])) i++;
+    put(r, r->chat, "reasoning_effort",
+        i < INFERD_COUNT(efforts) ? json_incref(v) : json_string("max"));
     return true;
 }
 
@@ -323,8 +402,7 @@ json_t *form_add_function(form_reader *r, json_t *name, const json_t *tool, cons
     json_t *function = json_object(), *chat = json_object();
     if (name != NULL) put(r, function, "name", name);
     for (size_t i = 0; i < INFERD_COUNT(members); i++)
-        if (given(tool, members[i][0]) != NULL)
-            put(r, function, members[i][1], json_incref(given(tool, members[i][0])));
+        put_given(r, function, members[i][1], given(tool, members[i][0]));
     put(r, chat, "type", json_string("function"));
     put(r, chat, "function", function);
     append(r, r->tools, chat);

@@ -7,9 +7,11 @@
  *     rows       {"max_output_tokens", "max_tokens"}    a chat's under another name
  *                {"input", "messages", read_input}      a function makes the chat's
  *
- * The table fills the chat's body, whose own table (api_params.h) checks the values.  Fields that
- * it does not name are reported (unknown.h).  Read in the other direction, it gives a path in an
- * error about the chat's body as the path in the client's.
+ *     objects    {"reasoning", "effort summary"}        the members of a field that are known
+ *
+ * The table fills the chat's body, whose own table (api_params.h) checks the values.  Fields and
+ * members that it does not name are reported (unknown.h).  Read in the other direction, it gives a
+ * path in an error about the chat's body as the path in the client's.
  *
  * Tools become functions of the chat; `places` has for each its path in the body, `message_places`
  * for each message. Memory that runs out is noted in no_memory and told once, at the end. Thread:
@@ -40,6 +42,7 @@ typedef enum form_kind {
     FORM_STRING,
     FORM_ARRAY,
     FORM_OBJECT,
+    FORM_EACH,   // an array of objects: `read` gets one after the other, r->at is its path
     FORM_PART,   // of a field with a row of its own: only for paths in errors
     FORM_REFUSED // except false
 } form_kind;
@@ -53,21 +56,27 @@ typedef struct form_field {
     const char *why; // FORM_REFUSED
 } form_field;
 
+/* An object in the body with members of its own. */
+typedef struct form_object {
+    const char *path;    // "text.format"
+    const char *members; // "type name": the known ones
+} form_object;
+
 typedef struct form_fields {
     const char *const *same, *const *ignored; // names, behind the last one NULL
     const form_field *rows;                   // [n] read in this order, behind `same`
     size_t n;
+    const form_object *objects; // [n_objects] their other members are reported, too
+    size_t n_objects;
 } form_fields;
 
 /* Begins with an empty chat.  form_read_end is needed in each case. */
 void form_read_begin(form_reader *r);
 /* Absent fields, and null, are not read.  False: r->err is set.  For row->read, r->at is its name.
  */
-bool form_read_fields(form_reader *r, const form_fields *fields);
+bool form_read_fields(form_reader *r);
 /* ok: all was read.  Then the chat is given away; false: r->err is set, *chat is NULL. */
 bool form_read_end(form_reader *r, bool ok, json_t **chat);
-/* Gives a path in the chat's body as the path in the client's. */
-void form_locate(const answer_form *f, const form_fields *fields, api_error *err);
 
 /* ---- values ---- */
 
@@ -91,15 +100,22 @@ static inline size_t count_characters(const char *p) { // of UTF-8
     return n;
 }
 
-/* Both take the value. */
+/* They take the value. */
 static inline void put(form_reader *r, json_t *object, const char *name, json_t *value) {
     if (json_object_set_new(object, name, value) != 0) r->no_memory = true;
+}
+
+/* Where there is a value; keeps its reference. */
+static inline void put_given(form_reader *r, json_t *object, const char *name, json_t *v) {
+    if (v != NULL) put(r, object, name, json_incref(v));
 }
 
 static inline void append(form_reader *r, json_t *array, json_t *value) {
     if (json_array_append_new(array, value) != 0) r->no_memory = true;
 }
 
+/* A new object with those of the members that the object has ("type name"). */
+json_t *form_pick(form_reader *r, const json_t *object, const char *members);
 /* The value as JSON text: "key": "value", or without the spaces. */
 void form_add_json(buf *out, const json_t *v, bool spaces);
 json_t *form_json_string(form_reader *r, const json_t *v, bool spaces); // the text as a string
@@ -110,6 +126,9 @@ json_t *form_json_string(form_reader *r, const json_t *v, bool spaces); // the t
 bool form_bad(const form_reader *r, const char *member, const json_t *v, const char *must);
 /* For a part of the body that is not implemented. */
 bool form_unsupported(const form_reader *r, const char *member, const char *why);
+/* The side of a message, by its `role`, which must be one of these words ("user, assistant");
+ * TURN_NONE: r->err is set. */
+turn_role form_read_role(form_reader *r, const json_t *message, const char *words);
 /* Is this list of tools, a member, not longer than API_TOOLS_MAX? */
 bool form_check_length(const form_reader *r, const char *member, const json_t *list);
 bool form_need_string(const form_reader *r, const json_t *object, const char *member);
@@ -120,6 +139,12 @@ void form_leave_out(form_reader *r, const char *where, const char *type);
 /* Reads each element of the list, objects all, with r->at as its path.  list NULL: none. */
 bool form_each(form_reader *r, json_t *list, const char *path,
                bool (*read)(form_reader *r, json_t *one));
+
+/* ---- reasoning ---- */
+
+/* A row's `read`, of FORM_STRING: the chat's reasoning_effort.  A word of a later version is a
+ * degree above those of today: max. */
+bool form_read_effort(form_reader *r, json_t *v);
 
 /* ---- texts ---- */
 

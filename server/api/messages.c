@@ -17,10 +17,6 @@ static bool read_tool(form_reader *r, json_t *tool) {
     return form_add_function(r, json_incref(given(tool, "name")), tool, "input_schema") != NULL;
 }
 
-static bool read_tools(form_reader *r, json_t *v) {
-    return form_each(r, v, "tools", read_tool);
-}
-
 static bool read_choice(form_reader *r, json_t *v) {
     static const char *const words[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
     const json_t *type = given(v, "type");
@@ -50,18 +46,7 @@ static bool read_thinking(form_reader *r, json_t *v) {
     for (size_t i = 0; i < INFERD_COUNT(switches); i++)
         if (given(kwargs, switches[i]) == NULL) put(r, kwargs, switches[i], json_boolean(!off));
     put(r, r->chat, "chat_template_kwargs", kwargs);
-    if (!off && budget != NULL) put(r, r->chat, "thinking_token_budget", json_incref(budget));
-    return true;
-}
-
-static bool read_effort(form_reader *r, json_t *v) {
-    static const char *const efforts[] = {"none", "minimal", "low", "medium",
-                                          "high", "xhigh",   "max"};
-    size_t i = 0;
-    while (i < INFERD_COUNT(efforts) && !is(v, efforts[i])) i++;
-    /* A word of a later version is a degree above those of today. */
-    put(r, r->chat, "reasoning_effort",
-        i < INFERD_COUNT(efforts) ? json_incref(v) : json_string("max"));
+    if (!off) put_given(r, r->chat, "thinking_token_budget", budget);
     return true;
 }
 
@@ -90,10 +75,10 @@ static const form_field rows[] = {
     {"tool_choice.name", "tool_choice.function.name", FORM_PART},
     {"thinking.budget_tokens", "thinking_token_budget", FORM_PART},
     {"output_config.format.schema", "response_format.json_schema.schema", FORM_PART},
-    {"tools", NULL, FORM_ARRAY, read_tools},
+    {"tools", NULL, FORM_EACH, read_tool},
     {"tool_choice", NULL, FORM_OBJECT, read_choice},
     {"thinking", NULL, FORM_OBJECT, read_thinking},
-    {"output_config.effort", "reasoning_effort", FORM_STRING, read_effort},
+    {"output_config.effort", "reasoning_effort", FORM_STRING, form_read_effort},
     {"output_config.format", "response_format", FORM_OBJECT, read_format},
     /* Told that there are none (messages_write_error), the client sends the whole conversation. */
     {MESSAGES_THREAD, .kind = FORM_REFUSED,
@@ -101,11 +86,13 @@ static const form_field rows[] = {
     {"system", NULL, FORM_ANY, messages_read_system},
     {"messages", NULL, FORM_ARRAY, messages_read_turns, .required = true}};
 
-static const form_fields fields = {same, ignored, rows, INFERD_COUNT(rows)};
+static const form_object members[] = {{"tool_choice", "type name disable_parallel_tool_use"},
+                                      {"thinking", "type budget_tokens"},
+                                      {"output_config", "effort format"},
+                                      {"output_config.format", "type schema"}};
 
-void messages_locate(const answer_form *f, api_error *err) {
-    form_locate(f, &fields, err);
-}
+const form_fields messages_fields = {
+    same, ignored, rows, INFERD_COUNT(rows), members, INFERD_COUNT(members)};
 
 /* A conversation that ends with text of the assistant: the answer goes on from there. */
 static void continue_last(form_reader *r) {
@@ -130,7 +117,7 @@ bool messages_read(json_t *body, bool counted, json_t **chat, answer_form **out,
     form_read_begin(&r);
     bool ok = counted || given(body, "max_tokens") != NULL ||
               form_bad(&r, "max_tokens", NULL, "is required");
-    ok = ok && form_read_fields(&r, &fields);
+    ok = ok && form_read_fields(&r);
     if (ok) continue_last(&r);
     return form_read_end(&r, ok, chat);
 }

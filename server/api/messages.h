@@ -32,7 +32,7 @@ extern const answer_form_type messages_form_type;
 /* As answer_form_type.read.  counted: nothing is generated, so max_tokens may be absent. */
 bool messages_read(json_t *body, bool counted, json_t **chat, answer_form **out,
                    unknown_fields *unknown, api_error *err);
-void messages_locate(const answer_form *f, api_error *err);
+extern const form_fields messages_fields;
 /* -- messages_turns.c: members of form_field */
 bool messages_read_system(form_reader *r, json_t *v);
 bool messages_read_turns(form_reader *r, json_t *v);

@@ -220,7 +220,7 @@ static bool read(json_t *body, const form_host *host, json_t **chat, answer_form
 
 const answer_form_type messages_form_type = {.id_prefix = "msg_",
                                              .read = read,
-                                             .locate = messages_locate,
+                                             .fields = &messages_fields,
                                              .begin = on_begin,
                                              .part = on_part,
                                              .end = on_end,

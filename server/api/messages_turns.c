@@ -100,13 +100,10 @@ static bool read_block(form_reader *r, json_t *block) {
 /* ---- messages ---- */
 
 static bool read_message(form_reader *r, json_t *m) {
-    json_t *role = given(m, "role"), *content = given(m, "content");
+    json_t *content = given(m, "content");
     turn_role *reads = &((messages_form *)r->form)->role;
-    *reads = is(role, "user")        ? TURN_USER
-             : is(role, "assistant") ? TURN_ASSISTANT
-             : is(role, "system")    ? TURN_SYSTEM
-                                     : TURN_NONE;
-    if (*reads == TURN_NONE) return form_bad(r, "role", role, "must be user, assistant or system");
+    *reads = form_read_role(r, m, "user, assistant, system");
+    if (*reads == TURN_NONE) return false;
     if (*reads == TURN_SYSTEM || !json_is_array(content))
         return form_read_text(r, content, "content", &texts, turns_text(&r->turns, *reads));
     char path[API_PARAM_BYTES];

@@ -106,7 +106,7 @@ static const openapi_schema schemas[] = {
         "'parallel_tool_calls':" OR_NULL("boolean") ",'max_output_tokens':{'type':['integer','null'],'minimum':1,'maximum':2147483647},"
         "'temperature':{'type':['number','null'],'minimum':0,'maximum':2},'top_p':{'type':['number','null'],'exclusiveMinimum':0,'maximum':1},"
         "'text':{'type':['object','null'],'properties':{'format':{'type':['object','null'],'description':'text, json_object, json_schema'},'verbosity':{'enum':['low','medium','high',null]}}},"
-        "'reasoning':{'type':['object','null'],'properties':{'effort':{'enum':['none','minimal','low','medium','high','xhigh','max',null]}}},"
+        "'reasoning':{'type':['object','null'],'properties':{'effort':{'type':['string','null'],'description':'none, minimal, low, medium, high, xhigh, max; another word counts as max'}}},"
         "'service_tier':{'enum':['auto','default','flex','priority','scale','fast',null]},"
         "'metadata':{'type':['object','null'],'additionalProperties':" STRING "},'include':{'type':['array','null'],'items':" STRING "},"
         "'background':{'enum':[false,null]},'store':{'type':['boolean','null'],'description':'keep it, where the daemon has a state_dir'},'previous_response_id':{'type':['string','null'],'description':'of a response that was kept'},'conversation':{'type':'null','deprecated':true},'prompt':{'type':'null','deprecated':true},"

@@ -62,7 +62,7 @@ static void add_name(const responses_form *f, buf *out) {
 
 /* Name and namespace of the client's tool. */
 static void add_call(const responses_form *f, bytes text, buf *out) {
-    json_t *tool = tool_of(f), *space = json_object_get(tool, "namespace");
+    json_t *space = json_object_get(tool_of(f), "namespace");
     form_add(out, ",\"call_id\":", blocks_bytes(&f->blocks.id));
     add_name(f, out);
     if (space != NULL) form_add(out, ",\"namespace\":", string_of(space));
@@ -269,12 +269,13 @@ static void destroy(answer_form *form) {
     buf_deinit(&f->echo);
     response_draft_destroy(f->draft);
     json_decref(f->names);
+    json_decref(f->shown);
     free(f);
 }
 
 const answer_form_type responses_form_type = {.id_prefix = "resp_",
                                               .read = responses_read,
-                                              .locate = responses_locate,
+                                              .fields = &responses_fields,
                                               .begin = begin,
                                               .part = part,
                                               .end = end,

@@ -38,6 +38,8 @@ typedef struct responses_form {
     bool wants_encrypted;  // reasoning also as encrypted_content
     const form_host *host; // while it is read
     json_t *space;         // the name of the namespace that is read; NULL: none
+    json_t *shown;         // tools as the answer repeats them; owned
+    json_t *shown_in; // the list for the tool that is read: `shown`, or a namespace's; borrowed
     response_draft *draft; // the conversation, if the response is kept; owned; NULL: it is not
     /* Of the answer. */
     const answer_head *head;
@@ -54,7 +56,7 @@ static inline responses_form *responses_form_of(const form_reader *r) {
 /* -- responses_read.c: members of answer_form_type -- */
 bool responses_read(json_t *body, const form_host *host, json_t **chat, answer_form **out,
                     unknown_fields *unknown, api_error *err);
-void responses_locate(const answer_form *f, api_error *err);
+extern const form_fields responses_fields;
 /* The name of the chat's function, a new reference; space NULL: without a namespace. */
 json_t *responses_function_name(form_reader *r, json_t *name, json_t *space);
 

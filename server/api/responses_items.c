@@ -17,15 +17,9 @@ static const form_parts of_messages = {parts, INFERD_COUNT(parts), NULL};
 static const form_parts of_others = {parts, INFERD_COUNT(parts), "input.content"};
 
 static bool read_message(form_reader *r, json_t *item) {
-    static const char *const roles[] = {"user", "assistant", "system", "developer"};
-    static const turn_role turns[] = {TURN_USER, TURN_ASSISTANT, TURN_SYSTEM, TURN_SYSTEM};
-    json_t *role = given(item, "role");
-    size_t i = 0;
-    while (i < INFERD_COUNT(roles) && !is(role, roles[i])) i++;
-    if (i == INFERD_COUNT(roles))
-        return form_bad(r, "role", role, "must be one of user, assistant, system, developer");
-    return form_read_text(r, given(item, "content"), "content", &of_messages,
-                          turns_text(&r->turns, turns[i]));
+    turn_role role = form_read_role(r, item, "user, assistant, system, developer");
+    return role != TURN_NONE && form_read_text(r, given(item, "content"), "content", &of_messages,
+                                               turns_text(&r->turns, role));
 }
 
 /* Reasoning belongs to the text and the calls behind it. */

@@ -587,8 +587,7 @@ static void take_failure(stream *s, const gen_event *ev) {
     else
         api_fail_status(&s->error, &err, s->o.chat ? "messages" : "prompt");
     if (err.status == INFERD_EMODEL) api_retry_after(&s->error, ev->done.retry_after_ms);
-    if (s->o.form != NULL && s->o.form->type->locate != NULL)
-        s->o.form->type->locate(s->o.form, &s->error);
+    form_locate(s->o.form, &s->error);
 }
 
 static void take_done(stream *s, uint32_t choice_idx, const gen_event *ev, buf *out) {

@@ -46,6 +46,7 @@ typedef struct api_error {
     int status;                  // HTTP; 0 until something fails
     const char *type, *code;     // static; code NULL = null
     unsigned retry_after_s;      // 0 = none
+    const char *other;           // static: another field that the message names, quoted; or NULL
     char param[API_PARAM_BYTES]; // "" = null
     char message[API_MESSAGE_BYTES];
 } api_error;

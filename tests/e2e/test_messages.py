@@ -328,7 +328,8 @@ def test_what_has_no_effect_is_accepted_and_named(hermes):
     body = {"model": "m", "max_tokens": 20, "messages": [user(text("lots", cache_control={"type": "ephemeral"}),
                                                               {"type": "search_result", "content": []})],
             "metadata": {"user_id": "u"}, "service_tier": "auto", "context_management": {"edits": []}, "betas": ["x"],
-            "thinking": {"type": "adaptive"}, "output_config": {"effort": "xhigh"}, "container": "c", "system": [],
+            "thinking": {"type": "adaptive", "display": "omitted"}, "container": "c", "system": [],
+            "output_config": {"effort": "xhigh", "task_budget": {"type": "tokens", "total": 9}},
             "tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
                       {"type": "bash_20250124", "name": "bash"}, {**LIST, "type": "custom", "defer_loading": True}]}
     answer = hermes.http.post(PATH + "?beta=true", json=body, headers={
@@ -336,7 +337,7 @@ def test_what_has_no_effect_is_accepted_and_named(hermes):
     assert answer.status_code == 200, answer.text
     strict(Message, answer.json())
     assert answer.headers["x-inferd-ignored"].split(", ") == [
-        "container", "tools.web_search_20250305", "tools.bash_20250124", "messages.content.search_result"]
+        "container", "thinking.display", "output_config.task_budget", "tools.web_search_20250305", "tools.bash_20250124", "messages.content.search_result"]
     body["tools"] = body["tools"][:2]
     assert hermes.http.post(PATH, json=body).status_code == 200
     sdk(hermes).beta.messages.create(model="m", max_tokens=5, messages=[user("lots")], betas=["a-b"])
@@ -401,6 +402,9 @@ PLACES = [
     ({"tools": [LIST, {"name": "f", "input_schema": {"properties": {"\ufdd0": {}}}}]}, "tools[1].input_schema"),
     ({"output_config": {"format": {"type": "json_schema", "schema": NO_SCHEMA}}}, "output_config.format.schema"),
     ({"output_config": {"format": {"type": "json_schema", "schema": 5}}}, "output_config.format.schema"),
+    ({"output_config": {"format": {"type": "json_schema", "schema": {}}}, "stop_sequences": ["x"]},
+     '"stop_sequences" could cut an answer that "output_config.format" wants whole'),
+    ({"output_config": {"format": {"type": "json_schema", "schema": {}}}, "max_tokens": 0}, "max_tokens"),
 ]
 
 

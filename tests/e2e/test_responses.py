@@ -368,6 +368,54 @@ def test_nothing_that_codex_sends_is_refused(s):
     assert len(r.text) < 300_000  # long tools are not repeated three times
 
 
+def test_an_effort_of_a_later_version_is_the_highest(launch, tmp_path):
+    """`codex exec -c model_reasoning_effort="persistent"` ended in 400."""
+    tells = dataclasses.replace(scripted.HERMES, template="{{ reasoning_effort }} " + scripted.HERMES.template)
+    s = scripted.start(launch, tmp_path, tells)
+    s.say(["low<", "how hard?"], "Little.")
+    s.say(["max<", "how hard?"], "Very.")
+    for effort, said in (("low", "Little."), ("max", "Very."), ("persistent", "Very."), ("", "Very.")):
+        r = both(s, input="how hard?", reasoning={"effort": effort})
+        assert (r.output_text, r.reasoning.effort) == (said, "low" if effort == "low" else "max")
+    assert s.stop() == 0
+
+
+def test_members_without_effect_are_named_and_not_repeated(s):
+    s.say("many members", '{"a": 1}')
+    form = {"type": "json_schema", "name": "x", "schema": {"type": "object"}, "strict": False, "more": 1}
+    body = {"input": "many members", "reasoning": {"effort": "low", "summary": "of tomorrow", "context": "of tomorrow", "mode": 5},
+            "text": {"format": form, "verbosity": "low", "tone": "dry"}, "stream_options": {"include_obfuscation": False, "x": 1}}
+    r = both(s, **body)
+    assert (r.reasoning.effort, r.text.verbosity, r.text.format.name) == ("low", "low", "x")
+    assert post(s, **body).headers["x-inferd-ignored"].split(", ") == [
+        "reasoning.context", "reasoning.mode", "text.tone", "text.format.more", "stream_options.x"]
+    s.say("as text", "Text.")
+    assert both(s, input="as text", text={"format": {"type": "text", "x": 1}}, reasoning={}).text.format.type == "text"
+    assert both(s, input="many members", text={"format": {**form, "name": None}}).text.format.name
+
+
+TOOLS = [{**WEATHER, "of_tomorrow": 1}, {**PATCH, "format": {**PATCH["format"], "x": 1}, "cache": {}},
+         {"type": "custom", "name": "other", "format": {"type": "grammar", "syntax": "of tomorrow", "definition": "x"}},
+         {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f", "x": 1}, {"type": "web_search"}]}]
+CHOICES = [({"type": "web_search"}, "auto"), ({"type": "mcp", "server_label": "x"}, "auto"), ("none", "none"),
+           ({"type": "function", "name": "f", "namespace": "n", "x": 1}, {"type": "function", "name": "f"}),
+           ({"type": "allowed_tools", "mode": "auto", "x": 1, "tools": [{"type": "custom", "name": "other"}]},
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "other"}]}),
+           ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]}, "none")]
+
+
+@pytest.mark.parametrize("choice, repeated", CHOICES)
+def test_tools_are_repeated_in_the_members_of_their_types(s, choice, repeated):
+    """`both` checks each answer and event; what was sent was repeated as it was."""
+    s.say("which tools", "None.")
+    s.say("which tool", call("n__f"))
+    forced = isinstance(repeated, dict) and repeated["type"] == "function"
+    r = both(s, input="which tool" if forced else "which tools", tools=TOOLS, tool_choice=choice).model_dump(exclude_none=True)
+    assert r["tools"] == [WEATHER, PATCH, {"type": "custom", "name": "other"}, {
+        "type": "namespace", "name": "n", "description": "", "tools": [{"type": "function", "name": "f"}]}]
+    assert r["tool_choice"] == repeated
+
+
 MESSAGE = {"role": "user", "content": "hi"}
 WRONG = [
     ({}, "input"), ({"input": []}, "input"), ({"input": 5}, "input"), ({"input": ["hi"]}, "input[0]"),
@@ -396,11 +444,13 @@ WRONG = [
     ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}, "tools": [WEATHER]}, "tool_choice.tools"),
     ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}, "tools": [WEATHER]},
      "tool_choice.tools[0]"),
-    ({"text": 5}, "text"), ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+    ({"text": 5}, "text"), ({"text": {"format": {"type": "xml"}}}, "text.format.type"), ({"text": {"format": "text"}}, "text.format"),
+    ({"text": {"format": {}}}, "text.format.type"), ({"text": {"format": {"type": "text", "schema": {}}}}, "text.format.schema"),
+    ({"text": {"format": {"type": "json_object"}}, "stop": "x"}, "stop"), ({"max_output_tokens": 5, "min_tokens": 9}, "min_tokens"),
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
     ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "nothing"}}}}, "text.format.schema"),
     ({"text": {"verbosity": "loud"}}, "text.verbosity"), ({"reasoning": 5}, "reasoning"),
-    ({"reasoning": {"effort": "huge"}}, "reasoning.effort"), ({"max_output_tokens": 0}, "max_output_tokens"),
+    ({"reasoning": {"effort": 5}}, "reasoning.effort"), ({"max_output_tokens": 0}, "max_output_tokens"),
     ({"temperature": 3}, "temperature"), ({"stream": "yes"}, "stream"), ({"include": "x"}, "include"), ({"include": [5]}, "include"),
     ({"metadata": {"a": 5}}, "metadata"), ({"metadata": {"a": "x" * 513}}, "metadata"), ({"metadata": {"k" * 65: "x"}}, "metadata"),
     ({"metadata": {str(i): "x" for i in range(17)}}, "metadata"), ({"service_tier": "best"}, "service_tier"), ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
@@ -414,7 +464,7 @@ def test_what_is_wrong_is_named(s, body, param):
     assert r.status_code == 400, r.text
     error = r.json()["error"]
     assert error["param"] == param and error["type"] == "invalid_request_error" and error["code"] and error["message"]
-    for chats in ("max_tokens", "reasoning_effort", "messages"):
+    for chats in ('"max_tokens', "reasoning_effort", "messages", "response_format"):
         assert chats not in error["message"]
 
 

@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         INFERD_CHECK(e.fault == API_OK);
         check_chat(&p);
     } else {
-        if (f != NULL) messages_locate(f, &e);
+        form_locate(f, &e);
         check_refusal(&e);
     }
     answer_form_destroy(f);

@@ -110,7 +110,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         INFERD_CHECK(e.fault == API_OK && chat != NULL && f != NULL);
         if (!api_params_take(API_CHAT, chat, &p, &e)) {
             check_refusal(&e);
-            responses_locate(f, &e);
+            form_locate(f, &e);
         } else {
             INFERD_CHECK(json_array_size(p.messages) > 0);
             answer_twice(body, data + n_body, n - n_body);
