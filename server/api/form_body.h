@@ -100,18 +100,18 @@ static inline size_t count_characters(const char *p) { // of UTF-8
     return n;
 }
 
-/* They take the value. */
+/* Both take the value. */
 static inline void put(form_reader *r, json_t *object, const char *name, json_t *value) {
     if (json_object_set_new(object, name, value) != 0) r->no_memory = true;
 }
 
-/* Where there is a value; keeps its reference. */
-static inline void put_given(form_reader *r, json_t *object, const char *name, json_t *v) {
-    if (v != NULL) put(r, object, name, json_incref(v));
-}
-
 static inline void append(form_reader *r, json_t *array, json_t *value) {
     if (json_array_append_new(array, value) != 0) r->no_memory = true;
+}
+
+/* v NULL: nothing; else with a reference of its own. */
+static inline void put_given(form_reader *r, json_t *object, const char *name, json_t *v) {
+    if (v != NULL) put(r, object, name, json_incref(v));
 }
 
 /* A new object with those of the members that the object has ("type name"). */
