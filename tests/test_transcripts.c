@@ -212,6 +212,74 @@ static void causes_are_told_apart(void) {
     close_rig(&r);
 }
 
+/* What stands behind the reasoning may begin like the mark of the reasoning. */
+static void dropped_reasoning_is_known_by_a_part_of_its_mark(void) {
+    static const char *const answers[] = {"<tool_call>\nx", "<table>x</table>", "<think", "Hello",
+                                          "\n\n<t"};
+    for (size_t i = 0; i < INFERD_COUNT(answers); i++) {
+        rig r = open_rig(1 << 20);
+        char text[TEXT_MAX];
+        snprintf(text, sizeof text, "<think>\nwell</think>\n\n%s<|im_end|>", answers[i]);
+        turn(&r, SYSTEM USER OPEN, text, false);
+        snprintf(text, sizeof text, SYSTEM USER OPEN "%s" CLOSE USER OPEN, answers[i]);
+        transcript_release(prompt(&r, text));
+        EXPECT_STR(prefix_cause_name(r.match.cause), "reasoning_dropped");
+        close_rig(&r);
+    }
+}
+
+/* Templates of some models open the reasoning in the prompt. */
+static void reasoning_that_the_prompt_opens_is_known(void) {
+    rig r = open_rig(1 << 20);
+    turn(&r, SYSTEM USER OPEN "<think>\n", "well</think>\n\n<t>Hello<|im_end|>", false);
+    transcript_release(prompt(&r, SYSTEM USER OPEN "<t>Hello" CLOSE USER OPEN));
+    EXPECT_MATCH(&r, PREFIX_REASONING, strlen(SYSTEM USER OPEN "<t"));
+    transcript_release(prompt(&r, SYSTEM USER OPEN "</think>\n\n<t>Hello" CLOSE USER OPEN));
+    EXPECT_MATCH(&r, PREFIX_REASONING, strlen(SYSTEM USER OPEN "<"));
+    close_rig(&r);
+}
+
+/* As in harmony: the marks have control tokens, and words between them. */
+static void marks_of_several_tokens_are_known(void) {
+    rig r = open_rig(1 << 20);
+    r.o.reasoning_open = "<|im_start|>analysis<|im_start|>";
+    r.o.reasoning_close = "<|im_end|><|im_start|>assistant";
+    const char *asked = SYSTEM USER "<|im_start|>assistant";
+    turn(&r, asked,
+         "<|im_start|>analysis<|im_start|>well<|im_end|><|im_start|>assistant<|im_start|>and "
+         "so<|im_start|>Hello<|im_end|>",
+         false);
+    transcript_release(prompt(&r, SYSTEM USER "<|im_start|>assistant<|im_start|>and "
+                                              "so<|im_start|>Hello<|im_end|>" USER OPEN));
+    EXPECT_MATCH(&r, PREFIX_REASONING, strlen(asked) + strlen("<|im_start|>an"));
+    /* Another text behind whole reasoning. */
+    transcript_release(prompt(
+        &r, SYSTEM USER "<|im_start|>assistant<|im_start|>analysis<|im_start|>well<|im_end|>"
+                        "<|im_start|>assistant<|im_start|>and so<|im_start|>Hallo<|im_end|>"));
+    EXPECT_STR(prefix_cause_name(r.match.cause), "answer_changed");
+    close_rig(&r);
+}
+
+/* A call that came back as text, and no reasoning before it. */
+static void other_text_in_other_parts_is_a_changed_answer(void) {
+    rig r = open_rig(1 << 20);
+    turn(&r, SYSTEM USER OPEN, "<|im_start|>call<|im_end|>", false);
+    transcript_release(prompt(&r, SYSTEM USER OPEN "<|table" CLOSE));
+    EXPECT_MATCH(&r, PREFIX_ANSWER, strlen(SYSTEM USER OPEN "<|"));
+    close_rig(&r);
+}
+
+/* gpt-oss ends an answer with <|return|>, and its template writes <|end|>. */
+static void another_end_of_an_answer_is_no_change(void) {
+    rig r = open_rig(1 << 20);
+    turn(&r, SYSTEM USER OPEN, "Hello<|im_end|>", false);
+    transcript_release(prompt(&r, SYSTEM USER OPEN "Hello<|im_start|>user\nSo"));
+    EXPECT_MATCH(&r, PREFIX_GROWN, strlen(SYSTEM USER OPEN "Hello"));
+    transcript_release(prompt(&r, SYSTEM USER OPEN "Hello you" CLOSE));
+    EXPECT_MATCH(&r, PREFIX_ANSWER, strlen(SYSTEM USER OPEN "Hello"));
+    close_rig(&r);
+}
+
 /* Text that looks like a control token, and the token. */
 static void the_same_text_in_other_parts_is_noticed(void) {
     rig r = open_rig(1 << 20);
@@ -274,6 +342,68 @@ static void many_parts_are_found(void) {
     transcripts_stats s;
     transcripts_get_stats(r.ts, &s);
     EXPECT_EQ(s.n_parts, 2 + 2 * 3000);
+    close_rig(&r);
+}
+
+static void expect_nearest(rig *r, char names[][16], int n, const char *asked) {
+    char text[TEXT_MAX];
+    size_t most = 0;
+    for (int i = 0; i < n; i++) {
+        size_t c = 0;
+        while (names[i][c] == asked[c] && asked[c] != 0) c++;
+        most = size_max(most, c);
+    }
+    snprintf(text, sizeof text, "<|im_start|>%s", asked);
+    transcript_release(prompt(r, text));
+    EXPECT_EQ(r->match.at, strlen("<|im_start|>") + most);
+}
+
+/* However many conversations begin the same way: against a look at each; seed printed. */
+static void the_nearest_of_many_is_found(void) {
+    enum { NAMES = 400 };
+    uint64_t state = 20261128;
+    printf("seed %llu\n", (unsigned long long)state);
+    rig r = open_rig(1 << 20);
+    char names[NAMES][16], text[TEXT_MAX], asked[16];
+    for (int i = 0; i < NAMES; i++) {
+        for (int k = 0; k < 8; k++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            names[i][k] = (char)('a' + (state >> 60) % 3);
+        }
+        names[i][8 - i % 5] = 0;
+        snprintf(text, sizeof text, "<|im_start|>%s", names[i]);
+        transcript *t = prompt(&r, text);
+        EXPECT(t != NULL);
+        if (t != NULL) transcript_computed(t);
+        transcript_release(t);
+    }
+    verify(&r);
+    for (int i = 0; i < NAMES; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        snprintf(asked, sizeof asked, "%s", names[(state >> 40) % NAMES]);
+        asked[(state >> 50) % strlen(asked)] = (char)('a' + (state >> 60) % 4);
+        expect_nearest(&r, names, NAMES, asked);
+    }
+    transcripts_set_bytes_max(r.ts, 20 << 10); // most are forgotten
+    verify(&r);
+    close_rig(&r);
+}
+
+/* 80 others with the same system message were asked meanwhile. */
+static void an_earlier_one_is_known_behind_many_others(void) {
+    rig r = open_rig(1 << 20);
+    char text[TEXT_MAX];
+    const char *begin = SYSTEM "<|im_start|>user\nMany words about the sea and the ";
+    snprintf(text, sizeof text, "%swind<|im_end|>\n" OPEN, begin);
+    turn(&r, text, "Fine<|im_end|>", false);
+    for (int i = 0; i < 80; i++) {
+        snprintf(text, sizeof text, SYSTEM "<|im_start|>user\nNumber %d<|im_end|>\n" OPEN, i);
+        turn(&r, text, "Fine<|im_end|>", false);
+    }
+    snprintf(text, sizeof text, "%srain<|im_end|>\n" OPEN, begin);
+    transcript_release(prompt(&r, text));
+    EXPECT_MATCH(&r, PREFIX_CHANGED, strlen(begin));
+    EXPECT(r.match.n_ids > 20);
     close_rig(&r);
 }
 
@@ -397,9 +527,16 @@ static const test_case cases[] = {TEST(a_conversation_grows),
                                   TEST(canonical_tokens_depend_on_the_text_only),
                                   TEST(a_scope_is_apart),
                                   TEST(causes_are_told_apart),
+                                  TEST(dropped_reasoning_is_known_by_a_part_of_its_mark),
+                                  TEST(reasoning_that_the_prompt_opens_is_known),
+                                  TEST(marks_of_several_tokens_are_known),
+                                  TEST(other_text_in_other_parts_is_a_changed_answer),
+                                  TEST(another_end_of_an_answer_is_no_change),
                                   TEST(the_same_text_in_other_parts_is_noticed),
                                   TEST(the_oldest_goes_first),
                                   TEST(many_parts_are_found),
+                                  TEST(the_nearest_of_many_is_found),
+                                  TEST(an_earlier_one_is_known_behind_many_others),
                                   TEST(a_prompt_without_room_is_not_kept),
                                   TEST(a_prompt_over_the_context_is_not_kept),
                                   TEST(bad_text_is_refused),

@@ -5,6 +5,7 @@
 #include <sys/random.h>
 
 #include "inferd/siphash.h"
+#include "transcript_order.h"
 
 enum { BUCKETS_LEAST = 1024, ALLOCATION_BYTES = 16 }; // what malloc adds, about
 
@@ -108,6 +109,12 @@ transcript_part *transcript_tree_add(transcript_tree *t, transcript_part *parent
     return p;
 }
 
+void transcript_tree_compute(transcript_part *p) {
+    if (p->computed) return;
+    p->computed = true;
+    if (p->parent != NULL) transcript_order_add(p->parent, p);
+}
+
 void transcript_tree_touch(transcript_tree *t, transcript_part *end) {
     if (list_empty(&end->children)) {
         list_remove(&end->used);
@@ -130,6 +137,7 @@ void transcript_tree_drop(transcript_tree *t, transcript_part *p) {
     *at = p->next;
     list_remove(&p->used);
     list_remove(&p->sibling);
+    if (p->parent != NULL && p->computed) transcript_order_remove(p->parent, p);
     if (p->parent != NULL && list_empty(&p->parent->children))
         list_push_back(&t->ends, &p->parent->used);
     t->n_parts--;
@@ -180,6 +188,8 @@ bool transcript_tree_make_room(transcript_tree *t, uint64_t n_bytes) {
 static const char *flaw_of(const transcript_part *p) {
     if (p->computed && p->parent != NULL && !p->parent->computed)
         return "is computed, its parent not";
+    if (p->parent != NULL && p->computed != transcript_order_has(p->parent, p))
+        return "is computed, and not in the order of its siblings";
     if (list_empty(&p->children) != list_linked(&p->used)) return "and the list of ends disagree";
     LIST_EACH(node, &p->children)
         if (LIST_ENTRY(node, transcript_part, sibling)->parent != p)

@@ -16,12 +16,14 @@
 #include "models/model.h"
 
 typedef struct transcript_part {
-    list_node used;                 // in transcript_tree.ends, while nothing follows it
-    list_node sibling;              // in its parent's children
-    list_node children;             // most recently used first
-    struct transcript_part *parent; // NULL: a root
-    struct transcript_part *next;   // in its bucket
-    const model *m;                 // borrowed
+    list_node used;                   // in transcript_tree.ends, while nothing follows it
+    list_node sibling;                // in its parent's children
+    list_node children;               // most recently used first
+    struct transcript_part *parent;   // NULL: a root
+    struct transcript_part *next;     // in its bucket
+    struct transcript_part *top;      // of the order of the computed children (transcript_order.h)
+    struct transcript_part *below[2]; // in the order of its computed siblings
+    const model *m;                   // borrowed
     uint64_t hash;
     char *text;  // [n_bytes] a root: the scope; owned
     tok_id *ids; // [n_ids] owned
@@ -50,6 +52,7 @@ transcript_part *transcript_tree_find(const transcript_tree *t, const transcript
 /* One that is not there yet; copies text and ids.  NULL: no room, no memory. */
 transcript_part *transcript_tree_add(transcript_tree *t, transcript_part *parent, const model *m,
                                      bytes text, tok_id special, const tok_id *ids, size_t n_ids);
+void transcript_tree_compute(transcript_part *p); // its parent is computed, or will be at once
 /* The path from `end` to its root was used: it is the first among its siblings. */
 void transcript_tree_touch(transcript_tree *t, transcript_part *end);
 void transcript_tree_drop(transcript_tree *t, transcript_part *p); // without children and pins

@@ -13,9 +13,8 @@
 #include <string.h>
 
 #include "inferd/buf.h"
+#include "transcript_leave.h"
 #include "transcript_tree.h"
-
-enum { MARK_BYTES = 64 }; // of a text that is searched for a mark of reasoning
 
 struct transcripts {
     pthread_mutex_t lock; // of all below
@@ -96,17 +95,6 @@ inferd_status transcripts_verify(transcripts *ts, inferd_err *err) {
     return s;
 }
 
-/* ---- where a prompt leaves the longest one that was computed ---- */
-
-/* Under the lock, and texts may be megabytes: most of them in pieces. */
-static size_t common_bytes(bytes a, bytes b) {
-    enum { PIECE = 256 };
-    size_t n = 0, n_max = size_min(a.n, b.n);
-    while (n_max - n >= PIECE && memcmp(a.p + n, b.p + n, PIECE) == 0) n += PIECE;
-    while (n < n_max && a.p[n] == b.p[n]) n++;
-    return n;
-}
-
 static size_t common_ids(const tok_id *a, size_t n_a, const tok_id *b, size_t n_b) {
     size_t n = 0, n_max = size_min(n_a, n_b);
     while (n < n_max && a[n] == b[n]) n++;
@@ -119,70 +107,6 @@ static bool has_ids(const transcript_part *p, const tok_id *ids, size_t n) {
 
 static bytes text_of(const transcript_part *p) {
     return (bytes){p->text, p->n_bytes};
-}
-
-/* The computed part behind `p` that begins most like `rest`; NULL: none is computed. */
-static transcript_part *nearest(const transcript_part *p, bytes rest, size_t *n_common) {
-    transcript_part *best = NULL;
-    uint32_t n = 0;
-    *n_common = 0;
-    LIST_EACH(node, &p->children) {
-        transcript_part *child = LIST_ENTRY(node, transcript_part, sibling);
-        if (n++ == TRANSCRIPT_SIBLINGS_MAX) break;
-        if (!child->computed) continue;
-        size_t c = common_bytes(text_of(child), rest);
-        if (best != NULL && c <= *n_common) continue;
-        best = child;
-        *n_common = c;
-    }
-    return best;
-}
-
-static bool begins_with_mark(bytes text, const char *mark) {
-    while (text.n > 0 && (*text.p == ' ' || *text.p == '\n')) text.p++, text.n--;
-    size_t n = strlen(mark);
-    return n > 0 && text.n >= n && memcmp(text.p, mark, n) == 0;
-}
-
-/* The text of `p` from `at` on, and what follows it. */
-static bytes text_behind(const transcript_part *p, size_t at, char out[MARK_BYTES]) {
-    size_t n = 0, none;
-    for (; p != NULL && n < MARK_BYTES; p = nearest(p, (bytes){"", 0}, &none), at = 0) {
-        size_t n_more = size_min(p->n_bytes - at, MARK_BYTES - n);
-        memcpy(out + n, p->text + at, n_more);
-        n += n_more;
-    }
-    return (bytes){out, n};
-}
-
-/* Sets match->at and the cause by comparing what follows the computed parts. */
-static void look_at_leaving(encoding *e, const transcript_part *last, size_t from) {
-    transcript_match *m = e->match;
-    char behind[MARK_BYTES];
-    m->at = from;
-    m->cause = PREFIX_GROWN;
-    for (bool first = true;; first = false) {
-        size_t n_common;
-        bytes rest = {e->text.p + m->at, e->text.n - m->at};
-        transcript_part *p = nearest(last, rest, &n_common);
-        if (p == NULL) return;
-        if (first) e->near = p;
-        if (rest.n == 0) return;      // the earlier one goes on
-        if (!first && n_common > 0) { // the same text, in other parts
-            m->cause = PREFIX_RETOKENISED;
-            return;
-        }
-        m->at += n_common;
-        last = p;
-        if (n_common == p->n_bytes) continue;
-        rest = (bytes){e->text.p + m->at, e->text.n - m->at};
-        if (begins_with_mark(text_behind(p, n_common, behind), e->o->reasoning_open) ||
-            begins_with_mark(rest, e->o->reasoning_close))
-            m->cause = PREFIX_REASONING;
-        else
-            m->cause = p->drawn ? PREFIX_ANSWER : PREFIX_CHANGED;
-        return;
-    }
 }
 
 /* ---- finding, under the lock ---- */
@@ -210,9 +134,8 @@ static void find_known(encoding *e) {
         computed_to = from;
         computed = p;
     }
-    size_t none;
-    if (nearest(computed, (bytes){"", 0}, &none) != NULL || e->n_computed > 0)
-        look_at_leaving(e, computed, computed_to);
+    if (computed->top != NULL || e->n_computed > 0)
+        e->near = transcript_leave(computed, e->o, e->text, computed_to, e->match);
     at->n_pins++;
     if (e->near != NULL) e->near->n_pins++;
 }
@@ -403,7 +326,8 @@ inferd_status transcripts_encode(transcripts *ts, const transcript_options *o, b
 
 void transcript_computed(transcript *t) {
     pthread_mutex_lock(&t->ts->lock);
-    for (transcript_part *p = t->end; p != NULL && !p->computed; p = p->parent) p->computed = true;
+    for (transcript_part *p = t->end; p != NULL && !p->computed; p = p->parent)
+        transcript_tree_compute(p);
     pthread_mutex_unlock(&t->ts->lock);
 }
 
@@ -424,7 +348,7 @@ static transcript_part *add_drawn(transcript_tree *tree, transcript_part *at, by
         p->drawn = true;
         p->compared = special >= 0;
     }
-    p->computed = true;
+    transcript_tree_compute(p);
     return p;
 }
 

@@ -36,8 +36,6 @@
 typedef struct transcripts transcripts;
 typedef struct transcript transcript; // a prompt that is kept, until it is released
 
-enum { TRANSCRIPT_SIBLINGS_MAX = 64 }; // parts that a new one is compared with, newest first
-
 typedef struct transcript_match {
     prefix_cause cause;
     size_t at;    // first byte of the prompt's text that the longest earlier one has not
