@@ -10,6 +10,9 @@ enum { UNCACHED_TOKENS_MAX = 64 };
 void explain_cached(explanation *e, uint32_t n_cached) {
     e->n_cached = n_cached;
     if (u32_less(e->n_known, n_cached) > UNCACHED_TOKENS_MAX) e->cause = PREFIX_EVICTED;
+    if (n_cached <= e->n_known) return;
+    e->cause = PREFIX_NOT_KEPT; // where that prompt ends is not known
+    e->n_known = n_cached;
 }
 
 void explain_add_header(const explanation *e, buf *lines) {

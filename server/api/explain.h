@@ -7,8 +7,10 @@
  *
  * byte, in: the first byte of the prompt's text that the earlier one has not, and the message it
  * lies in; known: tokens that both begin with; cached: those of them whose keys and values were
- * found. "off": of no conversation, or conversations are not kept (limits.transcript_bytes_max), or
- * this one is not cached. Thread: worker until the generation starts, then front. */
+ * found.  Where more was found than is known of, by a prompt that is forgotten, or not kept, the
+ * cause is not_kept. "off": of no conversation, or conversations are not kept
+ * (limits.transcript_bytes_max), or this one is not cached. Thread: worker until the generation
+ * starts, then front. */
 #ifndef INFERD_EXPLAIN_H
 #define INFERD_EXPLAIN_H
 

@@ -12,13 +12,14 @@ typedef enum prefix_cause {
     PREFIX_RETOKENISED, // the text is the same, the tokens are not
     PREFIX_CHANGED,     // other text
     PREFIX_EVICTED,     // keys and values were computed, and are not cached
+    PREFIX_NOT_KEPT,    // more is cached than any earlier one that is known
     PREFIX_CAUSES
 } prefix_cause;
 
 static inline const char *prefix_cause_name(prefix_cause cause) {
     static const char *const names[PREFIX_CAUSES] = {
-        "first",   "grown",  "reasoning_dropped", "answer_changed", "retokenised",
-        "changed", "evicted"};
+        "first",       "grown",   "reasoning_dropped", "answer_changed",
+        "retokenised", "changed", "evicted",           "not_kept"};
     return names[cause];
 }
 

@@ -115,6 +115,78 @@ def test_dropped_reasoning_is_named(s):
     assert prompts(s, "reasoning_dropped") == before + 1
 
 
+def ask_messages(s, messages, **body):
+    r = s.http.post("/v1/messages", json={"model": "m", "max_tokens": 100, "messages": messages, **body}, headers=HEAD)
+    assert r.status_code == 200, r.text
+    return r.json(), explanation_of(r.headers["x-inferd-explain"])
+
+
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "b"}}\n</tool_call>'
+TOOL = {"type": "object", "properties": {"a": {"type": "string"}}}
+
+
+# What stands behind the reasoning begins as the mark of the reasoning does.
+@pytest.mark.parametrize("said", [CALL, "<table>x</table>", "Hello."])
+def test_dropped_reasoning_is_named_whatever_follows_it(s, said):
+    asked = f"whatever follows {len(said)}"
+    say(s, asked, f"<think>\nThe sea is large.\n</think>\n\n{said}")
+    say(s, "tool_response>", "Yes.")
+    say(s, "more of it", "Yes.")
+    tools = [{"name": "f", "input_schema": TOOL}]
+    turns = [user(LONG + asked)]
+    answer, _ = ask_messages(s, turns, tools=tools)
+    assert answer["content"][0]["type"] == "thinking"
+    turns.append({"role": "assistant", "content": answer["content"]})
+    call = answer["content"][-1]
+    turns.append(user([{"type": "tool_result", "tool_use_id": call["id"], "content": "c"}] if call["type"] == "tool_use" else "more of it"))
+    _, why = ask_messages(s, turns, tools=tools)
+    assert why["cause"] == "reasoning_dropped" and why["in"] == "messages[1]", why
+
+
+def test_dropped_reasoning_of_harmony_is_named(launch, tmp_path):
+    """Its marks are several control tokens, with words between them."""
+    s = scripted.start(launch, tmp_path, scripted.HARMONY)
+    say(s, "think of it", "<|channel|>analysis<|message|>The sea is large.<|end|><|start|>assistant"
+          "<|channel|>final<|message|>It is large.<|return|>")
+    say(s, "and ", "<|channel|>final<|message|>Fine.<|return|>")
+    turns = [user(LONG + "think of it")]
+    answer, _ = ask_messages(s, turns)
+    turns += [{"role": "assistant", "content": answer["content"]}, user("and then")]
+    answer, why = ask_messages(s, turns)
+    assert why["cause"] == "reasoning_dropped" and why["in"] == "messages[1]", why
+    # An answer without reasoning is all there; the template ends it with another token.
+    turns += [{"role": "assistant", "content": answer["content"]}, user("and more")]
+    _, why = ask_messages(s, turns)
+    assert why["cause"] == "grown" and why["in"] == "messages[4]", why
+
+
+def test_an_earlier_conversation_is_known_behind_many_others(s):
+    say(s, "is one of many.", "Fine.")
+    system = {"role": "system", "content": "You are many."}
+    ask(s, [system, user(LONG + "The wind is one of many.")])
+    for i in range(80):
+        ask(s, [system, user(f"{i} is one of many.")])
+    _, why = ask(s, [system, user(LONG + "The rain is one of many.")])
+    assert why["cause"] == "changed" and why["in"] == "messages[1]" and why["byte"] > len(LONG), why
+    assert why["known"] >= why["cached"] >= why["known"] - 17
+
+
+def test_more_is_cached_than_is_kept(s):
+    """A prompt with a seed and other tokens than those of the answers is no kept conversation."""
+    say(s, "a seed", ["It i", "s a fi", "ne da", "y, and th", "e sea is ca", "lm tod", "ay."])
+    say(s, "a seed too", "So it is.")
+    turns = [user(LONG + "a seed")]
+    answer, _ = ask(s, turns)
+    turns += [answered(answer), user(LONG + "a seed too")]
+    _, why = ask(s, turns, seed=7)
+    assert why["cause"] == "retokenised"
+    before, known = prompts(s, "not_kept"), why["known"]
+    again, why = ask(s, turns, seed=7)
+    assert why["cause"] == "not_kept" and why["known"] == why["cached"] > known, why
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == why["cached"]
+    assert prompts(s, "not_kept") == before + 1
+
+
 def test_what_a_client_saw_before_it_left_is_known(s):
     say(s, "a story", ["It was ", "a dark and ", "stormy night. "] + ["And the rain fell, "] * 400)
     say(s, "go on", "It fell.")
