@@ -160,6 +160,18 @@ static void arguments_come_as_the_template_reads_them(void) {
     expect_chat(CALL_LOOP("{{ c.function.arguments|tojson }}"), q, "{}");
     q.messages = CALL("{\"a\": 1}");
     expect_chat(CALL_LOOP("{{ c.function.arguments|tojson }}"), q, "{\"a\": 1}");
+    // an integer beyond 64 bits keeps its digits
+    q.messages = CALL("\"{\\\"n\\\": 18446744073709551615, \\\"m\\\": [-100000000000000000000]}\"");
+    expect_chat(CALL_LOOP("{{ c.function.arguments|tojson }}"), q,
+                "{\"n\": 18446744073709551615, \"m\": [-100000000000000000000]}");
+    expect_chat(CALL_LOOP("{{ c.function.arguments.items()|list }}"), q,
+                "[('n', 18446744073709551615), ('m', [-100000000000000000000])]");
+    expect_chat(CALL_LOOP("{% set n = c.function.arguments.n %}{{ n }} {{ n is number }} "
+                          "{{ n is string }} {{ n|int }} {{ n|float }} {{ n == n }} {{ n|string }} "
+                          "{{ n == 1 }}"),
+                q,
+                "18446744073709551615 True False 18446744073709551615 1.8446744073709552e+19 True "
+                "18446744073709551615 False");
 }
 
 /* A template without `tools` that wants texts (firefunction). */

@@ -10,12 +10,22 @@ static bytes of(const char *s) {
     return (bytes){s, strlen(s)};
 }
 
-/* The same data, or a refusal by both. */
+/* The same data, or a refusal by both; integers beyond 64 bits as jansson has them if all are
+ * reals. */
 static void expect_as_jansson(bytes text) {
     json_error_t error;
     inferd_err err = {0};
-    json_t *got, *wanted = json_loadb(text.p, text.n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
+    size_t flags = JSON_DECODE_ANY | JSON_ALLOW_NUL;
+    json_t *got, *wanted = json_loadb(text.p, text.n, flags, &error);
     inferd_status s = json_text_read(text, &got, &err);
+    if (wanted == NULL && json_error_code(&error) == json_error_numeric_overflow) {
+        wanted = json_loadb(text.p, text.n, flags | JSON_DECODE_INT_AS_REAL, &error);
+        EXPECT_EQ(s == INFERD_OK, wanted != NULL);
+        if (json_is_real(wanted)) EXPECT(json_equal(got, wanted));
+        json_decref(got);
+        json_decref(wanted);
+        return;
+    }
     if ((s == INFERD_OK) != (wanted != NULL) || (wanted != NULL && !json_equal(got, wanted)))
         printf("%.*s: %s; jansson: %s\n", (int)text.n, text.p, s == INFERD_OK ? "read" : err.text,
                wanted != NULL ? "read" : error.text);
@@ -125,6 +135,35 @@ static void reads_what_jansson_reads_when_bytes_are_changed(void) {
     }
 }
 
+/* Of a request the digits of an integer, of other texts the nearest double. */
+static void integers_beyond_64_bits_are_read(void) {
+    static const char *const wide[] = {"18446744073709551615", "-9223372036854775809",
+                                       "12345678901234567890123"};
+    json_t *got;
+    for (size_t i = 0; i < INFERD_COUNT(wide); i++) {
+        EXPECT_EQ(json_text_read(of(wide[i]), &got, NULL), INFERD_OK);
+        EXPECT(json_is_real(got) && json_real_value(got) == strtod(wide[i], NULL));
+        EXPECT(json_text_wide(got) == NULL);
+        json_decref(got);
+        EXPECT_EQ(json_text_read_wide(of(wide[i]), &got, NULL), INFERD_OK);
+        EXPECT(json_text_wide(got) != NULL);
+        EXPECT_STR(json_text_wide(got), wide[i]);
+        json_decref(got);
+    }
+    static const char *const others[] = {"1", "1e20", "\"18446744073709551615\"",
+                                         "\"\xc3\xbf 18446744073709551615\"",
+                                         "9223372036854775807"};
+    for (size_t i = 0; i < INFERD_COUNT(others); i++) {
+        EXPECT_EQ(json_text_read_wide(of(others[i]), &got, NULL), INFERD_OK);
+        EXPECT(json_text_wide(got) == NULL);
+        json_decref(got);
+    }
+    EXPECT_EQ(json_text_read_wide(of("\"\xff"
+                                     "18446744073709551615\""),
+                                  &got, NULL),
+              INFERD_EFORMAT);
+}
+
 static void nesting_has_a_bound(void) {
     char text[2 * JVALUE_DEPTH_MAX + 4];
     json_t *got;
@@ -170,9 +209,8 @@ static void a_failing_allocation_is_an_answer(void) {
 }
 
 static const test_case cases[] = {
-    TEST(reads_what_jansson_reads),
-    TEST(reads_what_jansson_reads_when_bytes_are_changed),
-    TEST(nesting_has_a_bound),
+    TEST(reads_what_jansson_reads),          TEST(reads_what_jansson_reads_when_bytes_are_changed),
+    TEST(integers_beyond_64_bits_are_read),  TEST(nesting_has_a_bound),
     TEST(a_failing_allocation_is_an_answer),
 };
 TEST_MAIN(cases)

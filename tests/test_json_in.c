@@ -5,6 +5,8 @@
 #include "json_in.h"
 #include "test.h"
 
+enum { TEXT_MAX = 512 };
+
 static inferd_status parse(const char *text, size_t n, const json_limits *limits, inferd_err *err) {
     json_t *tree = NULL;
     inferd_status s = json_in_parse((bytes){text, n}, limits, &tree, err);
@@ -54,9 +56,13 @@ static void problems_have_a_location_and_no_echo(void) {
         {"{\n  \"a\": 1,\n  \"b\": secret\n}", "line 3, column 13"},
         {"{\"a\":1,\"a\":2}", "twice"},
         {"{\"x\":{\"a\":1,\"a\":2}}", "twice"},
-        {"[9223372036854775808]", "too large"},
-        {"[-9223372036854775809]", "too large"},
         {"[1e309]", "too large"},
+        {"[100000000000000000000, 1e309]", "line 1, column 29: a number is too large"},
+        {"[100000000000000000000,\n secret]", "line 2, column 7"},
+        {"[0100000000000000000000]", "not valid"},
+        {"[-00000000000000000000]", "not valid"},
+        {"[100000000000000000000-1]", "not valid"},
+        {"[1000000000000000000001000000000000000000000 1]", "line 1, column 46"},
         {"[NaN]", "not valid"},
         {"[Infinity]", "not valid"},
         {"[-Infinity]", "not valid"},
@@ -94,6 +100,80 @@ static void problems_have_a_location_and_no_echo(void) {
     EXPECT_EQ(parse("[\"a\0b\"]", 7, &json_limits_default, NULL), INFERD_EINVAL);
     EXPECT_EQ(parse("{\0}", 3, &json_limits_default, NULL), INFERD_EINVAL);
     EXPECT_EQ(parse(NULL, 0, &json_limits_default, NULL), INFERD_EINVAL);
+}
+
+/* As most readers of JSON have them: the nearest double.  Strings and what follows stay. */
+static void integers_beyond_64_bits_are_doubles(void) {
+    static const struct {
+        const char *text;
+        double is;
+    } rows[] = {
+        {"9223372036854775808", 9223372036854775808.0},
+        {"-9223372036854775809", -9223372036854775808.0},
+        {"9999999999999999999", 1e19},
+        {"18446744073709551615", 18446744073709551616.0},
+        {"100000000000000000000", 1e20},
+        {"-100000000000000000000", -1e20},
+        {"12345678901234567890123", 12345678901234567890123.0},
+        {"99999999999999999999999999999", 1e29},
+    };
+    char text[TEXT_MAX];
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        json_t *tree = NULL;
+        inferd_err err = {0};
+        snprintf(text, sizeof text, "{\"%s\":[\"%s\",%s],\"n\":9223372036854775807}", rows[i].text,
+                 rows[i].text, rows[i].text);
+        EXPECT_EQ(json_in_parse((bytes){text, strlen(text)}, &json_limits_default, &tree, &err),
+                  INFERD_OK);
+        json_t *list = json_object_get(tree, rows[i].text);
+        EXPECT_STR(json_string_value(json_array_get(list, 0)), rows[i].text);
+        EXPECT(json_is_real(json_array_get(list, 1)));
+        EXPECT(json_real_value(json_array_get(list, 1)) == rows[i].is);
+        EXPECT_EQ(json_integer_value(json_object_get(tree, "n")), INT64_MAX);
+        json_decref(tree);
+    }
+    for (size_t n = 19; n <= 310; n++) { // as long as a double can be, and longer
+        json_t *tree = NULL;
+        memset(text, '9', n + 1);
+        text[0] = '[';
+        text[n + 1] = ']';
+        inferd_status s = json_in_parse((bytes){text, n + 2}, &json_limits_default, &tree, NULL);
+        EXPECT_EQ(s, n <= 308 ? INFERD_OK : INFERD_EINVAL);
+        text[n + 1] = 0;
+        if (s == INFERD_OK)
+            EXPECT(json_real_value(json_array_get(tree, 0)) == strtod(text + 1, NULL));
+        json_decref(tree);
+    }
+}
+
+/* The digits are in the text alone. */
+static void a_value_is_found_in_the_text(void) {
+    const char *text = " {\"a\": [0, {\"input\" : {\"n\": [100000000000000000000], \"s\": \"}\"} , "
+                       "\"k\":-1e5}]} ";
+    static const struct {
+        const char *path, *value;
+    } rows[] = {
+        {"a[1].input", "{\"n\": [100000000000000000000], \"s\": \"}\"}"},
+        {"a[1].input.n", "[100000000000000000000]"},
+        {"a[1].input.n[0]", "100000000000000000000"},
+        {"a[1].k", "-1e5"},
+        {"a[0]", "0"},
+        {"a[2]", ""},
+        {"b", ""},
+        {"a.input", ""},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        bytes value = json_in_value((bytes){text, strlen(text)}, rows[i].path);
+        char found[TEXT_MAX];
+        snprintf(found, sizeof found, "%.*s", (int)value.n, value.p);
+        EXPECT_STR(found, rows[i].value);
+    }
+    static const char *const wide[] = {"[1e20]", "{\"a\":-1.8446744073709552e+19}"},
+                             *const narrow[] = {"[1e18]", "{\"1e20\":\"1e20\"}", "[0.5, -7]", "1"};
+    for (size_t i = 0; i < INFERD_COUNT(wide); i++)
+        EXPECT(json_in_has_wide((bytes){wide[i], strlen(wide[i])}));
+    for (size_t i = 0; i < INFERD_COUNT(narrow); i++)
+        EXPECT(!json_in_has_wide((bytes){narrow[i], strlen(narrow[i])}));
 }
 
 /* J16, J17: a valid body cut anywhere, or with any bit flipped, is refused or read; never worse. */
@@ -282,6 +362,8 @@ static void lines_are_found_by_path(void) {
 static const test_case cases[] = {
     TEST(valid_documents_are_read),
     TEST(problems_have_a_location_and_no_echo),
+    TEST(integers_beyond_64_bits_are_doubles),
+    TEST(a_value_is_found_in_the_text),
     TEST(every_cut_and_every_flip_is_survived),
     TEST(depth_is_bounded),
     TEST(count_of_values_is_bounded),

@@ -114,6 +114,16 @@ static void one_keyword_goes_and_the_others_stay(void) {
          "{\"a\":\"2020-01-01\"}", "{\"a\":1}\n{}"},
         {OBJECT("{\"type\":\"array\",\"contains\":{\"const\":1},\"minContains\":2}"),
          "#/properties/a/contains", "{\"a\":[2]}", "{\"a\":1}"},
+        /* Integers beyond 64 bits are doubles here: 18446744073709551615 would be another number.
+         */
+        {OBJECT("{\"type\":\"integer\",\"const\":18446744073709551616.0}"), "#/properties/a/const",
+         "{\"a\":18446744073709551615}", "{\"a\":\"1\"}"},
+        {OBJECT("{\"type\":\"array\",\"enum\":[[1],[-1e20]]}"), "#/properties/a/enum",
+         "{\"a\":[2]}", "{\"a\":1}"},
+        {"{\"type\":\"integer\",\"minimum\":5,\"not\":{\"const\":1e20}}", "#/not", "6", "4"},
+        {"{\"type\":\"integer\",\"minimum\":-1e20,\"maximum\":18446744073709551616.0}", "",
+         "0\n18446744073709551615\n-100000000000000000000",
+         "18446744073709551617\n-100000000000000000001"},
         {"{\"type\":\"object\",\"minProperties\":3}", "#/minProperties", "{}", "1"},
         {"{\"type\":\"number\",\"multipleOf\":0.01,\"minimum\":0}", "#/multipleOf", "0.001\n5",
          "-1"},

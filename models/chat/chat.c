@@ -124,7 +124,7 @@ static bool parse_arguments(json_t *arguments, json_t **out) {
     *out = NULL;
     if (text.p == NULL) return true;
     if (text.n == 0) return (*out = json_object()) != NULL; // a call without arguments
-    inferd_status s = json_text_read(text, &parsed, NULL);
+    inferd_status s = json_text_read_wide(text, &parsed, NULL);
     if (s != INFERD_OK) return s != INFERD_ENOMEM;
     if (json_is_object(parsed))
         *out = parsed;

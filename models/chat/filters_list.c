@@ -387,7 +387,7 @@ static jval run_from_json(jrender *r, jval v, const jcall *call) {
     const jstr *s = jarg_str(r, v, "from_json");
     if (s->n > FROM_JSON_BYTES_MAX) j_limit(&r->c, "from_json of %zu bytes", s->n);
     j_charge(&r->c, s->n);
-    inferd_status status = json_text_read((bytes){s->p, s->n}, &r->parsed, &err);
+    inferd_status status = json_text_read_wide((bytes){s->p, s->n}, &r->parsed, &err);
     if (status == INFERD_ENOMEM) j_no_memory(&r->c);
     if (status != INFERD_OK) j_fail(&r->c, "from_json: %s", err.text);
     jval parsed = jv_from_json(&r->c, r->parsed, jstr_mark(s), true);

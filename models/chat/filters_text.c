@@ -177,6 +177,7 @@ static jval run_int(jrender *r, jval v, const jcall *call) {
     if (base != 0 && (base < 2 || base > 36)) j_fail(&r->c, "int: bad base");
     if (v.kind == JV_UNDEFINED) jv_fail_undefined(&r->c, v);
     bool done = false;
+    if (v.kind == JV_WIDE) return v;
     if (jv_is_integer(v))
         result.u.i = jv_integer(v), done = true;
     else if (v.kind == JV_FLOAT)
@@ -195,7 +196,7 @@ static jval run_float(jrender *r, jval v, const jcall *call) {
     bool done = jv_is_number(v);
     if (done)
         result.u.f = jv_double(v);
-    else if (v.kind == JV_STR)
+    else if (v.kind == JV_STR || v.kind == JV_WIDE)
         done = jtext_to_float(v.u.s, &result.u.f);
     if (!done) return otherwise.kind == JV_MISSING ? jv_float(0) : otherwise;
     return jv_with_mark(result, jv_mark(v));

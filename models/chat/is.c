@@ -28,7 +28,7 @@ static bool is_false(jrender *r, jval v, const jcall *call) {
 }
 static bool is_integer(jrender *r, jval v, const jcall *call) {
     (void)r, (void)call;
-    return v.kind == JV_INT;
+    return v.kind == JV_INT || v.kind == JV_WIDE;
 }
 static bool is_float(jrender *r, jval v, const jcall *call) {
     (void)r, (void)call;
@@ -36,7 +36,7 @@ static bool is_float(jrender *r, jval v, const jcall *call) {
 }
 static bool is_number(jrender *r, jval v, const jcall *call) {
     (void)r, (void)call;
-    return jv_is_number(v);
+    return jv_is_number(v) || v.kind == JV_WIDE;
 }
 static bool is_string(jrender *r, jval v, const jcall *call) {
     (void)r, (void)call;

@@ -10,13 +10,15 @@
 #include "inferd/buf.h"
 #include "tokenizer/utf8.h"
 
+enum { WIDE_MARK = (char)0xff, WIDE_DIGITS_MIN = 19 };
 enum { NUMBER_BYTES_MAX = 400 }; // a double in full has 309 digits before the point
 
 typedef struct reader {
     const char *p;
     size_t n, at;
     int depth;
-    buf text; // of the string being read
+    bool wide; // integers beyond 64 bits keep their digits
+    buf text;  // of the string being read
     inferd_err *err;
     inferd_status status;
 } reader;
@@ -132,7 +134,7 @@ static size_t skip_digits(reader *r) {
 }
 
 static json_t *read_number(reader *r) {
-    char text[NUMBER_BYTES_MAX + 1], *end;
+    char room[NUMBER_BYTES_MAX + 2], *text = room + 1, *end;
     size_t begin = r->at;
     bool real = false;
     take(r, '-');
@@ -153,10 +155,13 @@ static json_t *read_number(reader *r) {
     errno = 0;
     if (!real) {
         long long i = strtoll(text, &end, 10);
-        return errno != 0 ? fail(r, "an integer beyond 64 bits") : made(r, json_integer(i));
+        if (errno == 0) return made(r, json_integer(i));
     }
     double d = strtod(text, &end); // the program never leaves the locale "C"
-    return isfinite(d) ? made(r, json_real(d)) : fail(r, "a number outside the range of a double");
+    if (!isfinite(d)) return fail(r, "a number outside the range of a double");
+    if (real || !r->wide) return made(r, json_real(d));
+    room[0] = WIDE_MARK;
+    return made(r, json_stringn_nocheck(room, n + 1));
 }
 
 static json_t *read_word(reader *r, const char *word, json_t *value) {
@@ -237,8 +242,8 @@ static json_t *read_value(reader *r) {
     }
 }
 
-inferd_status json_text_read(bytes text, json_t **out, inferd_err *err) {
-    reader r = {.p = text.p, .n = text.n, .err = err};
+static inferd_status read_text_of(bytes text, bool wide, json_t **out, inferd_err *err) {
+    reader r = {.p = text.p, .n = text.n, .wide = wide, .err = err};
     *out = NULL;
     size_t valid = utf8_valid_bytes((const unsigned char *)text.p, text.n);
     if (valid < text.n) {
@@ -256,4 +261,20 @@ inferd_status json_text_read(bytes text, json_t **out, inferd_err *err) {
     else
         json_decref(value);
     return r.status;
+}
+
+inferd_status json_text_read(bytes text, json_t **out, inferd_err *err) {
+    return read_text_of(text, false, out, err);
+}
+
+inferd_status json_text_read_wide(bytes text, json_t **out, inferd_err *err) {
+    return read_text_of(text, true, out, err);
+}
+
+const char *json_text_wide(const json_t *value) {
+    const char *p = json_string_value(value);
+    if (p == NULL || *p != WIDE_MARK) return NULL;
+    const char *digits = p[1] == '-' ? p + 2 : p + 1;
+    size_t n = strspn(digits, "0123456789");
+    return n >= WIDE_DIGITS_MIN && digits[n] == 0 ? p + 1 : NULL;
 }

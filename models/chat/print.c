@@ -67,6 +67,9 @@ static void print_scalar(jbuf *b, jval v) {
         snprintf(text, sizeof text, "%lld", (long long)v.u.i);
         jbuf_add_text(b, text, jv_mark(v));
         break;
+    case JV_WIDE:
+        jbuf_add(b, v.u.s->p, v.u.s->n, jv_mark(v));
+        break;
     default:
         jbuf_add(b, text, jfloat_print(v.u.f, text), jv_mark(v));
         break;
@@ -157,6 +160,7 @@ static void repr(jctx *c, jbuf *b, jval v, int depth) {
     case JV_BOOL:
     case JV_INT:
     case JV_FLOAT:
+    case JV_WIDE:
         print_scalar(b, v);
         break;
     case JV_STR:
@@ -323,6 +327,7 @@ static void json_key(jctx *c, jbuf *b, jval key, bool ascii) {
     case JV_BOOL:
     case JV_INT:
     case JV_FLOAT:
+    case JV_WIDE:
         jbuf_add_text(b, "\"", key.mark);
         json_scalar(b, key);
         jbuf_add_text(b, "\"", key.mark);
@@ -375,6 +380,7 @@ static void json(jctx *c, jbuf *b, jval v, const jjson_style *style, int depth) 
     case JV_BOOL:
     case JV_INT:
     case JV_FLOAT:
+    case JV_WIDE:
         json_scalar(b, v);
         break;
     case JV_STR:

@@ -1,7 +1,9 @@
 #include "chat/value.h"
 
 #include <math.h>
+#include <string.h>
 
+#include "chat/json_text.h"
 #include "chat/letters.h"
 
 jval jv_undefined(jctx *c, jval owner, jval name) {
@@ -35,16 +37,13 @@ void jv_fail_undefined(jctx *c, jval v) {
 
 const char *jv_type_name(jval v) {
     static const char *const names[] = {
-        [JV_MISSING] = "missing",     [JV_NONE] = "NoneType",
-        [JV_BOOL] = "bool",           [JV_INT] = "int",
-        [JV_FLOAT] = "float",         [JV_STR] = "str",
-        [JV_UNDEFINED] = "Undefined", [JV_LIST] = "list",
-        [JV_TUPLE] = "tuple",         [JV_DICT] = "dict",
-        [JV_RANGE] = "range",         [JV_VIEW] = "dict_items",
-        [JV_GENERATOR] = "generator", [JV_NAMESPACE] = "Namespace",
-        [JV_MACRO] = "Macro",         [JV_LOOP] = "LoopContext",
-        [JV_METHOD] = "method",       [JV_FUNCTION] = "function",
-        [JV_SLICE] = "slice",
+        [JV_MISSING] = "missing",   [JV_NONE] = "NoneType",       [JV_BOOL] = "bool",
+        [JV_INT] = "int",           [JV_FLOAT] = "float",         [JV_WIDE] = "int",
+        [JV_STR] = "str",           [JV_UNDEFINED] = "Undefined", [JV_LIST] = "list",
+        [JV_TUPLE] = "tuple",       [JV_DICT] = "dict",           [JV_RANGE] = "range",
+        [JV_VIEW] = "dict_items",   [JV_GENERATOR] = "generator", [JV_NAMESPACE] = "Namespace",
+        [JV_MACRO] = "Macro",       [JV_LOOP] = "LoopContext",    [JV_METHOD] = "method",
+        [JV_FUNCTION] = "function", [JV_SLICE] = "slice",
     };
     if (v.kind == JV_STR && v.u.s->markup) return "Markup";
     if (v.kind == JV_VIEW && v.u.view->what == JVIEW_KEYS) return "dict_keys";
@@ -196,6 +195,7 @@ static bool values_equal(jctx *c, jval a, jval b, int depth) {
     case JV_NONE:
     case JV_UNDEFINED:
         return true;
+    case JV_WIDE:
     case JV_STR:
         j_charge_bytes(c, a.u.s->n);
         return jstr_equal(a.u.s, b.u.s);
@@ -413,6 +413,13 @@ static jval read_json_object(const json_reader *j, json_t *json, int depth) {
     return jv_dict(d);
 }
 
+static jval read_json_string(const json_reader *j, const json_t *json) {
+    const char *p = json_string_value(json), *digits = json_text_wide(json);
+    if (digits == NULL) return jv_str(read_json_text(j, p, json_string_length(json)));
+    const jstr *s = jstr_copy(j->c, digits, strlen(digits), j->mark);
+    return jv_with_mark((jval){.kind = JV_WIDE, .u.s = s}, j->mark);
+}
+
 static jval read_json(const json_reader *j, json_t *json, int depth) {
     jval v = jv_none();
     if (depth > JVALUE_DEPTH_MAX) j_limit(j->c, "data nested deeper than %d", JVALUE_DEPTH_MAX);
@@ -424,7 +431,7 @@ static jval read_json(const json_reader *j, json_t *json, int depth) {
         v = read_json_array(j, json, depth);
         break;
     case JSON_STRING:
-        return jv_str(read_json_text(j, json_string_value(json), json_string_length(json)));
+        return read_json_string(j, json);
     case JSON_INTEGER:
         v = jv_int(json_integer_value(json));
         break;

@@ -22,6 +22,7 @@ typedef enum jkind {
     JV_BOOL,
     JV_INT,
     JV_FLOAT,
+    JV_WIDE, // an integer beyond 64 bits, by its digits: it can be written, not reckoned with
     JV_STR,
     JV_UNDEFINED,
     JV_LIST,
@@ -58,7 +59,7 @@ typedef struct jval {
         bool b;
         int64_t i;
         double f;
-        const jstr *s;
+        const jstr *s; // JV_STR, JV_WIDE
         const jundef *undef;
         jlist *list; // JV_LIST, JV_TUPLE
         jdict *dict; // JV_DICT, JV_NAMESPACE

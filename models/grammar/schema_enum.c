@@ -35,8 +35,17 @@ static int shortest(double x, char *out, size_t n) {
     return digits;
 }
 
+/* An integer beyond 64 bits is read as the nearest double, so it may be another number. */
+static void refuse_wide(schema_ctx *c, double x) {
+    static const char why[] = "an integer beyond 64 bits is not known exactly";
+    if (fabs(x) < 0x1p63) return;
+    if (c->failed_at != NULL) schema_refuse(c, c->failed_word, c->failed_at, why);
+    schema_fail(c, INFERD_EUNSUPPORTED, "%s", why);
+}
+
 static void add_real(schema_ctx *c, texts *t, double x) {
     char text[64];
+    refuse_wide(c, x);
     int digits = shortest(x, text, sizeof text);
     if (strchr(text, 'e') != NULL) add_text(c, t, text, strlen(text));
     if (x != 0 && (fabs(x) < 1e-6 || fabs(x) >= 1e21)) return;

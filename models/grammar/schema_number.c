@@ -76,8 +76,10 @@ void schema_bounds(schema_ctx *c, const schema_view *v, number_bound *min, numbe
 
 /* ---- collecting ---- */
 
-static void exclude(schema_ctx *c, numbers *n, const json_t *x) {
+static void exclude(schema_ctx *c, numbers *n, const schema_atom *a, const json_t *x) {
     if (!json_is_number(x)) return;
+    if (json_is_real(x) && fabsl(value_of(x)) >= 0x1p63L)
+        schema_refuse(c, a->word, a->schema, "an integer beyond 64 bits is not known exactly");
     n->excluded =
         schema_grow(c, n->excluded, n->n_excluded, &n->excluded_capacity, sizeof *n->excluded);
     n->excluded[n->n_excluded++] = value_of(x);
@@ -104,10 +106,10 @@ static void read_atom(schema_ctx *c, numbers *n, const schema_atom *a) {
         n->not_multiples[n->n_not++] = number_at(c, v, WORD_MULTIPLE_OF);
         n->last = v;
     } else if (a->kind == ATOM_NOT_ENUM && a->word == WORD_CONST) {
-        exclude(c, n, v->of[WORD_CONST]);
+        exclude(c, n, a, v->of[WORD_CONST]);
     } else if (a->kind == ATOM_NOT_ENUM) {
         for (size_t i = 0; i < json_array_size(v->of[WORD_ENUM]); i++)
-            exclude(c, n, json_array_get(v->of[WORD_ENUM], i));
+            exclude(c, n, a, json_array_get(v->of[WORD_ENUM], i));
     }
 }
 

@@ -602,8 +602,10 @@ static bool read_body(request_draft *d, const json_limits *limits) {
     const answer_form_type *type = form_of(job->route);
     json_t *body = NULL, *chat = NULL;
     unknown_fields unknown = {0};
-    form_host host = {
-        .store = job->app->responses, .tenant = api_tenant_name(job), .limits = limits};
+    form_host host = {.store = job->app->responses,
+                      .tenant = api_tenant_name(job),
+                      .limits = limits,
+                      .text = job->rq->body};
     if (type == NULL) return api_params_read(job->route, limits, job->rq->body, &d->p, &job->error);
     bool ok = api_params_parse(limits, job->rq->body, &body, &job->error) &&
               type->read(body, &host, &chat, &d->form, &unknown, &job->error) &&

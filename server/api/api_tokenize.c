@@ -74,7 +74,7 @@ static bool count(api_job *job, api_params *p) {
     unknown_fields unknown = {0};
     if (job->error.fault != API_OK) return false; // from its headers
     bool ok = api_params_parse(&job->config->c->limits.json, job->rq->body, &body, &job->error) &&
-              messages_read(body, true, &chat, &form, &unknown, &job->error) &&
+              messages_read(body, job->rq->body, true, &chat, &form, &unknown, &job->error) &&
               api_params_take(API_CHAT, chat, p, &job->error) && api_pick_model(job, p, &about) &&
               api_encode_chat(job, p, about, &ids, &before);
     if (ok) buf_add_format(&job->answer, "{\"input_tokens\":%zu}", ids.n);

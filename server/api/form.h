@@ -37,6 +37,7 @@ typedef struct form_host {
     struct response_store *store; // response_store.h; NULL: nothing is kept after an answer
     const char *tenant;           // its name; "" without keys
     const struct json_limits *limits;
+    bytes text; // of the body
 } form_host;
 
 typedef struct answer_form_type {

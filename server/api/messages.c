@@ -102,11 +102,12 @@ static void continue_last(form_reader *r) {
         put(r, r->chat, "continue_final_message", json_true());
 }
 
-bool messages_read(json_t *body, bool counted, json_t **chat, answer_form **out,
+bool messages_read(json_t *body, bytes text, bool counted, json_t **chat, answer_form **out,
                    unknown_fields *unknown, api_error *err) {
     messages_form *f = calloc(1, sizeof *f);
     if (f == NULL) return api_fail(err, API_INTERNAL, NULL, "the server is short of memory");
     f->base.type = &messages_form_type;
+    f->text = text;
     *out = &f->base;
     form_reader r = {.form = &f->base,
                      .body = body,

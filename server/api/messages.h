@@ -22,7 +22,9 @@
 
 typedef struct messages_form {
     answer_form base;
-    turn_role role; // of the message that is read
+    turn_role role;  // of the message that is read
+    bytes text;      // of the body, while it is read
+    size_t n_looked; // bytes of it that were looked through for inputs
     const answer_head *head;
     form_blocks blocks; // of a whole answer: all of its content
 } messages_form;
@@ -30,7 +32,7 @@ typedef struct messages_form {
 extern const answer_form_type messages_form_type;
 
 /* As answer_form_type.read.  counted: nothing is generated, so max_tokens may be absent. */
-bool messages_read(json_t *body, bool counted, json_t **chat, answer_form **out,
+bool messages_read(json_t *body, bytes text, bool counted, json_t **chat, answer_form **out,
                    unknown_fields *unknown, api_error *err);
 extern const form_fields messages_fields;
 /* -- messages_turns.c: members of form_field */

@@ -214,8 +214,7 @@ static void destroy(answer_form *form) {
 
 static bool read(json_t *body, const form_host *host, json_t **chat, answer_form **out,
                  unknown_fields *unknown, api_error *err) {
-    (void)host;
-    return messages_read(body, false, chat, out, unknown, err);
+    return messages_read(body, host->text, false, chat, out, unknown, err);
 }
 
 const answer_form_type messages_form_type = {.id_prefix = "msg_",

@@ -12,11 +12,13 @@
 #include "json_in.h"
 
 #include <malloc.h>
+#include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <string.h>
 
 enum { KEY_BYTES_MAX = 4096, LIVE_SLOTS_MIN = 256 };
+enum { INT64_DIGITS = 19, DOUBLE_BYTES_MAX = 32 };
 
 /* -- blocks of the running parse: a set of pointers, open addressing -- */
 
@@ -174,10 +176,42 @@ static bool is_space(char c) {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+static size_t digits_end(bytes text, size_t i) {
+    while (i < text.n && is_digit(text.p[i])) i++;
+    return i;
+}
+
+/* The number that may begin at `i`: the position after it, or `i`. */
+static size_t number_end(bytes text, size_t i) {
+    size_t at = digits_end(text, i + (text.p[i] == '-'));
+    if (at == i) return i;
+    if (at < text.n && text.p[at] == '.') at = digits_end(text, at + 1);
+    if (at == text.n || (text.p[at] != 'e' && text.p[at] != 'E')) return at;
+    if (++at < text.n && (text.p[at] == '-' || text.p[at] == '+')) at++;
+    return digits_end(text, at);
+}
+
+/* An integer that 64 bits do not hold, which jansson refuses. */
+static bool is_wide(bytes number) {
+    bool negative = number.n > 0 && *number.p == '-';
+    const char *digits = number.p + negative;
+    size_t n = number.n - negative;
+    if (n < INT64_DIGITS || digits[0] == '0') return false;
+    for (size_t i = 0; i < n; i++)
+        if (!is_digit(digits[i])) return false;
+    const char *most = negative ? "9223372036854775808" : "9223372036854775807";
+    return n > INT64_DIGITS || memcmp(digits, most, n) > 0;
+}
+
 /* Checks limits only; jansson validates.  Both agree on where strings are, so jansson sees no
  * structure that was not counted here. */
-static inferd_status scan(bytes text, const json_limits *limits, inferd_err *err) {
+static inferd_status scan(bytes text, const json_limits *limits, bool *has_wide, inferd_err *err) {
     uint32_t depth = 0, n_structural = 0;
+    size_t number;                          // where it ends
     size_t string_at = 0, string_bytes = 0; // the last string
     for (size_t i = 0; i < text.n; i++) {
         switch (text.p[i]) {
@@ -202,12 +236,53 @@ static inferd_status scan(bytes text, const json_limits *limits, inferd_err *err
         case ',':
             break;
         default:
+            number = number_end(text, i);
+            if (number == i) continue;
+            *has_wide |= is_wide((bytes){text.p + i, number - i});
+            i = number - 1;
             continue;
         }
         if (++n_structural > limits->structural_max)
             return fail_at(text, i, INFERD_ETOOLONG, "too many values", err);
     }
     return INFERD_OK;
+}
+
+/* Writes the double that is nearest to the number in its place: "18446744073709552e3", with a blank
+ * behind it, so what follows keeps its position.  One that is no double stays, and is refused. */
+static void write_double(char *number, size_t n) {
+    char text[DOUBLE_BYTES_MAX];
+    double d = strtod(number, NULL); // ends with its digits
+    if (isinf(d)) return;
+    snprintf(text, sizeof text, "%.16e", d); // "-1.8446744073709552e+19"
+    char *exponent = strchr(text, 'e'), *point = strchr(text, '.');
+    int power = atoi(exponent + 1) - (int)(exponent - point - 1);
+    memmove(point, point + 1, (size_t)(exponent - point - 1));
+    size_t used = (size_t)(exponent - 1 - text);
+    used += (size_t)snprintf(text + used, sizeof text - used, "e%d", power);
+    INFERD_CHECK(used <= n); // 17 digits and "e2" for 19 digits, "e100" for 117
+    memset(number, ' ', n);
+    memcpy(number, text, used);
+}
+
+/* A copy of the text in which integers beyond 64 bits are doubles, as most readers of JSON have
+ * them; NULL: no memory. */
+static char *without_wide(bytes text) {
+    char *copy = malloc(text.n + 1);
+    if (copy == NULL) return NULL;
+    memcpy(copy, text.p, text.n);
+    copy[text.n] = 0;
+    for (size_t i = 0; i < text.n; i++) {
+        if (text.p[i] == '"') {
+            i = string_end(text, i);
+            continue;
+        }
+        size_t end = number_end(text, i);
+        if (end == i) continue;
+        if (is_wide((bytes){text.p + i, end - i})) write_double(copy + i, end - i);
+        i = end - 1;
+    }
+    return copy;
 }
 
 /* jansson's own messages quote the document, so only its code and position are used. */
@@ -225,18 +300,28 @@ static const char *explain(enum json_error_code code) {
     case json_error_duplicate_key:
         return "a key appears twice in one object";
     case json_error_numeric_overflow:
-        return "a number is too large";
+        return "a number is too large: no double holds it";
     default:
         return "this is not valid JSON";
     }
 }
 
+static parse_end parse_narrow(bytes text, uint64_t memory_max, json_t **out, json_error_t *error) {
+    char *copy = without_wide(text);
+    if (copy == NULL) return PARSE_NO_HEAP;
+    parse_end end = run_parse((bytes){copy, text.n}, memory_max, out, error);
+    if (parse.wipe) explicit_bzero(copy, text.n);
+    free(copy);
+    return end;
+}
+
 inferd_status json_in_parse(bytes text, const json_limits *limits, json_t **out, inferd_err *err) {
     json_error_t error;
+    bool has_wide = false;
     json_in_init();
-    inferd_status status = scan(text, limits, err);
+    inferd_status status = scan(text, limits, &has_wide, err);
     if (status != INFERD_OK) return status;
-    switch (run_parse(text, limits->memory_max, out, &error)) {
+    switch ((has_wide ? parse_narrow : run_parse)(text, limits->memory_max, out, &error)) {
     case PARSE_TREE:
         return INFERD_OK;
     case PARSE_NO_HEAP:
@@ -324,24 +409,52 @@ static size_t find_element(bytes text, size_t i, size_t index) {
     return i < text.n && text.p[i] != ']' ? i : text.n;
 }
 
-uint32_t json_lines_find(const json_lines *l, const char *path) {
-    size_t at = skip_space(l->text, 0);
-    while (*path != 0 && at < l->text.n) {
+/* The value at the path, or n. */
+static size_t find_value(bytes text, const char *path) {
+    size_t at = skip_space(text, 0);
+    while (*path != 0 && at < text.n) {
         if (*path == '[') {
             char *end;
             size_t index = strtoul(path + 1, &end, 10);
-            if (end == path + 1 || *end != ']') return 0;
-            at = find_element(l->text, at, index);
+            if (end == path + 1 || *end != ']') return text.n;
+            at = find_element(text, at, index);
             path = end + 1;
         } else {
             if (*path == '.') path++;
             size_t n = strcspn(path, ".[");
-            at = find_member(l->text, at, path, n);
+            at = find_member(text, at, path, n);
             path += n;
         }
     }
+    return at;
+}
+
+uint32_t json_lines_find(const json_lines *l, const char *path) {
+    size_t at = find_value(l->text, path);
     if (at >= l->text.n) return 0;
     uint32_t line = 1;
     for (size_t i = 0; i < at; i++) line += l->text.p[i] == '\n';
     return line;
+}
+
+/* -- wide integers -- */
+
+bool json_in_has_wide(bytes text) {
+    for (size_t i = 0; i < text.n; i++) {
+        if (text.p[i] == '"') {
+            i = string_end(text, i);
+            continue;
+        }
+        size_t end = number_end(text, i);
+        if (end == i) continue;
+        if (fabs(strtod(text.p + i, NULL)) >= 0x1p63) return true;
+        i = end - 1;
+    }
+    return false;
+}
+
+bytes json_in_value(bytes text, const char *path) {
+    size_t at = find_value(text, path);
+    if (at >= text.n) return (bytes){"", 0};
+    return (bytes){text.p + at, skip_value(text, at) - at};
 }

@@ -24,9 +24,15 @@ static const json_limits json_limits_default = {
 void json_in_init(void);
 
 /* INFERD_EINVAL "line 3, column 14: ..." (never echoes content), INFERD_ETOOLONG over a limit,
- * INFERD_ENOMEM for lack of memory.  Duplicate keys, NUL, lone surrogates, invalid UTF-8, NaN are
- * errors.  The caller calls json_decref on *out. */
+ * INFERD_ENOMEM for lack of memory.  Integers beyond 64 bits are reals.  Duplicate keys, NUL, lone
+ * surrogates, invalid UTF-8, NaN are errors.  The caller calls json_decref on *out. */
 inferd_status json_in_parse(bytes text, const json_limits *limits, json_t **out, inferd_err *err);
+
+/* Integers beyond 64 bits have their digits in the text alone.  Has a text that ends with 0 numbers
+ * as large?  And the text of the value at a path, "messages[0].input", of a document that was read;
+ * .n 0: not found. */
+bool json_in_has_wide(bytes text);
+bytes json_in_value(bytes text, const char *path);
 
 /* After this, freed JSON trees of this thread are zeroed: for documents with keys. */
 void json_in_wipe(bool on);

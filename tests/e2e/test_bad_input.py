@@ -451,6 +451,7 @@ J_BAD = {
     "J05 duplicate": b'{"model":"tiny","model":"tiny","prompt":"x"}',
     "J06 too big": b'{"model":"tiny","prompt":"x","seed":9223372036854775808}',
     "J06 10k digits": b'{"model":"tiny","prompt":"x","seed":' + b"9" * 10000 + b"}",
+    "J07 400 digits": b'{"model":"tiny","prompt":"x","user":' + b"9" * 400 + b"}",
     "J07 1e309": b'{"model":"tiny","prompt":"x","temperature":1e309}',
     "J08 NaN": b'{"model":"tiny","prompt":"x","temperature":NaN}',
     "J08 Infinity": b'{"model":"tiny","prompt":"x","temperature":Infinity}',
@@ -536,7 +537,7 @@ def test_j10_null_is_absent(d, field):
 
 
 P_BAD = [
-    ("max_tokens", -1), ("max_tokens", 10 ** 18), ("max_tokens", 2.5), ("max_tokens", "5"), ("max_tokens", 5000),
+    ("max_tokens", -1), ("max_tokens", 10 ** 18), ("max_tokens", 10 ** 30), ("seed", 2 ** 63), ("max_tokens", 2.5), ("max_tokens", "5"), ("max_tokens", 5000),
     ("n", 0), ("n", -1), ("n", 129), ("n", 10 ** 9), ("temperature", -0.1), ("temperature", 2.1),
     ("temperature", 1e308), ("top_p", -1), ("top_p", 0), ("top_p", 1.1), ("top_k", -2), ("top_k", 2 ** 31),
     ("min_p", -0.1), ("min_p", 1.1), ("presence_penalty", -2.1), ("presence_penalty", 2.1),

@@ -160,6 +160,39 @@ def test_dropped_reasoning_of_harmony_is_named(launch, tmp_path):
     assert why["cause"] == "grown" and why["in"] == "messages[4]", why
 
 
+WIDE = '{"n": 18446744073709551615, "m": [-12345678901234567890123, 1e+20]}'
+
+
+@pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
+def test_integers_beyond_64_bits_come_back_as_they_are(s, protocol):
+    asked = f"a large number over {protocol}"
+    say(s, asked, '<tool_call>\n{"name": "f", "arguments": %s}\n</tool_call>' % WIDE)
+    say(s, "tool_response>", "Fine.")
+    asked = user(LONG + asked)
+    if protocol == "chat":
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+        answer, _ = ask(s, [asked], tools=tools)
+        call = answer["choices"][0]["message"]["tool_calls"][0]
+        arguments = json.loads(call["function"]["arguments"])
+        _, why = ask(s, [asked, answered(answer), {"role": "tool", "tool_call_id": call["id"], "content": "so"}], tools=tools)
+    elif protocol == "responses":
+        body = {"model": "m", "store": False, "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}]}
+        output = s.http.post("/v1/responses", json={**body, "input": [asked]}).json()["output"]
+        arguments = json.loads(output[-1]["arguments"])
+        result = {"type": "function_call_output", "call_id": output[-1]["call_id"], "output": "so"}
+        r = s.http.post("/v1/responses", json={**body, "input": [asked, *output, result]}, headers=HEAD)
+        why = explanation_of(r.headers["x-inferd-explain"])
+    else:
+        tools = [{"name": "f", "input_schema": {"type": "object"}}]
+        answer, _ = ask_messages(s, [asked], tools=tools)
+        call = answer["content"][-1]
+        arguments = call["input"]
+        result = {"type": "tool_result", "tool_use_id": call["id"], "content": "so"}
+        _, why = ask_messages(s, [asked, {"role": "assistant", "content": answer["content"]}, user([result])], tools=tools)
+    assert arguments == json.loads(WIDE)
+    assert why["cause"] == "grown", why
+
+
 def test_an_earlier_conversation_is_known_behind_many_others(s):
     say(s, "is one of many.", "Fine.")
     system = {"role": "system", "content": "You are many."}

@@ -125,6 +125,33 @@ def test_what_a_notation_cannot_say_may_be_any_arguments(launch, tmp_path, form)
     assert error["code"] == "unsupported_schema" and error["param"] == "tools[0].function.parameters", error
 
 
+def test_limits_beyond_64_bits(launch, tmp_path):
+    """As Rust writes the range of a u64.  A limit is the nearest double; a value that is not known exactly is no limit."""
+    s = scripted.start(launch, tmp_path)
+    s.say("", "Fine.")
+
+    def asked(path, schema, strict):
+        schema = {"type": "object", "properties": {"n": schema}, "required": ["n"], "additionalProperties": False}
+        body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
+        tool = {"name": "f", "strict": strict}
+        if path == "messages":
+            body["tools"] = [{**tool, "input_schema": schema}]
+        elif path == "responses":
+            body = {"model": "m", "input": "x", "store": False, "tools": [{"type": "function", **tool, "parameters": schema}]}
+        else:
+            body["tools"] = [{"type": "function", "function": {**tool, "parameters": schema}}]
+        return s.http.post(f"/v1/{path}", json=body)
+
+    for path in ("chat/completions", "responses", "messages"):
+        for strict in (False, True):
+            r = asked(path, {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}, strict)
+            assert r.status_code == 200 and "x-inferd-weakened" not in r.headers, r.text
+        r = asked(path, {"type": "integer", "enum": [1, 2**64 - 1]}, False)
+        assert r.status_code == 200 and r.headers["x-inferd-weakened"] == "f#/properties/n/enum", r.text
+        r = asked(path, {"type": "integer", "const": 10**30}, True)
+        assert r.status_code == 400 and '"const" at #/properties/n cannot be enforced' in r.json()["error"]["message"], r.text
+
+
 def test_texts_between_tags_follow_their_schema(launch, tmp_path):
     models = lambda path: [{"name": "m", "path": str(path), "tool_format": "qwen_xml"}]
     s = scripted.start(launch, tmp_path, config=lambda path: scripted.config_of(path, models=models(path)))

@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     api_error e = {0};
     bytes text = {(const char *)data + 1, n - 1};
     if (api_params_parse(&limits, text, &body, &e) &&
-        messages_read(body, data[0] & 1, &chat, &f, &unknown, &e) &&
+        messages_read(body, text, data[0] & 1, &chat, &f, &unknown, &e) &&
         api_params_take(API_CHAT, chat, &p, &e)) {
         INFERD_CHECK(e.fault == API_OK);
         check_chat(&p);
