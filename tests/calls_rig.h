@@ -96,6 +96,22 @@ static inline call_format *learn(const char *source) {
     return f;
 }
 
+static inline void expect_read(int line, const call_format *f, const call_parser_options *o,
+                               const char *text, const char *thought, const char *content,
+                               const char *calls) {
+    message m = read_text(f, o, bytes_of(text));
+    const char *got[] = {buf_cstr(&m.reasoning), buf_cstr(&m.content), buf_cstr(&m.calls)};
+    const char *wanted[] = {thought, content, calls};
+    for (int i = 0; i < 3; i++)
+        if (strcmp(got[i], wanted[i]) != 0) {
+            printf("line %d: \"%s\", expected \"%s\"\n", line, got[i], wanted[i]);
+            test_failures++;
+        }
+    deinit(&m);
+}
+#define READS(f, text, reasoning, content, calls)                                                  \
+    expect_read(__LINE__, f, &(call_parser_options){0}, text, reasoning, content, calls)
+
 /* ---- real templates ---- */
 
 static inline const char *shared_folder(void) {

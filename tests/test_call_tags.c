@@ -1,62 +1,6 @@
 /* What a message with tool calls may be: the grammar allows what the template itself writes, and no
  * argument of another name or type. */
-#include "calls_rig.h"
-#include "models/grammar.h"
-
-/* ---- what may be written ---- */
-
-static grammar_vocab *byte_vocab(void) {
-    static char all[256];
-    static bytes pieces[257];
-    static const tok_id end = 256;
-    grammar_vocab *v = NULL;
-    inferd_err err = {0};
-    for (int i = 0; i < 256; i++) {
-        all[i] = (char)i;
-        pieces[i] = (bytes){all + i, 1};
-    }
-    EXPECT_EQ(grammar_vocab_of_pieces(pieces, 257, &end, 1, &v, &err), INFERD_OK);
-    return v;
-}
-
-/* The machine of the texts that a message may be; NULL: it does not compile, which is a failure. */
-static grammar_machine *machine_of(const call_format *f, const call_tags_options *o) {
-    json_t *tags = call_tags(f, o);
-    grammar *g = NULL;
-    grammar_machine *m = NULL;
-    inferd_err err = {0};
-    json_t *left_out = json_array();
-    grammar_limits limits = grammar_limits_default;
-    grammar_options options = {.limits = &limits};
-    limits.compile_ms_max = 20000; // sanitizers are slow
-    grammar_schema_kind kind = {
-        .any_order = true, .spaced = f->spaced, .compact = f->compact, .weakened = left_out};
-    grammar_vocab *v = byte_vocab();
-    if (tags == NULL || grammar_of_tags(tags, &kind, &options, &g, &err) != INFERD_OK ||
-        grammar_machine_create(g, v, &m, &err) != INFERD_OK) {
-        char *text = tags == NULL ? NULL : json_dumps(tags, JSON_INDENT(1));
-        printf("%s\n%s\n", err.text, text == NULL ? "" : text);
-        free(text);
-        test_failures++;
-    }
-    json_decref(tags);
-    json_decref(left_out);
-    grammar_release(g);
-    grammar_vocab_release(v);
-    return m;
-}
-
-/* Is the text one that the grammar allows?  If not, says where it stops. */
-static bool allows(grammar_machine *m, const char *what, bytes text) {
-    grammar_pos p = grammar_start(m);
-    size_t i = 0;
-    while (i < text.n && grammar_accept_bytes(m, p, (bytes){text.p + i, 1}, NULL)) i++;
-    bool ok = i == text.n && grammar_may_end(m, p);
-    if (!ok)
-        printf("%s: %.*s >>HERE<< %.*s\n", what, (int)i, text.p, (int)(text.n - i), text.p + i);
-    grammar_drop(m, p);
-    return ok;
-}
+#include "call_tags_rig.h"
 
 /* ---- random calls ---- */
 
@@ -165,16 +109,6 @@ static const sample samples[] = {
      "\"who\":{\"age\":1,\"tags\":[\"z\"]}}",
      false},
 };
-
-/* Only what may come behind the marks of calls counts: with CALL_AUTO the text before is free. */
-static bool is_allowed(grammar_machine *m, bytes text) {
-    grammar_pos p = grammar_start(m);
-    size_t i = 0;
-    while (i < text.n && grammar_accept_bytes(m, p, (bytes){text.p + i, 1}, NULL)) i++;
-    bool ok = i == text.n && grammar_may_end(m, p);
-    grammar_drop(m, p);
-    return ok;
-}
 
 static void check_schema(const char *name, const chat_template *t, const call_format *f) {
     json_t *tools = json_loads(rich_tool, 0, NULL);

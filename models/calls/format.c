@@ -24,6 +24,9 @@ call_style call_format_style(const call_format *f) {
 bool call_format_is_single(const call_format *f) {
     return f->single;
 }
+bool call_format_marks_content(const call_format *f) {
+    return bytes_trim(f->content_open).n > 0;
+}
 bool call_format_reasons(const call_format *f) {
     return f->reasoning_close.n > 0;
 }
@@ -63,7 +66,7 @@ size_t bytes_find(bytes s, bytes what, size_t from) {
 /* ---- matching ---- */
 
 static bool is_placeholder(char c) {
-    return c == CALL_ID || c == CALL_INDEX || c == CALL_NAME || c == CALL_KEY;
+    return c == CALL_ID || c == CALL_INDEX || c == CALL_NAME || c == CALL_KEY || c == CALL_MAYBE;
 }
 
 static bool fits_placeholder(char placeholder, char c) {
@@ -73,12 +76,36 @@ static bool fits_placeholder(char placeholder, char c) {
     return digit || letter || c == '_' || c == '-' || (placeholder == CALL_NAME && c == '.');
 }
 
+bytes call_maybe_part(bytes mark, size_t k) {
+    const char *from = mark.p + k + 1, *end = memchr(from, CALL_MAYBE, mark.n - k - 1);
+    return (bytes){from, end == NULL ? mark.n - k - 1 : (size_t)(end - from)};
+}
+
+/* Text of a mark without placeholders, at `at`, which is moved behind it. */
+static match_result match_text(bytes part, bytes text, size_t *at) {
+    size_t i = *at;
+    for (size_t k = 0; k < part.n; k++) {
+        if (call_is_white(part.p[k])) continue;
+        while (i < text.n && call_is_white(text.p[i])) i++;
+        if (i == text.n) return MATCH_PART;
+        if (text.p[i++] != part.p[k]) return MATCH_NO;
+    }
+    *at = i;
+    return MATCH_YES;
+}
+
 match call_match(bytes mark, bytes text) {
     match m = {MATCH_PART, 0, {NULL, 0}, {NULL, 0}};
     size_t i = 0;
     for (size_t k = 0; k < mark.n; k++) {
         char want = mark.p[k];
         if (call_is_white(want)) continue;
+        if (want == CALL_MAYBE) {
+            bytes part = call_maybe_part(mark, k);
+            if (match_text(part, text, &i) == MATCH_PART) return m;
+            k += part.n + 1;
+            continue;
+        }
         while (i < text.n && call_is_white(text.p[i])) i++;
         size_t from = i;
         if (i == text.n) return m;

@@ -1,9 +1,10 @@
 /* format.h - what a call_format is made of; see models/calls.h.
  *
  * Marks are text that the template writes around names and arguments.  White space in them and
- * around them is layout: a reader skips it, a writer (tags.c) writes it.  Four bytes stand for
- * what differs from call to call: CALL_ID the id of the call, CALL_INDEX its number, CALL_NAME its
- * name once more, CALL_KEY the key of the argument before it. */
+ * around them is layout: a reader skips it, a writer (tags_message.c) writes it.  Four bytes stand
+ * for what differs from call to call: CALL_ID the id of the call, CALL_INDEX its number, CALL_NAME
+ * its name once more, CALL_KEY the key of the argument before it.  A part of a mark between two
+ * bytes CALL_MAYBE may be left out; such marks are of name_close and other_name_close only. */
 #ifndef INFERD_CALLS_FORMAT_H
 #define INFERD_CALLS_FORMAT_H
 
@@ -20,6 +21,7 @@ enum {
 #define CALL_INDEX '\x02'
 #define CALL_NAME  '\x03'
 #define CALL_KEY   '\x04'
+#define CALL_MAYBE '\x05'
 #define CALL_TOKEN '\xff' // on both sides of the name of a control token; never in UTF-8
 
 /* Types of argument values, where marks depend on them. */
@@ -45,6 +47,8 @@ struct call_format {
     bool index_from_one; // CALL_INDEX counts from 1
     bytes reasoning_open, reasoning_close;
     bytes content_open, content_close;
+    bytes preamble_open; // of content before calls, where content_open does not open it; or empty
+    bytes turn_close;    // behind all marks, before the token that ends the turn; or empty
     bytes section_open, call_open, name_close, call_close, separator, section_close;
     /* A second way to write what comes before the name, and behind it; usually none. */
     bytes other_open, other_name_close;
@@ -66,6 +70,9 @@ struct call_format {
      * of a grammar; "": none. */
     char plain_open[CALL_MARK_BYTES], plain_close[CALL_MARK_BYTES];
     char symbol_open[CALL_MARK_BYTES], symbol_close[CALL_MARK_BYTES];
+    /* The marks around content, as symbols, with white space: content_open without what the prompt
+     * ends with, content_close, turn_close. */
+    char content_symbols[3][CALL_MARK_BYTES];
     char why[160];
     char store[CALL_STORE_BYTES]; // the bytes of all of these
     size_t n_store;
@@ -117,6 +124,8 @@ typedef struct match {
 /* The mark at the start of the text, where white space counts in neither.  MATCH_PART: the text
  * ends before the mark does. */
 match call_match(bytes mark, bytes text);
+/* The part of a mark between the CALL_MAYBE at mark.p[k] and the next one. */
+bytes call_maybe_part(bytes mark, size_t k);
 /* Appends the mark with its CALL_KEY filled in. */
 void call_fill_key(bytes mark, bytes key, buf *out);
 /* The part of a mark that a reader looks for: up to its first white space or placeholder. */

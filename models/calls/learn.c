@@ -142,6 +142,22 @@ static bool set_content_close(learner *l, bytes end, bytes before, bytes behind)
     return bytes_trim(both).n == 0 || set(f, &f->content_close, both);
 }
 
+/* Marks at the end of all turns, but for the last one, which is a token of the end.  Some templates
+ * open the next turn in any case, or write what is no mark. */
+static bool set_turn_close(learner *l, bytes end) {
+    bytes s = bytes_trim(end);
+    buf turn = {0};
+    probe_prompt(l->p, &turn);
+    bytes next = bytes_trim(text_of(&turn));
+    if (s.n >= next.n && bytes_equal(bytes_from(s, s.n - next.n), next)) s.n -= next.n;
+    s = bytes_trim(s);
+    buf_deinit(&turn);
+    s.n = s.n > 0 && (s.p[s.n - 1] == '>' || s.p[s.n - 1] == ']') ? learn_back(s, s.n - 1) : 0;
+    for (size_t i = 0; i < s.n; i++)
+        if (call_is_white(s.p[i])) return true;
+    return set(l->f, &l->f->turn_close, s);
+}
+
 /* The texts before, between and behind two calls: marks of the format.  middle n 0 and `single`:
  * there is one call only. */
 static bool set_around(learner *l, bytes before, bytes middle, bytes behind) {
@@ -160,13 +176,16 @@ static bool set_around(learner *l, bytes before, bytes middle, bytes behind) {
         size_t n_close = learn_prefix(rest, behind);
         while (n_close > 0 && call_is_white(rest.p[n_close - 1])) n_close--;
         bytes left = bytes_from(behind, n_close);
-        left.n -= learn_suffix(left, text_of(&end));
+        size_t n_end = learn_suffix(left, text_of(&end));
+        bytes turn_end = bytes_from(left, left.n - n_end);
+        left.n -= n_end;
         bytes section = slice(pre, 0, pre.n - n_open);
         if (bytes_trim(section).n == 0) section.n = 0;
         ok = set(f, &f->section_open, section) &&
              set(f, &f->call_open, bytes_from(pre, pre.n - n_open)) &&
              set(f, &f->call_close, slice(rest, 0, n_close)) &&
-             set(f, &f->separator, bytes_from(rest, n_close)) && set(f, &f->section_close, left);
+             set(f, &f->separator, bytes_from(rest, n_close)) && set(f, &f->section_close, left) &&
+             set_turn_close(l, turn_end);
     }
     buf_deinit(&a);
     buf_deinit(&b);

@@ -43,12 +43,12 @@ static bool bind_mark(call_format *f, const tokenizer *tok, bytes *mark) {
 }
 
 bool call_format_bind(call_format *f, const tokenizer *tok) {
-    bytes *marks[] = {&f->reasoning_open, &f->reasoning_close, &f->content_open,
-                      &f->content_close,  &f->section_open,    &f->call_open,
-                      &f->name_close,     &f->call_close,      &f->separator,
-                      &f->section_close,  &f->other_open,      &f->other_name_close,
-                      &f->quote,          &f->key_open,        &f->wrap_open,
-                      &f->wrap_close,     &f->prompt_end};
+    bytes *marks[] = {
+        &f->reasoning_open, &f->reasoning_close, &f->content_open, &f->content_close,
+        &f->section_open,   &f->call_open,       &f->name_close,   &f->call_close,
+        &f->separator,      &f->section_close,   &f->other_open,   &f->other_name_close,
+        &f->quote,          &f->key_open,        &f->wrap_open,    &f->wrap_close,
+        &f->prompt_end,     &f->preamble_open,   &f->turn_close};
     for (size_t i = 0; i < INFERD_COUNT(marks); i++)
         if (!bind_mark(f, tok, marks[i])) return false;
     for (int t = 0; t < CALL_TYPES; t++)
@@ -66,6 +66,20 @@ static void copy_mark(char out[CALL_MARK_BYTES], bytes mark) {
     out[fits ? s.n : 0] = 0;
 }
 
+/* As it is written, behind what the prompt ends with. */
+static void copy_content_mark(char out[CALL_MARK_BYTES], bytes mark, bytes prompt_end) {
+    bool begun = prompt_end.n > 0 && bytes_start(mark, prompt_end);
+    if (begun) mark = bytes_from(mark, prompt_end.n);
+    bool fits =
+        mark.n < CALL_MARK_BYTES && bytes_trim(mark).n > 0 && memchr(mark.p, 0, mark.n) == NULL;
+    if (fits) memcpy(out, mark.p, mark.n);
+    out[fits ? mark.n : 0] = 0;
+}
+
+call_around call_format_around(const call_format *f) {
+    return (call_around){{f->content_symbols[0], f->content_symbols[1], f->content_symbols[2]}};
+}
+
 reasoning call_format_before(const call_format *f, const chat_input *input,
                              const chat_text *prompt) {
     reasoning marks = {.begin = f->plain_open, .end = f->plain_close};
@@ -81,13 +95,31 @@ reasoning call_format_before(const call_format *f, const chat_input *input,
 
 /* ---- opening ---- */
 
-/* gpt-oss writes the name of a call in the header of the turn, or behind the channel. */
+/* gpt-oss writes the name of a call in the header of the turn, or behind the channel; then it may
+ * say that JSON follows.  Content that calls follow is in the channel of calls. */
 static bool set_harmony(call_format *f) {
-    bool harmony = bytes_start(bytes_trim(f->content_open), bytes_of("<|channel|>final")) &&
-                   f->style == CALL_JSON;
-    return !harmony ||
-           (call_format_set(f, &f->other_open, bytes_of("<|channel|>commentary to=functions.")) &&
-            call_format_set(f, &f->other_name_close, bytes_of("<|constrain|>json<|message|>")));
+#define MAYBE(text) "\x05" text "\x05"
+#define OF_JSON     MAYBE(" ") MAYBE("<|constrain|>") MAYBE("json") "<|message|>"
+    const struct {
+        bytes *mark;
+        const char *text;
+    } marks[] = {{&f->name_close, "<|channel|>commentary" OF_JSON},
+                 {&f->other_open, "<|channel|>commentary to=functions."},
+                 {&f->other_name_close, OF_JSON},
+                 {&f->preamble_open, "<|channel|>commentary<|message|>"},
+                 {&f->content_open, "<|channel|>final<|message|>"},
+                 {&f->reasoning_open, "<|channel|>analysis<|message|>"},
+                 {&f->reasoning_close, "<|end|><|start|>assistant"}};
+    bool written = bytes_start(bytes_trim(f->content_open), bytes_of("<|channel|>final"));
+    bool harmony = strcmp(f->name, "harmony") == 0 || (written && strcmp(f->name, "template") == 0);
+    if (f->style != CALL_JSON || !harmony) return true;
+    bool ok = call_format_set_known(f, "harmony");
+    for (size_t i = 0; i < INFERD_COUNT(marks) && ok; i++)
+        ok = call_format_set(f, marks[i].mark, bytes_of(marks[i].text));
+    f->closes_turn = true;
+    return ok;
+#undef OF_JSON
+#undef MAYBE
 }
 
 /* The calls that the template writes, else those that it mentions. */
@@ -130,6 +162,9 @@ inferd_status call_format_open(const chat_template *t, bytes source, const token
         ok = tok == NULL || call_format_bind(f, tok);
         copy_mark(f->symbol_open, f->reasoning_open);
         copy_mark(f->symbol_close, f->reasoning_close);
+        const bytes around[] = {f->content_open, f->content_close, f->turn_close};
+        for (int i = 0; i < 3; i++)
+            copy_content_mark(f->content_symbols[i], around[i], f->prompt_end);
     }
     if (ok) {
         *out = f;

@@ -29,7 +29,7 @@ void parser_emit(call_parser *p, call_event_kind kind, bytes text) {
     while (p->trim && text.n > 0 && call_is_white(text.p[0])) text = bytes_from(text, 1);
     if (text.n == 0) return;
     p->trim = false;
-    if (kind == CALL_EVENT_CONTENT && bytes_trim(text).n > 0) p->said = true;
+    if (kind == CALL_EVENT_CONTENT && bytes_trim(text).n > 0) p->said = p->headed = true;
     send_text(p, kind, text);
 }
 
@@ -74,8 +74,18 @@ void parser_take(call_parser *p, size_t n) {
     p->at = 0;
 }
 
+/* Is the mark at `at`, in which the text ends, no text?  A control token never is, and the header
+ * of a turn is none. */
+static bool is_lost(const call_parser *p, size_t at) {
+    bool structured = bytes_trim(p->f->content_open).n > 0;
+    at = parser_skip(p, at);
+    return at < p->held.n &&
+           (p->held.p[at] == CALL_TOKEN || (structured && !p->headed && !p->in_reasoning));
+}
+
 /* What was read is no call: its first byte is text. */
 static void give_up(call_parser *p) {
+    bool lost = p->cut && is_lost(p, 0);
     if (p->has_value) value_deinit(&p->value);
     p->has_value = p->other = p->begun = p->whole = false;
     buf_clear(&p->name);
@@ -84,6 +94,8 @@ static void give_up(call_parser *p) {
     buf_clear(&p->kept);
     p->state = PARSER_TEXT;
     p->at = 0;
+    p->cut = false;
+    if (lost) parser_take(p, p->held.n);
     if (p->held.n == 0) return;
     parser_emit(p, CALL_EVENT_CONTENT, (bytes){p->held.p, 1});
     parser_take(p, 1);
@@ -111,9 +123,11 @@ static size_t list_marks(const call_parser *p, parser_mark marks[PARSER_MARKS]) 
     }
     add_mark(marks, &n, MARK_REASONING, f->reasoning_open);
     /* Between two messages; or reasoning that the model closes without having begun it. */
-    add_mark(marks, &n, structured ? MARK_LAYOUT : MARK_ANSWER, f->reasoning_close);
-    add_mark(marks, &n, MARK_LAYOUT, f->content_open);
+    add_mark(marks, &n, structured ? MARK_TURN : MARK_ANSWER, f->reasoning_close);
+    add_mark(marks, &n, MARK_CONTENT, f->content_open);
+    add_mark(marks, &n, MARK_CONTENT, f->preamble_open);
     add_mark(marks, &n, MARK_LAYOUT, f->content_close);
+    add_mark(marks, &n, MARK_LAYOUT, f->turn_close);
     return n;
 }
 
@@ -122,12 +136,13 @@ typedef struct found_mark {
     size_t at;               // where it begins, or where it could begin
     size_t n;                // its bytes
     size_t id_at, n_id;      // in it
+    bool lost;               // the text ends in a mark here, which is no text
 } found_mark;
 
 /* The first mark.  Text before `at` has none.  Behind content reasoning cannot begin, unless marks
  * open content, too. */
 static found_mark find_mark(const call_parser *p, const parser_mark *marks, size_t n_marks) {
-    found_mark found = {NULL, 0, 0, 0, 0};
+    found_mark found = {0};
     bool structured = bytes_trim(p->f->content_open).n > 0, blank = !p->said && !p->called;
     for (; found.at < p->held.n; found.at++) {
         bytes rest = parser_rest(p, found.at);
@@ -153,7 +168,9 @@ static found_mark find_mark(const call_parser *p, const parser_mark *marks, size
             found.mark = NULL;
             return found;
         }
-        if (found.mark != NULL) return found;
+        found.lost = part && found.mark == NULL && is_lost(p, found.at) &&
+                     (rest.p[0] == CALL_TOKEN || bytes_trim((bytes){p->held.p, found.at}).n == 0);
+        if (found.mark != NULL || found.lost) return found;
     }
     return found;
 }
@@ -201,7 +218,7 @@ static step_result step_text(call_parser *p) {
     size_t at = found.at - (n_before - p->held.n); // white space before the mark
     if (found.mark == NULL) {
         if (!p->final) return STEP_WAITS;
-        bool layout = p->called || p->in_reasoning;
+        bool layout = p->called || p->in_reasoning || found.lost;
         if (!layout) parser_emit(p, kind_of_text(p), parser_rest(p, 0));
         parser_take(p, p->held.n);
         return STEP_WAITS;
@@ -216,9 +233,11 @@ static step_result step_text(call_parser *p) {
         p->in_reasoning = true;
         break;
     case MARK_ANSWER:
-        p->in_reasoning = false;
+    case MARK_TURN:
+        p->in_reasoning = p->headed = false;
         break;
     default:
+        p->headed = p->headed || found.mark->kind == MARK_CONTENT;
         p->said = p->said || p->f->at_start; // calls without a mark do not come behind this one
     }
     p->trim = true;
@@ -251,7 +270,8 @@ static match match_arguments(const call_parser *p, size_t at) {
     return i < p->held.n && p->held.p[i] == open ? yes : no;
 }
 
-static step_result waits(const call_parser *p, match_result result) {
+static step_result waits(call_parser *p, match_result result) {
+    p->cut = result == MATCH_PART && p->final;
     return result == MATCH_PART && !p->final ? STEP_WAITS : STEP_NO_CALL;
 }
 

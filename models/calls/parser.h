@@ -37,13 +37,15 @@ typedef enum object_state {
     OBJECT_NEXT
 } object_state;
 
-enum { PARSER_MARKS = 8, PARSER_KEY_BYTES_MAX = 1024 };
+enum { PARSER_MARKS = 10, PARSER_KEY_BYTES_MAX = 1024 };
 
 typedef enum mark_kind {
     MARK_CALLS,       // calls begin
     MARK_OTHER_CALLS, // the same, written in the second way
     MARK_REASONING,   // reasoning begins
     MARK_ANSWER,      // reasoning ends
+    MARK_CONTENT,     // content begins
+    MARK_TURN,        // the turn begins anew
     MARK_LAYOUT       // is left out
 } mark_kind;
 
@@ -57,6 +59,8 @@ struct call_parser {
     const json_t *tools;
     bool no_calls, in_reasoning, failed;
     bool said;     // content that is more than white space
+    bool headed;   // behind the header of this part of the turn: its content has begun
+    bool cut;      // the text ends before the call has begun
     bool called;   // a call ended
     bool trim;     // white space at the start of the next text is left out
     bool in_token; // inside of the name of a control token

@@ -204,14 +204,15 @@ static step_result broken(call_parser *p) {
 step_result parser_object(call_parser *p) {
     if (p->object == OBJECT_KEY || p->object == OBJECT_VALUE) {
         step_result result = step_member(p);
-        if (result == STEP_WAITS && p->final && !p->begun) return STEP_NO_CALL;
+        p->cut = result == STEP_WAITS && p->final && !p->begun;
+        if (p->cut) return STEP_NO_CALL;
         return result == STEP_NO_CALL ? broken(p) : result;
     }
     size_t i = parser_skip(p, p->at);
     p->at = i;
     if (i == p->held.n) {
-        if (!p->final) return STEP_WAITS;
-        return p->begun ? STEP_WAITS : STEP_NO_CALL;
+        p->cut = p->final && !p->begun;
+        return p->cut ? STEP_NO_CALL : STEP_WAITS;
     }
     char c = p->held.p[i];
     switch (p->object) {

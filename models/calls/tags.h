@@ -1,4 +1,4 @@
-/* tags.h - writing structural tags: the parts that tags.c and tags_arguments.c share. */
+/* tags.h - writing structural tags: the parts that tags_*.c share. */
 #ifndef INFERD_CALLS_TAGS_H
 #define INFERD_CALLS_TAGS_H
 
@@ -51,7 +51,12 @@ json_t *tag_of_schema(const json_t *schema, const char *name);
 json_t *tag_or(json_t *formats); // takes an array
 /* {"type": "tags_with_separator"} of these; takes the array. */
 json_t *tag_separated(json_t *tags, bytes separator, bool some, bool one);
+json_t *tag_of(json_t *format); // takes it: a tag without begin and end
 json_t *tag_maybe(json_t *tag); // takes a tag: once, or not at all
+json_t *tag_list(json_t *one);  // takes it: an array of it
+/* {"type": type, key: value}; takes the value. */
+json_t *tag_format(const char *type, const char *key, json_t *value);
+json_t *tag_string_of_mark(bytes mark); // a mark without parts that differ; NULL: no memory
 
 /* JSON by the schema of an argument, with the definitions that `root` has; NULL: any. */
 json_t *tag_of_argument(const json_t *root, const json_t *schema, const char *place);

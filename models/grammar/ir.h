@@ -91,8 +91,12 @@ ir_node ir_object(ir *g, const ir_object_spec *spec);
 ir_node ir_array(ir *g, const ir_node *prefix, size_t n_prefix, ir_node rest, uint32_t min,
                  uint32_t max);
 
+/* Reasoning up to this mark and with it (grammar_options), anywhere: the first one's mark counts.
+ */
+ir_node ir_reasoning(ir *g, bytes end);
 /* The end of building: takes `g` in any case.  Fails with what building failed with, and with: no
- * text matches; left recursion.  Puts the reasoning of `options` before the text. */
+ * text matches; left recursion.  Puts the reasoning of `options` before the text, and its marks
+ * around it. */
 inferd_status ir_finish(ir *g, ir_node root, const grammar_options *options, grammar **out,
                         inferd_err *err);
 

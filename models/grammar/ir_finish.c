@@ -184,7 +184,8 @@ static bool keep_shortest_ways(dfa *d) {
 
 /* Text up to the first occurrence of `end`; and its closing, which nothing refers to: the machine
  * goes over to it. */
-static ir_node until(ir *g, bytes end) {
+ir_node ir_reasoning(ir *g, bytes end) {
+    if (g->reasons) return g->reasoning_node;
     dfa d = {0}, closing = {0};
     inferd_err err = {0};
     inferd_status status = tags_until(&end, 1, 0, &d, &err);
@@ -196,6 +197,7 @@ static ir_node until(ir *g, bytes end) {
     g->reasons = node != IR_NEVER && other != IR_NEVER;
     g->reasoning = g->nodes[node].a;
     g->closing = g->nodes[other].a;
+    g->reasoning_node = node;
     return node;
 }
 
@@ -208,10 +210,26 @@ static ir_node after_reasoning(ir *g, ir_node root, const grammar_options *o) {
         INFERD_OK)
         ir_fail(g, err.status, "%s", err.text);
     bytes end = {o->reasoning_end, strlen(o->reasoning_end)};
-    ir_node rest = ir_seq(g, (ir_node[]){until(g, end), ir_term(g, &white), root}, 3);
+    ir_node rest = ir_seq(g, (ir_node[]){ir_reasoning(g, end), ir_term(g, &white), root}, 3);
     if (o->reasoning_begin == NULL) return rest;
     ir_node begun = ir_literal(g, (bytes){o->reasoning_begin, strlen(o->reasoning_begin)});
     return ir_alt(g, (ir_node[]){ir_seq(g, (ir_node[]){begun, rest}, 2), root}, 2);
+}
+
+/* ---- marks around the text ---- */
+
+static ir_node maybe_mark(ir *g, const char *mark) {
+    if (mark == NULL || mark[0] == 0) return IR_EMPTY;
+    ir_node text = ir_literal(g, (bytes){mark, strlen(mark)});
+    return ir_alt(g, (ir_node[]){text, IR_EMPTY}, 2);
+}
+
+static ir_node between_marks(ir *g, ir_node root, const grammar_options *o) {
+    if (o == NULL) return root;
+    return ir_seq(g,
+                  (ir_node[]){maybe_mark(g, o->around[0]), root, maybe_mark(g, o->around[1]),
+                              maybe_mark(g, o->around[2])},
+                  4);
 }
 
 /* ---- all of it ---- */
@@ -290,7 +308,7 @@ static size_t bytes_of(const grammar *g) {
 inferd_status ir_finish(ir *g, ir_node root, const grammar_options *options, grammar **out,
                         inferd_err *err) {
     *out = NULL;
-    root = after_reasoning(g, root, options);
+    root = after_reasoning(g, between_marks(g, root, options), options);
     inferd_status status = ir_status(g, err);
     if (status == INFERD_OK) {
         *out = take(g, root);

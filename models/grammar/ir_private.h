@@ -20,6 +20,7 @@ struct ir {
     uint32_t n_terms, terms_capacity;
     bool reasons; // there are these two terminals (grammar.h)
     uint32_t reasoning, closing;
+    ir_node reasoning_node;
     uint32_t *table; // [table_size] nodes by hash; UINT32_MAX: none
     uint32_t table_size;
 };

@@ -19,6 +19,10 @@
  *               members          elements: [FORMAT ...], separator, required: [bool ...]: in this
  *                                order, with the separator between those that are there
  *
+ * Texts of inferd itself (grammar_schema_kind.tokens) have one more:
+ *
+ *               reasoning        end: up to this mark and with it; see grammar_in_reasoning
+ *
  * With triggers, text is free until a trigger is complete; then one of the tags that begin with it
  * must follow.  Free text is an automaton for each trigger (tags_text.h), of the texts that end
  * with its first occurrence and have no other trigger before: each text has one reading.
@@ -180,6 +184,11 @@ static ir_node string_text(tags_builder *b, const json_t *v) {
     return of_schema(b, MADE_STRING, tags_given(v, "json_schema"), end, "json_schema");
 }
 
+static ir_node reasoning_text(tags_builder *b, const json_t *v) {
+    bytes end = tags_text_member(b, v, "end", false);
+    return tags_failed(b) ? IR_NEVER : ir_reasoning(b->g, end);
+}
+
 static ir_node leaf(tags_builder *b, const json_t *v, format_kind kind) {
     switch (kind) {
     case FORMAT_STRING:
@@ -192,6 +201,8 @@ static ir_node leaf(tags_builder *b, const json_t *v, format_kind kind) {
         return any_text(b);
     case FORMAT_TEXT:
         return string_text(b, v);
+    case FORMAT_REASONING:
+        return reasoning_text(b, v);
     default:
         return IR_NEVER;
     }
@@ -387,7 +398,8 @@ static format_kind kind_of(tags_builder *b, const json_t *v) {
     if (around != NULL && around->kind == FORMAT_STRUCTURES) return FORMAT_STRUCTURE;
     if (in_tags && type == NULL && json_is_object(v)) return FORMAT_TAG;
     for (int i = 0; type != NULL && i < FORMAT_STRUCTURES; i++)
-        if (strcmp(type, tags_formats[i].name) == 0 && (!in_tags || i == FORMAT_TAG))
+        if (strcmp(type, tags_formats[i].name) == 0 && (!in_tags || i == FORMAT_TAG) &&
+            (i != FORMAT_REASONING || (b->kind != NULL && b->kind->tokens)))
             return (format_kind)i;
     if (type == NULL)
         tags_fail_member(b, "type", "there: the type of a format");

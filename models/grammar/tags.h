@@ -24,6 +24,7 @@ typedef enum format_kind {
     FORMAT_REGEX,
     FORMAT_ANY,
     FORMAT_TEXT,
+    FORMAT_REASONING,
     FORMAT_SEQUENCE,
     FORMAT_OR,
     FORMAT_TAG,

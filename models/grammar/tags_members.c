@@ -16,6 +16,7 @@ const tags_format tags_formats[FORMAT_KINDS] = {
     [FORMAT_REGEX] = {"regex", {"pattern"}},
     [FORMAT_ANY] = {"any_text", {NULL}},
     [FORMAT_TEXT] = {"string_text", {"json_schema"}},
+    [FORMAT_REASONING] = {"reasoning", {"end"}},
     [FORMAT_SEQUENCE] = {"sequence", {"elements"}},
     [FORMAT_OR] = {"or", {"elements"}},
     [FORMAT_TAG] = {"tag", {"begin", "content", "end"}},

@@ -13,11 +13,13 @@
  *
  * A text of a message is
  *
- *     [reasoning_open reasoning reasoning_close]  ( [content_open] content [content_close] | calls
+ *     [reasoning_open reasoning reasoning_close] ( [content_open] content [content_close] | calls
  * )* calls:  section_open  call (separator call)*  section_close call:   call_open name name_close
  * arguments call_close
  *
- * and the notation of the arguments is one of call_style.
+ * and the notation of the arguments is one of call_style.  Where reasoning_close begins the turn
+ * anew ("<|end|><|start|>assistant"), it stands between all parts, and any of them may be
+ * reasoning.
  *
  * Thread: a call_format is immutable; a parser belongs to its owner. */
 #ifndef INFERD_CALLS_H
@@ -79,6 +81,14 @@ json_t *call_format_messages(const call_format *f, const json_t *messages, const
 reasoning call_format_before(const call_format *f, const chat_input *input,
                              const chat_text *prompt);
 
+/* Marks around content, each of which a model may write or not: before it, behind it, and at the
+ * end of the turn; "": none.  Texts of the format, in the form that grammars have. */
+typedef struct call_around {
+    const char *marks[3];
+} call_around;
+call_around call_format_around(const call_format *f);
+bool call_format_marks_content(const call_format *f); // before it
+
 /* ---- reading ---- */
 
 typedef enum call_event_kind {
@@ -125,7 +135,7 @@ typedef enum call_choice {
 } call_choice;
 
 typedef struct call_tags_options {
-    const json_t *tools;   // those that may be called, in OpenAI's form; borrowed
+    const json_t *tools;   // those that may be called, in OpenAI's form; borrowed; NULL: none
     const json_t *content; // a format (of structural tags) that content follows; NULL: it is free
     call_choice choice;
     bool parallel; // more than one call

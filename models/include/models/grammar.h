@@ -72,6 +72,9 @@ typedef struct grammar_options {
      * the text may start with it, or not reason at all.  NULL: reasoning has begun already.  Both
      * may have symbols of control tokens; reasoning itself has none. */
     const char *reasoning_begin, *reasoning_end;
+    /* Marks which the text may have or not: before it, behind it, and behind that; NULL, "": none.
+     */
+    const char *around[3];
 } grammar_options;
 
 typedef struct grammar grammar; // counted
