@@ -443,10 +443,11 @@ static bool add_tools(const api_params *p, const api_answer_form *form, bool any
     return *tags != NULL || fail_memory(err);
 }
 
-/* Free text behind reasoning that has a budget. */
-static bool add_free(grammar_source *source, json_t **tags, api_error *err) {
-    *tags = json_pack("{s:{s:s}}", "format", "type", "any_text");
-    *source = (grammar_source){.kind = GRAMMAR_TAGS, .json = *tags};
+/* Free text behind reasoning that has a budget: `before` has marks, so there is a format. */
+static bool add_free(const api_answer_form *form, grammar_source *source, json_t **tags,
+                     api_error *err) {
+    *tags = call_tags(form->format, &(call_tags_options){0});
+    *source = (grammar_source){.kind = GRAMMAR_TAGS, .json = *tags, .tokens = true};
     return *tags != NULL || fail_memory(err);
 }
 
@@ -504,7 +505,8 @@ bool api_constraint_compile(const api_params *p, const json_limits *limits, gram
     if (why.status == INFERD_OK && with_tools) {
         ok = compile_tools(p, kept, m, form, &source, out, &why, err);
     } else if (why.status == INFERD_OK) {
-        if (source.kind == GRAMMAR_NONE) ok = add_free(&source, &tags, err);
+        source.around = form->around;
+        if (source.kind == GRAMMAR_NONE) ok = add_free(form, &source, &tags, err);
         source.reasoning = form->before;
         if (ok) grammars_get(kept, m, &source, out, &why);
     }

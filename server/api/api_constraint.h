@@ -34,6 +34,7 @@ bool api_constraint_check(const api_params *p, api_error *err);
 typedef struct api_answer_form {
     const call_format *format; // NULL: no chat template
     reasoning before;          // the answer
+    call_around around;        // content, where no tools may be called
     buf *weakened;             // what the schemas of tools do not enforce is appended
 } api_answer_form;
 

@@ -421,9 +421,11 @@ static bool compile_constraint(request_draft *d) {
     const call_format *f = model_call_format(m);
     /* With the names of control tokens the text is wanted as the model wrote it. */
     bool raw = !d->p.skip_specials && d->p.choice == TOOLS_NONE;
-    bool apart = f != NULL && ((call_format_reasons(f) && !raw) || d->p.choice != TOOLS_NONE);
+    bool marked = f != NULL && (call_format_reasons(f) || call_format_marks_content(f));
+    bool apart = f != NULL && ((marked && !raw) || d->p.choice != TOOLS_NONE);
     d->has_parts = api_is_chat(d->job->route) && (apart || d->form != NULL);
     api_answer_form form = {.format = f, .before = d->reasoning, .weakened = &d->weakened};
+    if (f != NULL && api_is_chat(d->job->route)) form.around = call_format_around(f);
     return api_constraint_compile(&d->p, &d->job->config->c->limits.json, a->models.grammars, m,
                                   &form, &d->grammar, &d->job->error);
 }

@@ -114,6 +114,7 @@ static bool make_key(const grammar_source *s, buf *key) {
                    s->any_order, s->tokens, s->weakened != NULL);
     add_mark(key, s->reasoning.begin, s->reasoning.begin_is_token);
     add_mark(key, s->reasoning.end, s->reasoning.end_is_token);
+    for (int i = 0; i < 3; i++) add_mark(key, s->around.marks[i], false);
     if (s->json != NULL)
         add_json(key, s->json);
     else
@@ -239,6 +240,7 @@ static inferd_status compile(const grammar_source *s, grammar **out, inferd_err 
     buf begin = {0}, end = {0};
     grammar_options o = {.reasoning_begin = mark_text(&begin, r->begin, r->begin_is_token),
                          .reasoning_end = mark_text(&end, r->end, r->end_is_token)};
+    memcpy(o.around, s->around.marks, sizeof o.around);
     inferd_status st = begin.failed || end.failed
                            ? inferd_fail(err, INFERD_ENOMEM, "no memory for a grammar")
                            : compile_kind(s, &o, weakened, out, err);

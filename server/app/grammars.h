@@ -22,6 +22,7 @@
 
 #include "inferd/base.h"
 #include "inferd/status.h"
+#include "models/calls.h"
 #include "models/grammar.h"
 #include "models/model.h"
 #include "models/reasoning.h"
@@ -52,6 +53,7 @@ typedef struct grammar_source {
      * %XX in it.  NULL: it is refused. */
     buf *weakened;
     reasoning reasoning; // before it
+    call_around around;  // marks that it may have
 } grammar_source;
 
 typedef struct grammars grammars;
