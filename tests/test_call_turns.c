@@ -273,6 +273,37 @@ static void content_may_be_closed_beside_tools(void) {
     call_format_close(f);
 }
 
+/* ---- a mark in the prompt ---- */
+
+/* The grammar wanted the mark once more, so no model could call. */
+static void the_prompt_may_end_with_the_first_mark(void) {
+    static const char source[] =
+        "{% for m in messages %}<|{{ m.role }}|>{% if m.tool_calls %}{% for c in m.tool_calls %}"
+        ">>>{{ c.function.name }}\n{{ c.function.arguments }}{% endfor %}"
+        "{% elif m.role == 'assistant' %}>>>all\n{{ m.content }}{% else %}{{ m.content }}{% endif "
+        "%}"
+        "<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>>>>{% endif %}";
+    static const char call[] = "f\n{\"a\": 1}", calls[] = "f\n{\"a\": 1}>>>f\n{\"a\": 1}";
+    static const char both[] = "all\nI look.>>>f\n{\"a\": 1}";
+    call_format *f = learn(source);
+    READS(f, "all\nHi.", "", "Hi.", "");
+    READS(f, call, "", "", "f{\"a\": 1};");
+    READS(f, both, "", "I look.", "f{\"a\": 1};");
+    for (int choice = NO_TOOLS; choice <= CALL_AUTO; choice++) ALLOWED(f, choice, "all\nHi.");
+    for (int choice = CALL_AUTO; choice <= CALL_REQUIRED; choice++) {
+        ALLOWED(f, choice, call);
+        ALLOWED(f, choice, calls);
+        ALLOWED(f, choice, "f\n{\"a\":1}");
+        EXPECT(!may_write(f, choice, false, calls));
+        REFUSED(f, choice, "f\n{\"a\": \"x\"}");
+        REFUSED(f, choice, "Hi.");
+    }
+    ALLOWED(f, CALL_AUTO, both);
+    REFUSED(f, CALL_AUTO, "all\nI look.>>>f\n{\"a\": \"x\"}");
+    REFUSED(f, CALL_REQUIRED, both);
+    call_format_close(f);
+}
+
 /* ---- content that follows a grammar ---- */
 
 static bool reads_schema(const call_format *f, const char *text) {
@@ -325,5 +356,6 @@ static const test_case cases[] = {TEST(the_name_may_be_in_the_header_or_behind_t
                                   TEST(reasoning_stands_between_calls),
                                   TEST(the_end_of_a_turn_is_no_content),
                                   TEST(content_may_be_closed_beside_tools),
+                                  TEST(the_prompt_may_end_with_the_first_mark),
                                   TEST(marks_may_stand_around_constrained_content)};
 TEST_MAIN(cases)

@@ -367,10 +367,14 @@ static bool find_calls(learner *l) {
     return !l->p->no_memory;
 }
 
-/* The white space between the tokens of JSON: in a call of two arguments. */
+/* The white space between the tokens of JSON: in a call of two arguments.  Templates that write the
+ * text of the request as it is tell nothing. */
 static void set_spacing(learner *l) {
+    static const char odd[] = "{ \"" PROBE_KEY_1 "\" :\"" PROBE_VALUE_1 "\"}";
     buf text = {0};
-    probe_message(l->p, probe_calls(PROBE_NAME_1, BOTH, NULL, NULL), &text);
+    bool written = probe_message(l->p, probe_calls(PROBE_NAME_1, odd, NULL, NULL), &text);
+    if (!written || bytes_find(text_of(&text), bytes_of(odd), 0) == SIZE_MAX)
+        probe_message(l->p, probe_calls(PROBE_NAME_1, BOTH, NULL, NULL), &text);
     bytes all = text_of(&text);
     l->f->spaced = bytes_find(all, bytes_of("\": \"" PROBE_VALUE_1 "\", \"" PROBE_KEY_2 "\": "),
                               0) != SIZE_MAX;

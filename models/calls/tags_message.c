@@ -11,7 +11,7 @@
  *     ( reasoning_open reasoning | preamble_open content ) reasoning_close )*  content, or calls
  *
  * Marks behind content and at the end of the turn may be written or not: the token of the end tells
- * the same. */
+ * the same.  Where the prompt ends with a mark (prompt_end), the message begins behind it. */
 #include <string.h>
 
 #include "calls/start.h"
@@ -369,6 +369,23 @@ static json_t *calls_or_text(const call_format *f, const call_tags_options *o) {
     return either(text, behind_layout(f, o, open_of_start(f)));
 }
 
+static bytes behind_prompt(bytes mark, bytes prompt_end) {
+    return bytes_start(mark, prompt_end) ? bytes_from(mark, prompt_end.n) : mark;
+}
+
+/* The prompt ends with the mark that stands before content and before each call: the first one is
+ * there already.  `rest`: the format without it. */
+static json_t *begun_in_prompt(const call_format *f, const call_format *rest,
+                               const call_tags_options *o) {
+    json_t *calls = behind_layout(rest, o, rest->section_open);
+    tag_writer w;
+    if (o->choice == CALL_REQUIRED) return calls;
+    tag_begin(&w);
+    tag_mark(&w, rest->content_open, nothing);
+    tag_add(&w, o->content != NULL ? json_deep_copy_whole(o->content) : triggered(f, o));
+    return either(tag_end_sequence(&w), calls);
+}
+
 /* The mark behind reasoning may be the first; takes the message. */
 static json_t *behind_close(const call_format *f, json_t *message) {
     tag_writer w;
@@ -380,8 +397,16 @@ static json_t *behind_close(const call_format *f, json_t *message) {
 
 json_t *call_tags(const call_format *f, const call_tags_options *o) {
     json_t *message;
+    call_format rest = *f; // its marks are borrowed from f
+    if (f->prompt_end.n > 0) {
+        rest.content_open = behind_prompt(f->content_open, f->prompt_end);
+        rest.call_open = behind_prompt(f->call_open, f->prompt_end);
+        rest.separator = f->prompt_end;
+    }
     if (o->tools == NULL)
-        message = content_of(f, o);
+        message = content_of(&rest, o);
+    else if (f->prompt_end.n > 0)
+        message = begun_in_prompt(f, &rest, o);
     else if (o->choice == CALL_REQUIRED)
         message = behind_layout(f, o, open_of_start(f));
     else if (f->at_start)
