@@ -12,6 +12,7 @@
 
 #include "api.h"
 #include "api_constraint.h"
+#include "form_body.h"
 #include "inferd/json_whole.h"
 #include "inferd/siphash.h"
 #include "json_out.h"
@@ -183,16 +184,19 @@ static bool is_kept(const api_job *job, const api_params *p) {
 }
 
 /* In the words of the chat's body; system messages that were put in front have no number there. */
-static void set_explanation(api_job *job, const chat_text *text, size_t n_in_front,
-                            const transcript_match *match) {
+static void set_explanation(api_job *job, const api_params *p, const chat_text *text,
+                            size_t n_in_front, const transcript_match *match) {
     explanation *e = &job->explanation;
     e->known = true;
     e->cause = match->cause;
     e->byte = match->at;
     e->n_known = (uint32_t)match->n_ids;
+    e->message_idx = CHAT_NO_MESSAGE;
     uint32_t idx = chat_text_message_at(text, match->at);
-    if (idx != CHAT_NO_MESSAGE && idx >= n_in_front)
-        snprintf(e->where, sizeof e->where, "messages[%zu]", idx - n_in_front);
+    if (idx == CHAT_NO_MESSAGE || idx < n_in_front) return;
+    e->message_idx = idx - (uint32_t)n_in_front;
+    e->spot = spot_find(text, idx, json_array_get(p->messages, e->message_idx), match->at);
+    snprintf(e->where, sizeof e->where, "messages[%u]", e->message_idx);
 }
 
 static inferd_status encode_kept(api_job *job, const api_params *p, const chat_text *text,
@@ -209,7 +213,7 @@ static inferd_status encode_kept(api_job *job, const api_params *p, const chat_t
     inferd_status s =
         transcripts_encode(job->app->models.transcripts, &o, (bytes){text->text, text->n}, spans,
                            n_spans, out, &job->transcript, &match, err);
-    if (s == INFERD_OK) set_explanation(job, text, n_in_front, &match);
+    if (s == INFERD_OK) set_explanation(job, p, text, n_in_front, &match);
     return s;
 }
 
@@ -279,11 +283,10 @@ static bool encode_prompt(request_draft *d, json_t *value, size_t i) {
 /* In the words of the client's protocol. */
 static void locate_explanation(request_draft *d) {
     explanation *e = &d->job->explanation;
-    api_error path = {0};
     e->n_prompt = (uint32_t)d->prompts[0].ids.n;
-    snprintf(path.param, sizeof path.param, "%s", e->where);
-    form_locate(d->form, &path);
-    snprintf(e->where, sizeof e->where, "%s", path.param);
+    if (d->form == NULL || e->where[0] == 0) return;
+    const char *place = form_place(d->form, e->message_idx, e->spot);
+    if (place != NULL) snprintf(e->where, sizeof e->where, "%s", place);
 }
 
 static bool make_prompts(request_draft *d) {

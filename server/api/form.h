@@ -64,7 +64,7 @@ struct answer_form {
     bool streaming;     // set by the stream
     const char *schema; // the member of a tool in the body that has its schema; static
     json_t *places;     // per function of the chat its path in the body: "tools[2].tools[0]"; owned
-    json_t *message_places; // per message of the chat, where its turn begins: "input[3]"; owned
+    json_t *message_places; // per message of the chat where it is from (form_turns.h); owned
 };
 
 static inline void answer_form_destroy(answer_form *f) { // accepts NULL

@@ -178,6 +178,10 @@ static void rename_other(api_error *err, const char *theirs, const char *ours) {
     err->other = NULL;
 }
 
+const char *form_place(const answer_form *f, size_t message_idx, spot at) {
+    return turns_place(f->message_places, message_idx, at);
+}
+
 void form_locate(const answer_form *f, api_error *err) {
     unsigned idx;
     char theirs[API_PARAM_BYTES], ours[2 * API_PARAM_BYTES];
@@ -187,7 +191,7 @@ void form_locate(const answer_form *f, api_error *err) {
         if (fields->rows[i].chat != NULL)
             rename_other(err, fields->rows[i].chat, fields->rows[i].name);
     if (sscanf(err->param, "messages[%u]", &idx) == 1) {
-        const char *at = json_string_value(json_array_get(f->message_places, idx));
+        const char *at = form_place(f, idx, (spot){.part = SPOT_CONTENT});
         snprintf(theirs, sizeof theirs, "messages[%u]", idx);
         if (at != NULL && rename_param(err, theirs, at)) return;
     }

@@ -14,8 +14,8 @@
  * path in an error about the chat's body as the path in the client's.
  *
  * Tools become functions of the chat; `places` has for each its path in the body, `message_places`
- * for each message. Memory that runs out is noted in no_memory and told once, at the end. Thread:
- * worker. */
+ * for the pieces of each message.  Memory that runs out is noted in no_memory and told once, at the
+ * end. Thread: worker. */
 #ifndef INFERD_FORM_BODY_H
 #define INFERD_FORM_BODY_H
 
@@ -77,6 +77,8 @@ void form_read_begin(form_reader *r);
 bool form_read_fields(form_reader *r);
 /* ok: all was read.  Then the chat is given away; false: r->err is set, *chat is NULL. */
 bool form_read_end(form_reader *r, bool ok, json_t **chat);
+/* Of a piece of a message, its path in the client's body: "input[3]".  NULL: it is of none. */
+const char *form_place(const answer_form *f, size_t message_idx, spot at);
 
 /* ---- values ---- */
 

@@ -12,6 +12,9 @@
  * Later ones are text of the user's turn that they stand in.  They do not move to the front: the
  * start of the prompt would change in the middle of a conversation, and the cached prefix with it.
  *
+ * A message has a list of pieces, which say where it is from: {"part", "at", "place"}, where a
+ * piece begins as a spot (spot.h), up to the next one of the part.
+ *
  * Memory that runs out is noted in no_memory, once for all.
  * Thread: worker. */
 #ifndef INFERD_FORM_TURNS_H
@@ -20,19 +23,22 @@
 #include <jansson.h>
 
 #include "inferd/buf.h"
+#include "spot.h"
 
 typedef enum turn_role { TURN_NONE, TURN_SYSTEM, TURN_USER, TURN_ASSISTANT, TURN_ROLES } turn_role;
 
 typedef struct form_turns {
     json_t *messages;                // made so far; borrowed
-    json_t *places;                  // per message its path in the body; borrowed; may be NULL
+    json_t *places;                  // per message its pieces; borrowed; may be NULL
     const char *at;                  // path of what is read; borrowed
     const char *between[TURN_ROLES]; // texts of one turn of this role; static
     const char *between_thoughts;    // pieces of reasoning; static
     /* The turn in progress. */
     turn_role role;
     bool has_text, system_over;
-    json_t *place; // where it began; owned
+    json_t *place;         // where it began; owned
+    json_t *pieces;        // of its text, reasoning and calls; owned
+    json_t *result_places; // by the id of the call; owned
     buf text, reasoning;
     json_t *calls, *results; // owned; NULL: none; the results by the id of their call
     /* Of the conversation. */
@@ -61,6 +67,10 @@ typedef enum turn_result {
 } turn_result;
 /* RESULT_AGAIN: the turn has one of this call; RESULT_UNKNOWN: there is no such call before it. */
 turn_result turns_add_result(form_turns *t, const char *id, bytes text);
+
+/* The path in the body that a piece of a message is from, of those in `places`; NULL: no such
+ * message. */
+const char *turns_place(const json_t *places, size_t message_idx, spot at);
 
 void turns_end(form_turns *t); // the turn in progress becomes messages
 

@@ -1,8 +1,10 @@
 """The cache explains itself: where a prompt leaves what was computed before, and why; what can be avoided is avoided."""
 
 import concurrent.futures
+import copy
 import dataclasses
 import json
+import random
 import re
 import signal
 import time
@@ -263,6 +265,76 @@ def test_responses_and_messages_name_their_own(s):
     body["messages"] += [{"role": "assistant", "content": r.json()["content"]}, user("in other words")]
     why = explanation_of(s.http.post("/v1/messages", json=body, headers=HEAD).headers["x-inferd-explain"])
     assert why["cause"] == "grown" and why["in"] == "messages[2]"
+
+
+def words(seed):
+    return " ".join(f"w{random.Random(f'{seed} {i}').randrange(10**6)}" for i in range(40))
+
+
+def changed(body, path):
+    """A copy in which one letter in the middle of this text is another one."""
+    body = copy.deepcopy(body)
+    where = body
+    for key in path[:-1]:
+        where = where[key]
+    text = where[path[-1]]
+    where[path[-1]] = text[:len(text) // 2] + "Z" + text[len(text) // 2 + 1:]
+    return body
+
+
+def test_items_that_share_a_turn_have_their_own_names(s):
+    """Neighbours of one side are one turn, and some of them one message of the prompt."""
+    s.say("<|im_start|>assistant\n", "Fine.", tail=30)
+    count = iter(range(1000))
+
+    def expect(path, make, at, where):
+        body = make([words(next(count)) for _ in range(12)])
+        assert s.http.post(path, json=body).status_code == 200
+        r = s.http.post(path, json=changed(body, at), headers=HEAD)
+        assert explanation_of(r.headers["x-inferd-explain"])["in"] == where, (path, at)
+
+    def use(i, w):
+        return {"type": "tool_use", "id": f"toolu_{i}", "name": "read", "input": {"x": w, "y": "read it"}}
+
+    def result(i, w):
+        return {"type": "tool_result", "tool_use_id": f"toolu_{i}", "content": w}
+
+    def messages(w):
+        return {"model": "m", "max_tokens": 10, "system": w[0], "messages": [
+            user(w[1]), {"role": "system", "content": w[2]},
+            {"role": "assistant", "content": [{"type": "text", "text": w[3]}, use(1, w[4])]},
+            {"role": "assistant", "content": [use(2, w[5]), use(3, w[6])]},
+            user([result(1, w[7]), result(3, w[8])]), user([result(2, w[9])]), {"role": "system", "content": w[10]},
+            user(w[11])]}
+
+    for at in ((0, "content"), (1, "content"), (2, "content", 0, "text"), (2, "content", 1, "input", "x"),
+               (3, "content", 0, "input", "x"), (3, "content", 1, "input", "x"), (4, "content", 0, "content"),
+               (4, "content", 1, "content"), (5, "content", 0, "content"), (6, "content"), (7, "content")):
+        expect("/v1/messages", messages, ("messages", *at), f"messages[{at[0]}]")
+    expect("/v1/messages", messages, ("system",), "system")
+
+    def call(i, w):
+        return {"type": "function_call", "call_id": f"c{i}", "name": "f", "arguments": json.dumps({"x": w})}
+
+    def output(i, w):
+        return {"type": "function_call_output", "call_id": f"c{i}", "output": w}
+
+    def responses(w):
+        return {"model": "m", "max_output_tokens": 10, "store": False, "instructions": w[0], "input": [
+            {"role": "developer", "content": w[1]}, user(w[2]), user(w[3]), {"role": "assistant", "content": w[4]},
+            call(1, w[5]), call(2, w[6]), output(1, w[7]), output(2, w[8]), user(w[9]),
+            {"role": "developer", "content": w[10]}]}
+
+    expect("/v1/responses", responses, ("instructions",), "instructions")
+    for i, member in enumerate(("content",) * 4 + ("arguments",) * 2 + ("output",) * 2 + ("content",) * 2):
+        expect("/v1/responses", responses, ("input", i, member), f"input[{i}]")
+
+    # An item more at the end of a turn.
+    body = responses([words(next(count)) for _ in range(12)])
+    for n in range(4, 10):
+        s.http.post("/v1/responses", json={**body, "input": body["input"][:n]})
+        more = s.http.post("/v1/responses", json={**body, "input": body["input"][:n + 1]}, headers=HEAD)
+        assert explanation_of(more.headers["x-inferd-explain"])["in"] == f"input[{n}]"
 
 
 def test_what_is_not_kept_is_off(s):

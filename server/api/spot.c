@@ -1,0 +1,115 @@
+/* spot.c - see spot.h.  The time is linear in the message: each search begins where the one before
+ * it ended, and the first call that is not found is the last one looked for. */
+#include "spot.h"
+
+#include <string.h>
+
+/* The part of the prompt that may be of the message, and is not searched yet. */
+typedef struct range {
+    size_t from, end; // bytes of the prompt
+    size_t span, at;  // one at `from` or before it, and where it begins
+} range;
+
+static range find_range(const chat_text *t, uint32_t idx, size_t byte) {
+    range r = {.end = t->n};
+    size_t at = 0;
+    for (size_t i = 0; i < t->n_spans; at += t->spans[i++].n) {
+        bool other = t->messages[i] != idx && t->messages[i] != CHAT_NO_MESSAGE;
+        if (other && at + t->spans[i].n <= byte)
+            r = (range){.from = at + t->spans[i].n, .end = t->n, .span = i, .at = at};
+        if (!other || at <= byte) continue;
+        r.end = at;
+        break;
+    }
+    return r;
+}
+
+static bytes trimmed(const json_t *text) {
+    bytes s = {json_string_value(text), json_string_length(text)};
+    while (s.n > 0 && strchr(" \t\r\n", s.p[0]) != NULL) s = (bytes){s.p + 1, s.n - 1};
+    while (s.n > 0 && strchr(" \t\r\n", s.p[s.n - 1]) != NULL) s.n--;
+    return s;
+}
+
+/* ---- texts ---- */
+
+/* Is the byte in front of the end of this text?  Then *at is its place in it; r goes on behind. */
+static bool is_in_text(const chat_text *t, range *r, const json_t *text, size_t byte, size_t *at) {
+    bytes s = trimmed(text);
+    if (s.n == 0) return false;
+    const char *p = memmem(t->text + r->from, r->end - r->from, s.p, s.n);
+    if (p == NULL) return false;
+    size_t begin = (size_t)(p - t->text);
+    r->from = begin + s.n;
+    *at = (size_t)(s.p - json_string_value(text)) + (byte > begin ? byte - begin : 0);
+    return byte < r->from;
+}
+
+/* ---- calls ---- */
+
+static bool is_letter(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           (unsigned char)c >= 0x80;
+}
+
+/* At least behind most of the arguments: notations differ, but all write the letters. */
+static size_t skip_arguments(const chat_text *t, size_t from, size_t end, const json_t *arguments) {
+    const char *p = json_string_value(arguments);
+    size_t n = json_string_length(arguments), i = 0, word = 0, n_letters = 0;
+    while (i < n && !is_letter(p[i])) i++;
+    while (i + word < n && is_letter(p[i + word])) word++;
+    const char *first = word > 0 ? memmem(t->text + from, end - from, p + i, word) : NULL;
+    if (first == NULL) return from;
+    for (; i < n; i++) {
+        if (p[i] == '\\') // an escape may be written in another way
+            i += i + 1 < n && p[i + 1] == 'u' ? 5 : 1;
+        else
+            n_letters += is_letter(p[i]);
+    }
+    from = (size_t)(first - t->text);
+    for (; n_letters > 0 && from < end; from++) n_letters -= is_letter(t->text[from]);
+    return from;
+}
+
+/* Where the template's text in front of the byte `name` begins; not before r->from. */
+static size_t begin_of_call(const chat_text *t, range *r, size_t name) {
+    size_t begin = r->from;
+    bool in_template = true;
+    for (; r->span < t->n_spans && r->at + t->spans[r->span].n <= name; r->span++) {
+        bool is_template = t->spans[r->span].specials;
+        if (is_template && !in_template) begin = r->at;
+        in_template = is_template;
+        r->at += t->spans[r->span].n;
+    }
+    return size_max(begin, r->from);
+}
+
+static size_t find_call(const chat_text *t, range r, const json_t *calls, size_t byte) {
+    size_t idx = 0;
+    for (size_t i = 0; i < json_array_size(calls) && r.from <= byte; i++) {
+        const json_t *function = json_object_get(json_array_get(calls, i), "function");
+        bytes name = trimmed(json_object_get(function, "name"));
+        const char *p =
+            name.n == 0 ? NULL : memmem(t->text + r.from, r.end - r.from, name.p, name.n);
+        if (p == NULL) break;
+        size_t at = (size_t)(p - t->text), begin = begin_of_call(t, &r, at);
+        if (i > 0 && byte < begin) break;
+        idx = i;
+        r.from = skip_arguments(t, at + name.n, r.end, json_object_get(function, "arguments"));
+    }
+    return idx;
+}
+
+/* ---- all of it ---- */
+
+spot spot_find(const chat_text *t, uint32_t idx, const json_t *message, size_t byte) {
+    range r = find_range(t, idx, byte);
+    const json_t *content = json_object_get(message, "content");
+    const json_t *calls = json_object_get(message, "tool_calls");
+    size_t at = 0;
+    if (is_in_text(t, &r, json_object_get(message, "reasoning_content"), byte, &at))
+        return (spot){SPOT_REASONING, at};
+    if (is_in_text(t, &r, content, byte, &at) || json_array_size(calls) == 0)
+        return (spot){SPOT_CONTENT, at};
+    return (spot){SPOT_CALL, find_call(t, r, calls, byte)};
+}
