@@ -1,6 +1,7 @@
 /* Tool calls and reasoning: formats learned from templates, and texts read by them.  Every text is
  * read whole, byte by byte, and cut in two at each byte: the message is always the same.  What may
  * be written is in test_call_tags.c. */
+#include "calls/write.h"
 #include "calls_rig.h"
 
 /* ---- templates of our own ---- */
@@ -279,7 +280,7 @@ static void tools_are_described_where_the_template_knows_none(void) {
         call_format *f = learn(i == 0 ? turns : no_system);
         EXPECT_STR(call_format_name(f), "hermes");
         EXPECT(call_format_is_prompted(f));
-        json_t *shown = call_format_messages(f, messages, tools);
+        json_t *origins, *shown = call_format_messages(f, messages, tools, &origins);
         size_t at = i == 0 ? 1 : 0; // behind the system message
         EXPECT_EQ(json_array_size(shown), 3 + at);
         const char *first = json_string_value(json_object_get(json_array_get(shown, 0), "content"));
@@ -288,20 +289,138 @@ static void tools_are_described_where_the_template_knows_none(void) {
                    "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>");
         EXPECT_STR(json_string_value(json_object_get(json_array_get(shown, at + 2), "content")),
                    "<tool_response>\ny\n</tool_response>\n<tool_response>\nz\n</tool_response>");
+        EXPECT_EQ(json_integer_value(json_array_get(origins, 0)), i == 0 ? -1 : 0);
+        EXPECT_EQ(json_integer_value(json_array_get(origins, at + 2)), 2);
         json_decref(shown);
-        shown = call_format_messages(f, messages, NULL);
+        json_decref(origins);
+        shown = call_format_messages(f, messages, NULL, &origins);
         EXPECT_EQ(json_array_size(shown), 3);
+        json_decref(origins);
         json_decref(shown);
         call_format_close(f);
     }
-    call_format *f = learn(hermes); // shows calls
-    EXPECT(!call_format_is_prompted(f));
+    call_format *f = learn("{{ tools|tojson }}"
+                           "{% for m in messages %}{{ m.content }}{% endfor %}");
+    EXPECT(!call_format_is_prompted(f) && call_format_writes_no_calls(f));
     call_format_close(f);
     f = learn("{{ raise_exception('no') }}");
     EXPECT_STR(call_format_name(f), "none");
     call_format_close(f);
     json_decref(tools);
     json_decref(messages);
+}
+
+static const char three_messages[] =
+    "[{'role':'user','content':'x'},{'role':'assistant','content':'Look:','tool_calls':[{'id':"
+    "'1','function':{'name':'f','arguments':'{\\\"a\\\": [true, \\\"true\\\"], \\\"b\\\": "
+    "\\\"y\\\"}'}},{'id':'2','function':{'name':'g','arguments':''}}]},{'role':'tool','content':"
+    "'z'}]";
+
+static json_t *quoted_json(const char *text) {
+    buf b = {0};
+    for (; *text != 0; text++) buf_add_char(&b, *text == '\'' ? '"' : *text);
+    json_t *v = json_loads(buf_cstr(&b), 0, NULL);
+    EXPECT(v != NULL);
+    buf_deinit(&b);
+    return v;
+}
+
+/* Text `i` of the conversation as the template gets it. */
+static void expect_shown(int line, const char *source, const char *name, bool prompted, size_t n,
+                         size_t i, const char *wanted) {
+    call_format *f = NULL;
+    chat_template *t = NULL;
+    inferd_err err;
+    EXPECT_EQ(chat_template_open(bytes_of(source), NULL, &t, &err), INFERD_OK);
+    EXPECT_EQ(call_format_open(t, bytes_of(source), NULL, name, &f, &err), INFERD_OK);
+    json_t *messages = quoted_json(three_messages), *origins = NULL;
+    json_t *tools = quoted_json("[{'function':{'name':'f'}}]");
+    json_t *shown = call_format_messages(f, messages, tools, &origins);
+    const char *text = json_string_value(json_object_get(json_array_get(shown, i), "content"));
+    if (call_format_is_prompted(f) != prompted || json_array_size(shown) != n || text == NULL ||
+        strstr(text, wanted) == NULL) {
+        printf("line %d: %zu messages, \"%s\"\n", line, json_array_size(shown), text);
+        test_failures++;
+    }
+    EXPECT_EQ(json_array_size(origins), n);
+    json_decref(messages);
+    json_decref(tools);
+    json_decref(shown);
+    json_decref(origins);
+    call_format_close(f);
+    chat_template_close(t);
+}
+
+/* The model saw the result of a call that its prompt had not. */
+static void calls_become_text_where_the_template_writes_none(void) {
+    static const char shows_tools[] = "{{ tools|tojson }}{# <|tool_call_start|> #}"
+                                      "{% for m in messages %}{{ m.content }}{% endfor %}";
+    expect_shown(__LINE__, shows_tools, NULL, false, 3, 1,
+                 "Look:\n<|tool_call_start|>[f(a=[True, \"true\"], b=\"y\"), "
+                 "g()]<|tool_call_end|>");
+    expect_shown(__LINE__, shows_tools, "granite", false, 3, 1,
+                 "Look:\n<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": [true, "
+                 "\"true\"], \"b\": \"y\"}}, {\"name\": \"g\", \"arguments\": {}}]");
+    expect_shown(__LINE__, shows_tools, NULL, false, 3, 2, "z"); // the template shows results
+}
+
+/* Described is the notation that is read. */
+static void tools_are_described_in_the_notation_of_the_format(void) {
+    static const char of_r1[] =
+        "{% for m in messages %}{% if m.role == 'assistant' and m.content is none %}"
+        "{% for c in m.tool_calls %}<｜tool▁calls▁begin｜>{{ c.function.name }}```json"
+        "{% endfor %}{% elif m.content is not none %}{{ m.content }}{% endif %}{% endfor %}";
+    static const char call[] = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>";
+    static const char plain[] = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    expect_shown(__LINE__, of_r1, NULL, true, 4, 0, call);
+    expect_shown(__LINE__, of_r1, NULL, true, 4, 2, call);
+    expect_shown(__LINE__, of_r1, NULL, true, 4, 3, "<tool_response>\nz\n</tool_response>");
+    expect_shown(__LINE__, plain, "glm", true, 4, 0,
+                 "<tool_call>the name\n<arg_key>key</arg_key>\n<arg_value>value</arg_value>");
+    /* The template writes calls, and no tools. */
+    expect_shown(__LINE__, hermes, NULL, true, 4, 0, "<tool_call>\n{\"name\": \"the name\"");
+    expect_shown(__LINE__, hermes, NULL, true, 4, 2, "Look:");
+    expect_shown(__LINE__, hermes, NULL, true, 4, 3, "z");
+}
+
+static void what_is_written_is_read(void) {
+    static const char plain[] = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    json_t *calls = quoted_json(
+        "[{'id':'abcdefgh1','function':{'name':'get_weather','arguments':'{\\\"city\\\": \\\"Rome, "
+        "it is\\\", \\\"n\\\": -1.5, \\\"deep\\\": {\\\"a\\\": [1, null, \\\"null\\\"]}, "
+        "\\\"on\\\": false}'}},{'id':'abcdefgh2','function':{'name':'b','arguments':'{}'}}]");
+    json_t *tools = quoted_json("[{'function':{'name':'get_weather','parameters':{'type':'object',"
+                                "'properties':{'city':{'type':'string'}}}}},{'function':{'name':"
+                                "'b'}}]");
+    for (size_t i = 0; call_format_named(i) != NULL; i++) {
+        call_format *f = NULL;
+        chat_template *t = NULL;
+        inferd_err err;
+        buf text = {0}, content = {0};
+        EXPECT_EQ(chat_template_open(bytes_of(plain), NULL, &t, &err), INFERD_OK);
+        EXPECT_EQ(call_format_open(t, bytes_of(plain), NULL, call_format_named(i), &f, &err),
+                  INFERD_OK);
+        json_t *some = f->single ? json_pack("[O]", json_array_get(calls, 0)) : json_incref(calls);
+        call_write(f, some, &text);
+        message m = read_text(f, &(call_parser_options){.tools = tools}, (bytes){text.p, text.n});
+        const char *n = buf_cstr(&m.calls);
+        bool both = strstr(n, "\"city\":\"Rome, it is\"") != NULL ||
+                    strstr(n, "\"city\": \"Rome, it is\"") != NULL;
+        bool rest = strstr(n, "-1.5") != NULL && strstr(n, "\"null\"") != NULL;
+        bool second = f->single || strstr(n, "b") != NULL;
+        if (!both || !rest || !second || m.content.n > 0 || strchr(n, '~') != NULL) {
+            printf("%s: %s\n  %s | %s\n", f->name, buf_cstr(&text), n, buf_cstr(&m.content));
+            test_failures++;
+        }
+        deinit(&m);
+        buf_deinit(&text);
+        buf_deinit(&content);
+        json_decref(some);
+        call_format_close(f);
+        chat_template_close(t);
+    }
+    json_decref(calls);
+    json_decref(tools);
 }
 
 /* ---- real templates ---- */
@@ -499,6 +618,9 @@ static const test_case cases[] = {TEST(objects_between_tags),
                                   TEST(calls_can_be_text),
                                   TEST(control_tokens_are_not_shown),
                                   TEST(tools_are_described_where_the_template_knows_none),
+                                  TEST(calls_become_text_where_the_template_writes_none),
+                                  TEST(tools_are_described_in_the_notation_of_the_format),
+                                  TEST(what_is_written_is_read),
                                   TEST(real_templates_give_calls_back),
                                   TEST(all_text_around_calls_is_kept)};
 TEST_MAIN(cases)

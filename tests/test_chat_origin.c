@@ -404,6 +404,17 @@ static void eight_mebibytes_fit_into_the_memory(void) {
     json_decref(messages);
 }
 
+/* The server's text in a message: its control tokens are tokens. */
+static void trusted_parts_are_of_the_template(void) {
+    static const char said[] = "a\xff<x>\xff"
+                               "b<x>\xff<y>\xff";
+    json_t *messages = read_json("[{\"role\":\"user\"}]");
+    json_object_set_new(json_array_get(messages, 0), "content",
+                        json_stringn_nocheck(said, strlen(said)));
+    expect_spans(__LINE__, "{{ messages[0].content | upper }}.", (chat_input){.messages = messages},
+                 "[0]A[T]<X>[0]B<X>[T]<Y>.");
+}
+
 static const test_case cases[] = {
     TEST(each_template_names_the_message),        TEST(equal_and_empty_contents_are_told_apart),
     TEST(content_parts_belong_to_their_message),  TEST(calls_belong_to_their_message),
@@ -411,7 +422,7 @@ static const test_case cases[] = {
     TEST(the_end_is_cut_from_the_spans_too),      TEST(six_hundred_messages_are_counted),
     TEST(few_messages_may_come_in_any_order),     TEST(a_long_jump_is_taken_for_a_short_one),
     TEST(a_header_belongs_to_its_message),        TEST(more_spans_give_the_same_ids),
-    TEST(eight_mebibytes_fit_into_the_memory),
+    TEST(eight_mebibytes_fit_into_the_memory),    TEST(trusted_parts_are_of_the_template),
 };
 
 TEST_MAIN(cases)

@@ -45,6 +45,9 @@ bool call_format_is_compact(const call_format *f) {
 bool call_format_is_prompted(const call_format *f) {
     return f->prompted;
 }
+bool call_format_writes_no_calls(const call_format *f) {
+    return f->writes_no_calls;
+}
 const char *call_format_why(const call_format *f) {
     return f->why;
 }

@@ -22,7 +22,7 @@ enum {
 #define CALL_NAME  '\x03'
 #define CALL_KEY   '\x04'
 #define CALL_MAYBE '\x05'
-#define CALL_TOKEN '\xff' // on both sides of the name of a control token; never in UTF-8
+#define CALL_TOKEN CHAT_TRUSTED // on both sides of the name of a control token; never in UTF-8
 
 /* Types of argument values, where marks depend on them. */
 typedef enum call_type {
@@ -64,6 +64,7 @@ struct call_format {
     bool spaced, compact;  // how it writes JSON: see grammar_schema_kind
     bool prompted;         // the template shows no tools: they are described in a message
     bool prompted_in_user; // of the user; else the system message
+    bool writes_no_calls;  // nor does the template write calls of earlier turns: they become text
     bool closes_first;     // a message without reasoning begins with reasoning_close
     bool closes_turn; // reasoning_close begins the turn anew: a prompt ends with it in any case
     /* The marks of reasoning without white space around, as the template writes them and as symbols

@@ -18,7 +18,7 @@ bool learn_reasoning(prober *p, bytes source, call_format *f);
 /* The style, and all marks of calls.  False: no memory. */
 bool learn_calls_of(prober *p, call_format *f);
 
-/* Does the template show tools, and take a system message?  False: no memory. */
+/* Does the template show tools, write calls, and take a system message?  False: no memory. */
 bool learn_prompted(prober *p, call_format *f);
 
 /* One call in a text of the template. */

@@ -128,7 +128,6 @@ static bool find_calls(prober *p, bytes source, call_format *f) {
     if (f->why[0] != 0) return true; // written, but in no way that can be read
     if (!learn_prompted(p, f)) return false;
     const char *name = f->style == CALL_NONE ? call_format_mentioned(source) : call_format_like(f);
-    if (f->style != CALL_NONE) f->prompted = false;
     if (f->style == CALL_NONE) {
         f->spaced = true; // prompted.c writes JSON so
         return call_format_set_known(f, name != NULL ? name : "hermes");
@@ -149,7 +148,7 @@ inferd_status call_format_open(const chat_template *t, bytes source, const token
              (name != NULL ? learn_prompted(&p, f) : find_calls(&p, source, f));
     ok = ok && !p.no_memory;
     prober_deinit(&p);
-    if (ok && name != NULL && strcmp(name, "none") == 0) f->prompted = false;
+    if (ok && name != NULL && strcmp(name, "none") == 0) f->prompted = f->writes_no_calls = false;
     if (ok && name != NULL && strcmp(name, "none") != 0 && !call_format_set_known(f, name)) {
         call_format_close(f);
         return inferd_fail(err, INFERD_EINVAL, "no format of tool calls has the name \"%.64s\"",

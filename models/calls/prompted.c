@@ -1,8 +1,9 @@
-/* prompted.c - tools for a template that knows none: call_format_messages.
+/* prompted.c - what a template leaves out becomes text: call_format_messages.
  *
- * The tools are described in the system message, or in the first message of the user where the
- * template takes no system message; calls of earlier turns and their results become text, in the
- * way that the description asks for:
+ * Tools that the template does not show are described in the system message, or in the first
+ * message of the user where it takes no system message, with an example of a call in the notation
+ * of the format.  Calls of earlier turns that it does not write are text of their message, in the
+ * same notation, and with them the results, if it shows no tools:
  *
  *     assistant   text <tool_call> {"name": ..., "arguments": ...} </tool_call>
  *     user        <tool_response> result </tool_response>
@@ -11,15 +12,18 @@
 #include <string.h>
 
 #include "calls/learn.h"
+#include "calls/write.h"
+#include "chat/json_text.h"
 #include "chat/template.h"
 #include "inferd/json_whole.h"
 
 static const char before_tools[] =
     "You can call functions. Their names and the JSON Schemas of their arguments are:\n<tools>\n";
-static const char after_tools[] =
-    "</tools>\nTo call one, write a JSON object with its name and arguments between tags:\n"
-    "<tool_call>\n{\"name\": \"the name\", \"arguments\": {\"key\": \"value\"}}\n</tool_call>\n"
-    "The result comes between <tool_response> tags.";
+static const char before_example[] =
+    "</tools>\nTo call one, write its name and arguments in this way:\n";
+static const char behind_example[] = "\nThe result comes between <tool_response> tags.";
+static const char example[] = "[{\"id\":\"call00000\",\"function\":{\"name\":\"the name\","
+                              "\"arguments\":\"{\\\"key\\\": \\\"value\\\"}\"}}]";
 
 /* ---- what a template can do ---- */
 
@@ -31,12 +35,23 @@ static bool shows(prober *p, json_t *first, const char *word) {
     return shown;
 }
 
+/* Where the content is empty: one that writes calls only without a content loses those beside a
+ * text. */
+static bool writes_calls(prober *p) {
+    buf text = {0};
+    bool written = probe_message(p, probe_calls(PROBE_NAME_1, "{}", NULL, NULL), &text) &&
+                   bytes_find((bytes){text.p, text.n}, bytes_of(PROBE_NAME_1), 0) != SIZE_MAX;
+    buf_deinit(&text);
+    return written;
+}
+
 bool learn_prompted(prober *p, call_format *f) {
     json_t *system = probe_said(PROBE_REASON, NULL, NULL);
     bool named = system != NULL && json_object_set_new(system, "role", json_string("system")) == 0;
     if (!named) p->no_memory = true;
     f->prompted = !shows(p, NULL, PROBE_NAME_2);
     f->prompted_in_user = named && f->prompted && !shows(p, system, PROBE_REASON);
+    f->writes_no_calls = !writes_calls(p);
     json_decref(system);
     return !p->no_memory;
 }
@@ -63,44 +78,48 @@ static void add_content(buf *out, const json_t *content) {
     }
 }
 
-static void add_tools(buf *out, const json_t *tools) {
+static void add_tools(const call_format *f, buf *out, const json_t *tools) {
     size_t i;
-    json_t *tool;
+    json_t *tool, *call = NULL;
     buf_add_str(out, before_tools);
     json_array_foreach((json_t *)(uintptr_t)tools, i, tool) {
         add_json(out, json_object_get(tool, "function"));
         buf_add_char(out, '\n');
     }
-    buf_add_str(out, after_tools);
-}
-
-static void add_calls(buf *out, const json_t *calls) {
-    size_t i;
-    json_t *call;
-    json_array_foreach((json_t *)(uintptr_t)calls, i, call) {
-        const json_t *function = json_object_get(call, "function");
-        const json_t *arguments = json_object_get(function, "arguments");
-        buf_add_str(out, out->n > 0 ? "\n<tool_call>\n{\"name\": " : "<tool_call>\n{\"name\": ");
-        add_json(out, json_object_get(function, "name"));
-        buf_add_str(out, ", \"arguments\": ");
-        if (json_is_string(arguments) && json_string_length(arguments) > 0)
-            buf_add(out, json_string_value(arguments), json_string_length(arguments));
-        else
-            buf_add_str(out, "{}");
-        buf_add_str(out, "}\n</tool_call>");
-    }
+    buf_add_str(out, before_example);
+    if (json_text_read(bytes_of(example), &call, NULL) != INFERD_OK) out->failed = true;
+    call_write(f, call, out);
+    json_decref(call);
+    if (f->writes_no_calls) buf_add_str(out, behind_example);
 }
 
 /* ---- messages ---- */
 
-static bool append(json_t *messages, const char *role, const buf *text) {
-    json_t *m = json_object();
-    bool ok =
-        m != NULL && !text->failed && json_object_set_new(m, "role", json_string(role)) == 0 &&
-        json_object_set_new(m, "content", json_stringn(text->n > 0 ? text->p : "", text->n)) == 0 &&
-        json_array_append(messages, m) == 0;
+/* The copy in progress. */
+typedef struct copy {
+    const call_format *f;
+    const json_t *messages;
+    json_t *out, *origins; // owned
+    bool ok;
+} copy;
+
+static void append(copy *c, json_t *message, json_int_t origin) {
+    c->ok = c->ok && message != NULL && json_array_append(c->out, message) == 0 &&
+            json_array_append_new(c->origins, json_integer(origin)) == 0;
+}
+
+/* The same message with this text; of a member of its own where `from` is NULL. */
+static void append_text(copy *c, json_t *from, const char *role, const buf *text,
+                        json_int_t origin) {
+    json_t *m = from != NULL ? json_copy_whole(from) : json_object();
+    json_t *content = json_stringn_nocheck(text->n > 0 ? text->p : "", text->n);
+    c->ok = c->ok && m != NULL && !text->failed && content != NULL &&
+            json_object_set_new(m, "role", json_string(role)) == 0 &&
+            json_object_set(m, "content", content) == 0;
+    json_object_del(m, "tool_calls");
+    append(c, m, origin);
+    json_decref(content);
     json_decref(m);
-    return ok;
 }
 
 static const char *role_of(const json_t *message) {
@@ -112,57 +131,72 @@ static bool is_result(const json_t *message) {
     return strcmp(role_of(message), "tool") == 0 || strcmp(role_of(message), "function") == 0;
 }
 
-/* One message, or all results that follow each other; *i is moved behind them. */
-static bool convert(const json_t *messages, size_t *i, const char *before, json_t *out) {
-    const json_t *m = json_array_get(messages, *i);
+/* All results that follow each other, from message i on; the index behind them. */
+static size_t join_results(copy *c, size_t i) {
     buf text = {0};
-    bool ok;
-    if (is_result(m)) {
-        for (; is_result(m); m = json_array_get(messages, ++*i)) {
-            buf_add_str(&text, text.n > 0 ? "\n<tool_response>\n" : "<tool_response>\n");
-            add_content(&text, json_object_get(m, "content"));
-            buf_add_str(&text, "\n</tool_response>");
-        }
-        ok = append(out, "user", &text);
-    } else if (json_array_size(json_object_get(m, "tool_calls")) > 0) {
+    size_t from = i;
+    for (const json_t *m; m = json_array_get(c->messages, i), is_result(m); i++) {
+        buf_add_str(&text, text.n > 0 ? "\n<tool_response>\n" : "<tool_response>\n");
         add_content(&text, json_object_get(m, "content"));
-        add_calls(&text, json_object_get(m, "tool_calls"));
-        ok = append(out, "assistant", &text);
-        ++*i;
-    } else if (before != NULL) {
-        buf_add_str(&text, before);
-        buf_add_str(&text, "\n\n");
-        add_content(&text, json_object_get(m, "content"));
-        ok = append(out, role_of(m), &text);
-        ++*i;
-    } else {
-        ok = json_array_append(out, (json_t *)(uintptr_t)m) == 0;
-        ++*i;
+        buf_add_str(&text, "\n</tool_response>");
     }
+    append_text(c, NULL, "user", &text, (json_int_t)from);
     buf_deinit(&text);
-    return ok;
+    return i;
 }
 
-json_t *call_format_messages(const call_format *f, const json_t *messages, const json_t *tools) {
-    json_t *out = json_array();
+static void write_calls(copy *c, json_t *m, size_t i) {
+    buf text = {0};
+    add_content(&text, json_object_get(m, "content"));
+    if (text.n > 0) buf_add_char(&text, '\n');
+    call_write(c->f, json_object_get(m, "tool_calls"), &text);
+    append_text(c, m, "assistant", &text, (json_int_t)i);
+    buf_deinit(&text);
+}
+
+/* `before`: a text in front of its own; NULL: none.  The index of the next message. */
+static size_t convert(copy *c, size_t i, const buf *before) {
+    json_t *m = json_array_get(c->messages, i);
+    bool with_calls = json_array_size(json_object_get(m, "tool_calls")) > 0;
+    if (c->f->writes_no_calls && c->f->prompted && is_result(m)) return join_results(c, i);
+    if (c->f->writes_no_calls && with_calls) {
+        write_calls(c, m, i);
+    } else if (before != NULL) {
+        buf text = {0};
+        buf_add(&text, before->p, before->n);
+        buf_add_str(&text, "\n\n");
+        add_content(&text, json_object_get(m, "content"));
+        append_text(c, m, role_of(m), &text, (json_int_t)i);
+        buf_deinit(&text);
+    } else {
+        append(c, m, (json_int_t)i);
+    }
+    return i + 1;
+}
+
+json_t *call_format_messages(const call_format *f, const json_t *messages, const json_t *tools,
+                             json_t **origins) {
+    copy c = {.f = f, .messages = messages, .out = json_array(), .origins = json_array()};
     buf description = {0};
-    bool ok = out != NULL;
-    if (json_array_size(tools) > 0) add_tools(&description, tools);
-    const char *text = description.n > 0 ? buf_cstr(&description) : NULL;
+    c.ok = c.out != NULL && c.origins != NULL;
+    if (f->prompted && json_array_size(tools) > 0) add_tools(f, &description, tools);
+    bool told = description.n == 0;
     const char *holder = f->prompted_in_user ? "user" : "system";
-    if (text != NULL && !f->prompted_in_user &&
+    if (!told && !f->prompted_in_user &&
         strcmp(role_of(json_array_get(messages, 0)), holder) != 0) {
-        ok = ok && append(out, "system", &description);
-        text = NULL;
+        append_text(&c, NULL, "system", &description, -1);
+        told = true;
     }
-    for (size_t i = 0; ok && i < json_array_size(messages);) {
-        bool here = text != NULL && strcmp(role_of(json_array_get(messages, i)), holder) == 0;
-        ok = convert(messages, &i, here ? text : NULL, out);
-        if (here) text = NULL;
+    for (size_t i = 0; c.ok && i < json_array_size(messages);) {
+        bool here = !told && strcmp(role_of(json_array_get(messages, i)), holder) == 0;
+        i = convert(&c, i, here ? &description : NULL);
+        told = told || here;
     }
-    ok = ok && !description.failed;
+    c.ok = c.ok && !description.failed;
     buf_deinit(&description);
-    if (ok) return out;
-    json_decref(out);
+    *origins = c.ok ? c.origins : NULL;
+    if (c.ok) return c.out;
+    json_decref(c.out);
+    json_decref(c.origins);
     return NULL;
 }

@@ -271,7 +271,8 @@ static inferd_status cut_at_tag(chat_text *t, json_t *original, inferd_err *err)
         if (found == NULL) break;
         at = i = (size_t)(found - t->text);
     }
-    bool there = wanted.n == 0 || memmem(t->text, t->n, wanted.p, wanted.n) != NULL;
+    bool has_trusted = memchr(wanted.p, CHAT_TRUSTED, wanted.n) != NULL; // which is left out
+    bool there = has_trusted || wanted.n == 0 || memmem(t->text, t->n, wanted.p, wanted.n) != NULL;
     if (at == SIZE_MAX || !there)
         return inferd_fail(err, INFERD_EINVAL,
                            "continue_final_message: the chat template does not show the last "

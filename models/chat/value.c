@@ -396,6 +396,20 @@ static const jstr *read_json_text(const json_reader *j, const char *p, size_t n)
     return (j->copy ? jstr_copy : jstr_new)(j->c, p, n, j->mark);
 }
 
+/* The parts between bytes CHAT_TRUSTED are the template's; the bytes themselves are left out. */
+static const jstr *read_marked_text(const json_reader *j, const char *p, size_t n) {
+    jbuf b;
+    bool trusted = false;
+    jbuf_init(&b, j->c, n);
+    for (const char *end = p + n; p < end; trusted = !trusted) {
+        const char *next = memchr(p, CHAT_TRUSTED, (size_t)(end - p));
+        if (next == NULL) next = end;
+        jbuf_add(&b, p, (size_t)(next - p), trusted ? JMARK_TEMPLATE : j->mark);
+        p = next < end ? next + 1 : end;
+    }
+    return jbuf_str(&b, false);
+}
+
 static jval read_json_array(const json_reader *j, json_t *json, int depth) {
     jlist *list = jlist_new(j->c, json_array_size(json));
     for (size_t i = 0; i < json_array_size(json); i++)
@@ -415,7 +429,11 @@ static jval read_json_object(const json_reader *j, json_t *json, int depth) {
 
 static jval read_json_string(const json_reader *j, const json_t *json) {
     const char *p = json_string_value(json), *digits = json_text_wide(json);
-    if (digits == NULL) return jv_str(read_json_text(j, p, json_string_length(json)));
+    size_t n = json_string_length(json);
+    if (digits == NULL) {
+        bool marked = j->mark >= JMARK_MESSAGE && memchr(p, CHAT_TRUSTED, n) != NULL;
+        return jv_str((marked ? read_marked_text : read_json_text)(j, p, n));
+    }
     const jstr *s = jstr_copy(j->c, digits, strlen(digits), j->mark);
     return jv_with_mark((jval){.kind = JV_WIDE, .u.s = s}, j->mark);
 }

@@ -108,23 +108,34 @@ static json_t *fill_contents(json_t *messages) {
     return copy;
 }
 
-/* Does the conversation have tools, and the template none? */
-static bool is_prompted(const model *m, const api_params *p) {
-    bool with_tools = p->tools != NULL;
+/* Does the conversation have anything that the template leaves out (call_format_messages)? */
+static bool is_rewritten(const model *m, const api_params *p) {
+    const call_format *f = model_call_format(m);
+    bool prompted = f != NULL && call_format_is_prompted(f);
+    bool with_tools = prompted && p->tools != NULL;
     size_t i;
     json_t *message;
-    if (!call_format_is_prompted(model_call_format(m))) return false;
+    if (f == NULL || (!prompted && !call_format_writes_no_calls(f))) return false;
     json_array_foreach(p->messages, i, message) {
         const char *role = json_string_value(json_object_get(message, "role"));
-        with_tools = with_tools || (role != NULL && strcmp(role, "tool") == 0) ||
+        with_tools = with_tools || (prompted && role != NULL && strcmp(role, "tool") == 0) ||
                      json_array_size(json_object_get(message, "tool_calls")) > 0;
     }
     return with_tools;
 }
 
-/* *n_in_front: messages that were put before those of the request. */
-static bool render_chat(api_job *job, const api_params *p, chat_text *out, size_t *n_in_front,
-                        reasoning *before) {
+/* A prompt, and where its messages are from. */
+typedef struct chat_prompt {
+    chat_text text;
+    json_t *origins; // see call_format_messages; NULL: its messages are the request's
+} chat_prompt;
+
+static void chat_prompt_deinit(chat_prompt *c) {
+    chat_text_deinit(&c->text);
+    json_decref(c->origins);
+}
+
+static bool render_chat(api_job *job, const api_params *p, chat_prompt *prompt, reasoning *before) {
     const model *m = app_model(job->app, (uint32_t)job->model_idx)->m;
     const chat_template *t = model_chat_template(m);
     if (t == NULL)
@@ -137,15 +148,16 @@ static bool render_chat(api_job *job, const api_params *p, chat_text *out, size_
                      .kwargs = kwargs,
                      .add_generation_prompt = p->add_generation_prompt,
                      .continue_final_message = p->continue_final_message};
-    json_t *prompted = NULL;
-    if (is_prompted(m, p)) {
-        in.messages = prompted = call_format_messages(model_call_format(m), p->messages, p->tools);
-        in.tools = NULL;
-        if (prompted == NULL) {
+    chat_text *out = &prompt->text;
+    json_t *rewritten = NULL;
+    if (is_rewritten(m, p)) {
+        in.messages = rewritten =
+            call_format_messages(model_call_format(m), p->messages, p->tools, &prompt->origins);
+        if (call_format_is_prompted(model_call_format(m))) in.tools = NULL;
+        if (rewritten == NULL) {
             json_decref(kwargs);
             return no_memory(job);
         }
-        *n_in_front = json_array_size(prompted) - json_array_size(p->messages);
     }
     time_t unix_s = time(NULL);
     struct tm now = {0};
@@ -161,7 +173,7 @@ static bool render_chat(api_job *job, const api_params *p, chat_text *out, size_
         json_decref(filled);
     }
     json_decref(kwargs);
-    json_decref(prompted);
+    json_decref(rewritten);
     if (s != INFERD_OK) return fail_render(job, &err);
     in.messages = p->messages;
     *before = call_format_before(model_call_format(m), &in, out);
@@ -183,25 +195,37 @@ static bool is_kept(const api_job *job, const api_params *p) {
            !p->add_special;
 }
 
-/* In the words of the chat's body; system messages that were put in front have no number there. */
-static void set_explanation(api_job *job, const api_params *p, const chat_text *text,
-                            size_t n_in_front, const transcript_match *match) {
+/* The message of the request that this byte, in message `idx` of the prompt, is from. */
+static uint32_t find_origin(const chat_prompt *prompt, const api_params *p, uint32_t idx,
+                            size_t byte) {
+    size_t n = json_array_size(p->messages);
+    if (prompt->origins == NULL || idx == CHAT_NO_MESSAGE) return idx;
+    json_int_t from = json_integer_value(json_array_get(prompt->origins, idx));
+    const json_t *next = json_array_get(prompt->origins, (size_t)idx + 1);
+    if (from < 0) return CHAT_NO_MESSAGE;
+    size_t end = next == NULL ? n : (size_t)json_integer_value(next);
+    return (uint32_t)spot_find_message(&prompt->text, idx, p->messages, (size_t)from, end, byte);
+}
+
+/* In the words of the chat's body. */
+static void set_explanation(api_job *job, const api_params *p, const chat_prompt *prompt,
+                            const transcript_match *match) {
     explanation *e = &job->explanation;
     e->known = true;
     e->cause = match->cause;
     e->byte = match->at;
     e->n_known = (uint32_t)match->n_ids;
-    e->message_idx = CHAT_NO_MESSAGE;
-    uint32_t idx = chat_text_message_at(text, match->at);
-    if (idx == CHAT_NO_MESSAGE || idx < n_in_front) return;
-    e->message_idx = idx - (uint32_t)n_in_front;
-    e->spot = spot_find(text, idx, json_array_get(p->messages, e->message_idx), match->at);
+    uint32_t idx = chat_text_message_at(&prompt->text, match->at);
+    e->message_idx = find_origin(prompt, p, idx, match->at);
+    if (e->message_idx == CHAT_NO_MESSAGE) return;
+    const json_t *message = json_array_get(p->messages, e->message_idx);
+    e->spot = spot_find(&prompt->text, idx, message, match->at);
     snprintf(e->where, sizeof e->where, "messages[%u]", e->message_idx);
 }
 
-static inferd_status encode_kept(api_job *job, const api_params *p, const chat_text *text,
-                                 const tok_span *spans, size_t n_spans, size_t n_in_front,
-                                 tok_ids *out, inferd_err *err) {
+static inferd_status encode_kept(api_job *job, const api_params *p, const chat_prompt *prompt,
+                                 const tok_span *spans, size_t n_spans, tok_ids *out,
+                                 inferd_err *err) {
     transcript_match match;
     transcript_options o = {.m = app_model(job->app, (uint32_t)job->model_idx)->m,
                             .canonical = p->has_seed,
@@ -210,32 +234,31 @@ static inferd_status encode_kept(api_job *job, const api_params *p, const chat_t
     o.reasoning_open = f == NULL ? "" : call_format_reasoning_open(f);
     o.reasoning_close = f == NULL ? "" : call_format_reasoning_close(f);
     set_scope(job, p, o.scope);
-    inferd_status s =
-        transcripts_encode(job->app->models.transcripts, &o, (bytes){text->text, text->n}, spans,
-                           n_spans, out, &job->transcript, &match, err);
-    if (s == INFERD_OK) set_explanation(job, p, text, n_in_front, &match);
+    bytes text = {prompt->text.text, prompt->text.n};
+    inferd_status s = transcripts_encode(job->app->models.transcripts, &o, text, spans, n_spans,
+                                         out, &job->transcript, &match, err);
+    if (s == INFERD_OK) set_explanation(job, p, prompt, &match);
     return s;
 }
 
 bool api_encode_chat(api_job *job, const api_params *p, const config_model *about, tok_ids *out,
                      reasoning *before) {
-    chat_text text = {0};
-    size_t n_in_front = 0;
-    bool ok = render_chat(job, p, &text, &n_in_front, before);
+    chat_prompt prompt = {0};
+    const chat_text *text = &prompt.text;
+    bool ok = render_chat(job, p, &prompt, before);
     if (ok) {
-        tok_span all = {.n = text.n, .specials = true};
-        const tok_span *spans = about->special_tokens_in_text ? &all : text.spans;
-        size_t n_spans = about->special_tokens_in_text ? 1 : text.n_spans;
+        tok_span all = {.n = text->n, .specials = true};
+        const tok_span *spans = about->special_tokens_in_text ? &all : text->spans;
+        size_t n_spans = about->special_tokens_in_text ? 1 : text->n_spans;
         inferd_err err = {0};
         tok_encode_options o = {.add_special = p->add_special};
         const tokenizer *tok = model_tokenizer(app_model(job->app, (uint32_t)job->model_idx)->m);
-        inferd_status s =
-            is_kept(job, p)
-                ? encode_kept(job, p, &text, spans, n_spans, n_in_front, out, &err)
-                : tok_encode(tok, (bytes){text.text, text.n}, spans, n_spans, &o, out, &err);
+        inferd_status s = is_kept(job, p) ? encode_kept(job, p, &prompt, spans, n_spans, out, &err)
+                                          : tok_encode(tok, (bytes){text->text, text->n}, spans,
+                                                       n_spans, &o, out, &err);
         if (s != INFERD_OK) ok = api_fail_status(&job->error, &err, "messages");
     }
-    chat_text_deinit(&text);
+    chat_prompt_deinit(&prompt);
     return ok;
 }
 

@@ -113,3 +113,17 @@ spot spot_find(const chat_text *t, uint32_t idx, const json_t *message, size_t b
         return (spot){SPOT_CONTENT, at};
     return (spot){SPOT_CALL, find_call(t, r, calls, byte)};
 }
+
+size_t spot_find_message(const chat_text *t, uint32_t idx, const json_t *messages, size_t from,
+                         size_t end, size_t byte) {
+    range r = find_range(t, idx, byte);
+    size_t at;
+    while (from + 1 < end) {
+        size_t before = r.from;
+        const json_t *content = json_object_get(json_array_get(messages, from), "content");
+        bool found = is_in_text(t, &r, content, byte, &at) || r.from > before;
+        if (!found || byte < r.from) break;
+        from++;
+    }
+    return from;
+}

@@ -25,4 +25,9 @@ typedef struct spot {
 /* `message` is the one with the index `idx` of the prompt. */
 spot spot_find(const chat_text *prompt, uint32_t idx, const json_t *message, size_t byte);
 
+/* Messages [from, end) of `messages` became the one with the index `idx` of the prompt: which one
+ * the byte lies in, by their contents. */
+size_t spot_find_message(const chat_text *prompt, uint32_t idx, const json_t *messages, size_t from,
+                         size_t end, size_t byte);
+
 #endif

@@ -255,3 +255,62 @@ def test_a_stop_string_counts_before_a_call_and_behind_it(hermes, llama, stream)
     assert chat(hermes, "at once?", stream, tools=[W], stop=["END"]) == ("", [("w", '{"city": "END"}')], "tool_calls")
     llama.say("object?", '{"city": "Rome", "END": 5}')
     assert chat(llama, "object?", stream, tools=[W], stop=["END"]) == ('{"city": "Rome", "', [], "stop")
+
+
+# ---- templates that leave tools or calls out ----
+
+DEEPSEEK = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>")
+# Shows no tools, and calls only in messages without a content: like DeepSeek-R1-Distill-Llama-8B.
+NO_TOOLS = scripted.Family("""\
+{%- for m in messages %}
+{%- if m.role == 'assistant' and m.content is none %}<|assistant|>
+{%- for c in m.tool_calls %}<｜tool▁calls▁begin｜>{{ c.function.name }}
+```json
+{{ c.function.arguments }}{% endfor %}<|end|>
+{%- elif m.role == 'assistant' %}<|assistant|>{{ m.content }}<|end|>
+{%- elif m.role == 'user' %}<|user|>{{ m.content }}<|end|>
+{%- elif m.role == 'system' %}<|system|>{{ m.content }}<|end|>
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}""", ("<|unused|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>", *DEEPSEEK), "<|end|>")
+NO_CALLS = scripted.Family("""\
+{%- if tools %}<|system|>{{ tools | tojson }}<|end|>{% endif %}
+{%- for m in messages %}
+{%- if m.role == 'assistant' %}<|assistant|>{% elif m.role == 'tool' %}<|tool|>{% else %}<|user|>{% endif %}{{ m.content }}<|end|>
+{%- endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}{# <|tool_call_start|> #}""", (
+    "<|unused|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>", "<|tool_call_start|>", "<|tool_call_end|>"), "<|end|>")
+OF_DEEPSEEK = ('<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>w\n```json\n{"city": "Rome"}\n```'
+               "<｜tool▁call▁end｜><｜tool▁calls▁end｜>")
+
+
+@pytest.mark.parametrize("family, call, result", [
+    (NO_TOOLS, OF_DEEPSEEK, "<|user|><tool_response>\nhail\n</tool_response><|end|><|assistant|>"),
+    (NO_CALLS, '<|tool_call_start|>[w(city="Rome")]<|tool_call_end|>', "<|tool|>hail<|end|><|assistant|>")], ids=["tools", "calls"])
+def test_prompt_grammar_and_parser_have_one_notation(launch, tmp_path, family, call, result):
+    """The prompt taught another notation than was read, and a result had no call before it."""
+    s = scripted.start(launch, tmp_path, family)
+    s.say("and?<|end|><|assistant|>", "Still hail.")
+    s.say(call + "<|end|>" + result, "Hail.")
+    s.say("weather?<|end|><|assistant|>", call)
+    turns = [{"role": "user", "content": "weather?"}]
+    ask = {"model": "m", "tools": [W], "messages": turns}
+    for choice in ("auto", "required"):
+        r = s.http.post("/v1/chat/completions", json={**ask, "tool_choice": choice})
+        assert r.status_code == 200, r.text
+        message = r.json()["choices"][0]["message"]
+        made = [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in message["tool_calls"]]
+        assert made == [("w", {"city": "Rome"})], message
+    turns += [{k: message[k] for k in ("role", "content", "tool_calls")},
+              {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "hail"}]
+    r = s.http.post("/v1/chat/completions", json=ask, headers={"x-inferd-explain": "1"})
+    assert r.json()["choices"][0]["message"]["content"] == "Hail.", r.text
+    # The call has the tokens that were drawn.
+    assert "cause=grown" in r.headers["x-inferd-explain"] and 'in="messages[2]"' in r.headers["x-inferd-explain"]
+    turns += [{"role": "assistant", "content": "Hail."}, {"role": "user", "content": "and?"}]
+    r = s.http.post("/v1/chat/completions", json=ask, headers={"x-inferd-explain": "1"})
+    assert "cause=grown" in r.headers["x-inferd-explain"] and 'in="messages[4]"' in r.headers["x-inferd-explain"]
+    if family is NO_TOOLS:
+        prompt = s.http.post("/tokenize", json={**ask, "messages": turns[:1]}).json()
+        text = s.http.post("/detokenize", json={"model": "m", "tokens": prompt["tokens"]}).json()["prompt"]
+        assert OF_DEEPSEEK.replace("w\n", "the name\n").replace('"city": "Rome"', '"key": "value"') in text

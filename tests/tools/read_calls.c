@@ -125,7 +125,10 @@ static bool render_prompt(const chat_template *t, const tokenizer *tok, const ca
     struct tm now = {.tm_mday = 1, .tm_year = 126};
     json_t *messages = json_object_get(in, "messages"), *tools = json_object_get(in, "tools");
     bool prompted = call_format_is_prompted(f);
-    chat_input input = {.messages = prompted ? call_format_messages(f, messages, tools) : messages,
+    json_t *origins = NULL, *rewritten = NULL;
+    if (prompted || call_format_writes_no_calls(f))
+        rewritten = call_format_messages(f, messages, tools, &origins);
+    chat_input input = {.messages = rewritten != NULL ? rewritten : messages,
                         .tools = prompted ? NULL : tools,
                         .kwargs = json_object_get(in, "kwargs"),
                         .add_generation_prompt = true};
@@ -138,7 +141,8 @@ static bool render_prompt(const chat_template *t, const tokenizer *tok, const ca
                             json_boolean(before.end != NULL && before.begin == NULL));
     }
     chat_text_deinit(&prompt);
-    if (prompted) json_decref(input.messages);
+    json_decref(rewritten);
+    json_decref(origins);
     return ok;
 }
 

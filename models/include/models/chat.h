@@ -73,6 +73,10 @@ void chat_template_close(chat_template *t); // accepts NULL
 inferd_status chat_template_render(const chat_template *t, json_t *trusted, json_t *vars,
                                    const struct tm *now, chat_text *out, inferd_err *err);
 
+/* On both sides of a part of a message's text that is the server's and counts as the template's:
+ * its special tokens are tokens.  Never in UTF-8, so no text of a request has it. */
+#define CHAT_TRUSTED '\xff'
+
 /* The input of a chat request, checked by the caller. */
 typedef struct chat_input {
     json_t *messages;            // array, as in the request; borrowed
