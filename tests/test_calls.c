@@ -516,6 +516,89 @@ static void real_templates_give_calls_back(void) {
     EXPECT(n_messages >= 350);
 }
 
+/* ---- reasoning of earlier turns ---- */
+
+static const char *const reasoning_names[] = {"reasoning_content", "reasoning", "thinking"};
+
+/* How often the template writes the reasoning, under these names (bits), of a turn that calls. */
+static int count_thoughts(const chat_template *t, const call_format *f, unsigned by_names,
+                          const char *content) {
+    json_t *messages = quoted_json("[{'role':'user','content':'x'},{'role':'assistant','tool_calls'"
+                                   ":[{'id':'abcdefgh1','type':'function','function':{'name':'f',"
+                                   "'arguments':'{}'}}]},{'role':'tool','tool_call_id':'abcdefgh1',"
+                                   "'content':'z'}]");
+    json_t *turn = json_array_get(messages, 1);
+    json_object_set_new(turn, "content", json_string(content));
+    for (size_t i = 0; i < 3; i++)
+        if ((by_names >> i & 1) != 0)
+            json_object_set_new(turn, reasoning_names[i], json_string(PROBE_REASON));
+    json_t *tools = quoted_json("[{'type':'function','function':{'name':'f','description':'',"
+                                "'parameters':{'type':'object','properties':{}}}}]");
+    json_t *shown = call_format_reasoned(f, messages);
+    struct tm now = {.tm_mday = 1, .tm_year = 126};
+    chat_input in = {.messages = shown, .tools = tools, .add_generation_prompt = true};
+    chat_text text = {0};
+    inferd_err err = {0};
+    int n = chat_render(t, NULL, &in, &now, &text, &err) == INFERD_OK ? 0 : -1;
+    if (n == 0)
+        for (const char *at = text.text; (at = strstr(at, PROBE_REASON)) != NULL; at++) n++;
+    chat_text_deinit(&text);
+    json_decref(messages);
+    json_decref(shown);
+    json_decref(tools);
+    return n;
+}
+
+static int n_reading;
+
+/* It was lost where the template reads another name than the client sends. */
+static void read_each_name(const char *name, const chat_template *t, const call_format *f) {
+    static const char *const contents[] = {"", "inferd_said"};
+    if (f->reasoning_name == NULL) return;
+    for (size_t k = 0; k < 2; k++) {
+        int once = count_thoughts(t, f, 7, contents[k]);
+        for (unsigned i = 0; i < 3; i++)
+            if (count_thoughts(t, f, 1u << i, contents[k]) != once || once > 1) {
+                printf("%s: %s, content \"%s\": %d times, of all names %d\n", name,
+                       reasoning_names[i], contents[k], count_thoughts(t, f, 1u << i, contents[k]),
+                       once);
+                test_failures++;
+            }
+        n_reading += once == 1;
+    }
+}
+
+static void real_templates_read_reasoning_under_each_name(void) {
+    if (!for_each_template(read_each_name)) SKIP("no shared/templates");
+    printf("%d prompts with reasoning\n", n_reading);
+    EXPECT(n_reading >= 50);
+}
+
+static void reasoning_has_the_name_that_the_template_reads(void) {
+    static const char reads_thinking[] =
+        "{% for m in messages %}{% if m.tool_calls and m.thinking %}{% if m.content %}"
+        "{{ raise_exception('both') }}{% endif %}<t>{{ m.thinking }}</t>{% endif %}"
+        "{{ m.content }}{% endfor %}";
+    call_format *f = learn(reads_thinking);
+    EXPECT_STR(f->reasoning_name, "thinking");
+    EXPECT(f->reasoning_is_content);
+    json_t *messages = quoted_json("[{'role':'user','content':'x','reasoning':'no'},{'role':"
+                                   "'assistant','content':[{'type':'text','text':'so'}],'reasoning'"
+                                   ":'hm','tool_calls':[1]},{'role':'assistant','content':'a',"
+                                   "'reasoning_content':'b'}]");
+    json_t *shown = call_format_reasoned(f, messages);
+    json_t *wanted =
+        quoted_json("[{'role':'user','content':'x','reasoning':'no'},{'role':"
+                    "'assistant','content':'','reasoning':'hm','thinking':'hm\\n\\nso',"
+                    "'tool_calls':[1]},{'role':'assistant','content':'a',"
+                    "'reasoning_content':'b','thinking':'b'}]");
+    EXPECT(json_equal(shown, wanted));
+    json_decref(shown);
+    json_decref(wanted);
+    json_decref(messages);
+    call_format_close(f);
+}
+
 /* ---- what stands around calls ---- */
 
 static int n_around, n_halves;
@@ -621,6 +704,8 @@ static const test_case cases[] = {TEST(objects_between_tags),
                                   TEST(calls_become_text_where_the_template_writes_none),
                                   TEST(tools_are_described_in_the_notation_of_the_format),
                                   TEST(what_is_written_is_read),
+                                  TEST(reasoning_has_the_name_that_the_template_reads),
+                                  TEST(real_templates_read_reasoning_under_each_name),
                                   TEST(real_templates_give_calls_back),
                                   TEST(all_text_around_calls_is_kept)};
 TEST_MAIN(cases)

@@ -65,7 +65,10 @@ struct call_format {
     bool prompted;         // the template shows no tools: they are described in a message
     bool prompted_in_user; // of the user; else the system message
     bool writes_no_calls;  // nor does the template write calls of earlier turns: they become text
-    bool closes_first;     // a message without reasoning begins with reasoning_close
+    const char
+        *reasoning_name; // under which the template reads reasoning; static; NULL: it does not
+    bool reasoning_is_content; // beside calls it refuses reasoning and content together
+    bool closes_first;         // a message without reasoning begins with reasoning_close
     bool closes_turn; // reasoning_close begins the turn anew: a prompt ends with it in any case
     /* The marks of reasoning without white space around, as the template writes them and as symbols
      * of a grammar; "": none. */

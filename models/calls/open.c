@@ -144,7 +144,7 @@ inferd_status call_format_open(const chat_template *t, bytes source, const token
     bool ok = f != NULL;
     if (ok) f->name = "template";
     if (ok && prober_init(&p, t, tok, NULL))
-        ok = learn_reasoning(&p, source, f) &&
+        ok = learn_reasoning(&p, source, f) && learn_reasoning_name(&p, f) &&
              (name != NULL ? learn_prompted(&p, f) : find_calls(&p, source, f));
     ok = ok && !p.no_memory;
     prober_deinit(&p);

@@ -67,17 +67,6 @@ static void add_json(buf *out, const json_t *v) {
     free(text);
 }
 
-static void add_content(buf *out, const json_t *content) {
-    size_t i;
-    json_t *part;
-    if (json_is_string(content))
-        buf_add(out, json_string_value(content), json_string_length(content));
-    json_array_foreach((json_t *)(uintptr_t)content, i, part) {
-        const json_t *text = json_object_get(part, "text");
-        if (json_is_string(text)) buf_add(out, json_string_value(text), json_string_length(text));
-    }
-}
-
 static void add_tools(const call_format *f, buf *out, const json_t *tools) {
     size_t i;
     json_t *tool, *call = NULL;
@@ -137,7 +126,7 @@ static size_t join_results(copy *c, size_t i) {
     size_t from = i;
     for (const json_t *m; m = json_array_get(c->messages, i), is_result(m); i++) {
         buf_add_str(&text, text.n > 0 ? "\n<tool_response>\n" : "<tool_response>\n");
-        add_content(&text, json_object_get(m, "content"));
+        call_write_content(json_object_get(m, "content"), &text);
         buf_add_str(&text, "\n</tool_response>");
     }
     append_text(c, NULL, "user", &text, (json_int_t)from);
@@ -147,7 +136,7 @@ static size_t join_results(copy *c, size_t i) {
 
 static void write_calls(copy *c, json_t *m, size_t i) {
     buf text = {0};
-    add_content(&text, json_object_get(m, "content"));
+    call_write_content(json_object_get(m, "content"), &text);
     if (text.n > 0) buf_add_char(&text, '\n');
     call_write(c->f, json_object_get(m, "tool_calls"), &text);
     append_text(c, m, "assistant", &text, (json_int_t)i);
@@ -165,7 +154,7 @@ static size_t convert(copy *c, size_t i, const buf *before) {
         buf text = {0};
         buf_add(&text, before->p, before->n);
         buf_add_str(&text, "\n\n");
-        add_content(&text, json_object_get(m, "content"));
+        call_write_content(json_object_get(m, "content"), &text);
         append_text(c, m, role_of(m), &text, (json_int_t)i);
         buf_deinit(&text);
     } else {

@@ -219,3 +219,17 @@ void call_write(const call_format *f, const json_t *calls, buf *out) {
     json_array_foreach((json_t *)(uintptr_t)calls, i, call) add_call(f, call, i, out);
     add_mark(f, &none, f->section_close, (bytes){NULL, 0}, out);
 }
+
+void call_write_content(const json_t *content, buf *out) {
+    size_t i;
+    json_t *part;
+    bool any = false;
+    add(out, (bytes){json_string_value(content), json_string_length(content)});
+    json_array_foreach((json_t *)(uintptr_t)content, i, part) {
+        const json_t *text = json_object_get(part, "text");
+        if (!json_is_string(text)) continue;
+        if (any) buf_add_char(out, '\n');
+        add(out, (bytes){json_string_value(text), json_string_length(text)});
+        any = true;
+    }
+}

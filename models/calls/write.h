@@ -11,5 +11,8 @@
 
 /* Appends an array of calls in OpenAI's form; out->failed tells of memory. */
 void call_write(const call_format *f, const json_t *calls, buf *out);
+/* The text of a content: a string, or the texts of its parts, joined by newlines as chats join
+ * them. */
+void call_write_content(const json_t *content, buf *out);
 
 #endif

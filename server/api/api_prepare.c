@@ -135,6 +135,16 @@ static void chat_prompt_deinit(chat_prompt *c) {
     json_decref(c->origins);
 }
 
+/* As the template needs them: a new reference; NULL: no memory. */
+static json_t *rewrite_messages(const model *m, const api_params *p, chat_prompt *prompt) {
+    const call_format *f = model_call_format(m);
+    json_t *reasoned = call_format_reasoned(f, p->messages);
+    if (reasoned == NULL || !is_rewritten(m, p)) return reasoned;
+    json_t *out = call_format_messages(f, reasoned, p->tools, &prompt->origins);
+    json_decref(reasoned);
+    return out;
+}
+
 static bool render_chat(api_job *job, const api_params *p, chat_prompt *prompt, reasoning *before) {
     const model *m = app_model(job->app, (uint32_t)job->model_idx)->m;
     const chat_template *t = model_chat_template(m);
@@ -149,16 +159,13 @@ static bool render_chat(api_job *job, const api_params *p, chat_prompt *prompt, 
                      .add_generation_prompt = p->add_generation_prompt,
                      .continue_final_message = p->continue_final_message};
     chat_text *out = &prompt->text;
-    json_t *rewritten = NULL;
-    if (is_rewritten(m, p)) {
-        in.messages = rewritten =
-            call_format_messages(model_call_format(m), p->messages, p->tools, &prompt->origins);
-        if (call_format_is_prompted(model_call_format(m))) in.tools = NULL;
-        if (rewritten == NULL) {
-            json_decref(kwargs);
-            return no_memory(job);
-        }
+    json_t *rewritten = rewrite_messages(m, p, prompt);
+    if (rewritten == NULL) {
+        json_decref(kwargs);
+        return no_memory(job);
     }
+    in.messages = rewritten;
+    if (call_format_is_prompted(model_call_format(m)) && is_rewritten(m, p)) in.tools = NULL;
     time_t unix_s = time(NULL);
     struct tm now = {0};
     localtime_r(&unix_s, &now);

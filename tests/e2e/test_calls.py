@@ -1,6 +1,7 @@
 """Tool calls at their edges, in a scripted daemon: what is a call in formats without a mark before it, and how calls
 end that something cut off."""
 
+import dataclasses
 import json
 import re
 import zlib
@@ -314,3 +315,28 @@ def test_prompt_grammar_and_parser_have_one_notation(launch, tmp_path, family, c
         prompt = s.http.post("/tokenize", json={**ask, "messages": turns[:1]}).json()
         text = s.http.post("/detokenize", json={"model": "m", "tokens": prompt["tokens"]}).json()["prompt"]
         assert OF_DEEPSEEK.replace("w\n", "the name\n").replace('"city": "Rome"', '"key": "value"') in text
+
+
+READS_THINKING = dataclasses.replace(scripted.HERMES, template=scripted.HERMES.template.replace(
+    "{{ m.content or '' }}", "{% if m.thinking %}<think>{{ m.thinking }}</think>{% endif %}{{ m.content or '' }}"))
+
+
+def test_reasoning_comes_back_under_the_name_that_the_template_reads(launch, tmp_path):
+    s = scripted.start(launch, tmp_path, READS_THINKING)
+    s.say("<think>It is day 7.</think>", "I remember.")
+    s.say("", "I forgot.")
+    user, call = {"role": "user", "content": "which?"}, {"name": "w", "arguments": "{}"}
+    for name in ("reasoning_content", "reasoning", "thinking"):
+        turns = [user, {"role": "assistant", "content": None, name: "It is day 7.", "tool_calls": [
+            {"id": "a", "type": "function", "function": call}]}, {"role": "tool", "tool_call_id": "a", "content": "r"}]
+        r = s.http.post("/v1/chat/completions", json={"model": "m", "messages": turns, "tools": [W]})
+        assert r.json()["choices"][0]["message"]["content"] == "I remember.", (name, r.text)
+    r = s.http.post("/v1/messages", json={"model": "m", "max_tokens": 20, "messages": [
+        user, {"role": "assistant", "content": [{"type": "thinking", "thinking": "It is day 7.", "signature": ""},
+                                                {"type": "tool_use", "id": "toolu_a", "name": "w", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_a", "content": "r"}]}]})
+    assert r.json()["content"] == [{"type": "text", "text": "I remember."}], r.text
+    r = s.http.post("/v1/responses", json={"model": "m", "store": False, "input": [
+        user, {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "It is day 7."}]},
+        {"type": "function_call", "call_id": "a", **call}, {"type": "function_call_output", "call_id": "a", "output": "r"}]})
+    assert r.json()["output"][0]["content"][0]["text"] == "I remember.", r.text

@@ -82,6 +82,11 @@ bool call_format_writes_no_calls(const call_format *f);
 json_t *call_format_messages(const call_format *f, const json_t *messages, const json_t *tools,
                              json_t **origins);
 
+/* The messages with the reasoning of earlier turns, which clients send as reasoning_content,
+ * reasoning or thinking, under the name that the template reads; a new reference, to `messages`
+ * itself if nothing is to be changed.  NULL: no memory. */
+json_t *call_format_reasoned(const call_format *f, json_t *messages);
+
 /* How the answer to a prompt begins, which was rendered from `input`: texts of the format, in the
  * form that grammars have (models/grammar.h). */
 reasoning call_format_before(const call_format *f, const chat_input *input,
