@@ -195,11 +195,11 @@ static void set_scope(const api_job *job, const api_params *p, uint64_t scope[2]
     scope[1] = siphash(job->app->scope_secret, salt, strlen(salt));
 }
 
-/* A conversation of which the next turn may come: its text and tokens are kept. */
+/* A conversation of which the next turn may come: its text and tokens are kept.  One whose tokens
+ * are only counted has those that are kept. */
 static bool is_kept(const api_job *job, const api_params *p) {
     bool keeps = job->config->c->limits.transcript_bytes_max > 0;
-    return keeps && (job->route & (API_CHAT | API_RESPONSES | API_MESSAGES)) != 0 && p->use_cache &&
-           !p->add_special;
+    return keeps && api_is_chat(job->route) && p->use_cache && !p->add_special;
 }
 
 /* The message of the request that this byte, in message `idx` of the prompt, is from. */
@@ -236,6 +236,7 @@ static inferd_status encode_kept(api_job *job, const api_params *p, const chat_p
     transcript_match match;
     transcript_options o = {.m = app_model(job->app, (uint32_t)job->model_idx)->m,
                             .canonical = p->has_seed,
+                            .only_counts = job->route == API_COUNT_TOKENS,
                             .context = job->context};
     const call_format *f = model_call_format(o.m);
     o.reasoning_open = f == NULL ? "" : call_format_reasoning_open(f);
@@ -244,7 +245,7 @@ static inferd_status encode_kept(api_job *job, const api_params *p, const chat_p
     bytes text = {prompt->text.text, prompt->text.n};
     inferd_status s = transcripts_encode(job->app->models.transcripts, &o, text, spans, n_spans,
                                          out, &job->transcript, &match, err);
-    if (s == INFERD_OK) set_explanation(job, p, prompt, &match);
+    if (s == INFERD_OK && !o.only_counts) set_explanation(job, p, prompt, &match);
     return s;
 }
 

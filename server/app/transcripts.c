@@ -310,7 +310,7 @@ inferd_status transcripts_encode(transcripts *ts, const transcript_options *o, b
         pthread_mutex_unlock(&ts->lock);
         ok = encode_parts(&e, &left);
         if (ok && !left) match->n_ids = count_common(&e);
-        if (ok) *out = keep(&e, left);
+        if (ok && !o->only_counts) *out = keep(&e, left);
         unpin(&e);
     }
     if (!ok) ids->n = e.n_before;

@@ -46,6 +46,7 @@ typedef struct transcript_options {
     const model *m;
     uint64_t scope[2]; // that of gen_request.cache_scope
     bool canonical;
+    bool only_counts; // nothing is kept, and nothing counted: only the tokens are wanted
     uint32_t context; // tokens; a longer prompt will be refused, and is not kept
     const char *reasoning_open, *reasoning_close; // marks of the model; "": none
 } transcript_options;

@@ -104,6 +104,22 @@ def test_generated_tokens_are_kept(s):
     assert why["cause"] == "retokenised" and why["in"] == "messages[1]"
 
 
+def test_count_tokens_counts_the_tokens_that_are_kept(s):
+    say(s, "odd count", ["It i", "s a fi", "ne da", "y, and th", "e sea is ca", "lm tod", "ay."])
+    say(s, "even count", "So it is.")
+    body = {"model": "m", "messages": [user(LONG + "odd count")]}
+    answer = s.http.post("/v1/messages", json={**body, "max_tokens": 50}).json()
+    body["messages"] += [{"role": "assistant", "content": answer["content"]}, user("even count")]
+    resent = s.metric("inferd_answers_resent_total")
+    counted = s.http.post("/v1/messages/count_tokens", json=body, headers=HEAD)
+    assert "x-inferd-explain" not in counted.headers and s.metric("inferd_answers_resent_total") == resent
+    parts = s.metric("inferd_transcript_bytes")
+    s.http.post("/v1/messages/count_tokens", json={**body, "messages": [user("new " + LONG)]})
+    assert s.metric("inferd_transcript_bytes") == parts
+    usage = s.http.post("/v1/messages", json={**body, "max_tokens": 50}).json()["usage"]
+    assert counted.json()["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
+
+
 def test_dropped_reasoning_is_named(s):
     say(s, "think of it", "<think>\nThe sea is large, and the wind is strong.\n</think>\n\nIt is large.")
     say(s, "think again", "Yes.")
