@@ -174,6 +174,21 @@ static void arguments_come_as_the_template_reads_them(void) {
                 "18446744073709551615 False");
 }
 
+/* GLM-4.6 wrote "None" before a call without text, LFM2 "null". */
+static void a_content_without_text_is_no_word(void) {
+    request q = {.messages = CALL("\"{}\"")}; // its content is null
+    expect_chat(CHATML CALL_LOOP("f"), q,
+                "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n<|im_end|>\nf");
+    expect_chat("{% for m in messages %}{{ m.content|string|trim }};{% endfor %}", q, "x;;");
+    expect_chat("{% for m in messages %}{{ (m.content if m.content is string else "
+                "m.content|tojson) }};{% endfor %}",
+                q, "x;;");
+    // it stays null where the template writes calls only beside null (DeepSeek R1)
+    expect_chat("{% for m in messages %}{% if m.tool_calls and m.content is none %}f"
+                "{% elif m.content is not none %}{{ m.content }};{% endif %}{% endfor %}",
+                q, "x;f");
+}
+
 /* A template without `tools` that wants texts (firefunction). */
 static void functions_are_a_text_where_a_template_wants_one(void) {
     static const char source[] =
@@ -207,7 +222,8 @@ static void last_message_can_stay_open(void) {
                 "error: continue_final_message: the chat template does not show the last message "
                 "as it is, so it cannot be continued");
     q.messages = "[{\"role\": \"assistant\", \"content\": null}]";
-    expect_chat(CHATML, q, "error: continue_final_message: the last message has no text content");
+    expect_chat("{% for m in messages %}{{ m.content or '' }}{% endfor %}", q,
+                "error: continue_final_message: the last message has no text content");
     q.messages = "[]";
     expect_chat(CHATML, q, "error: continue_final_message: the last message has no text content");
     q.messages = PARTS;
@@ -262,6 +278,7 @@ static const test_case cases[] = {
     TEST(kwargs_are_variables_but_not_the_conversation),
     TEST(content_parts_come_as_the_template_reads_them),
     TEST(arguments_come_as_the_template_reads_them),
+    TEST(a_content_without_text_is_no_word),
     TEST(functions_are_a_text_where_a_template_wants_one),
     TEST(first_error_stands),
     TEST(last_message_can_stay_open),

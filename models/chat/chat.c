@@ -9,6 +9,7 @@
  *                     list; otherwise (quoted, missing, an error) the texts joined by newlines
  *   argument objects  are output like a Python dict: the template needs the string; otherwise it
  *                     gets the object, and if it raises on that, the string
+ *   null contents     beside calls are output as a word, None or null: it gets an empty text
  *   nothing           but with the texts `functions` and `datetime`: it gets them (firefunction)
  *
  * continue_final_message works as in transformers: a word is put behind the last message and the
@@ -32,6 +33,18 @@ static const char arguments_probe[] =
     "\"arguments\": {\"inferd_probe\": \"b\"}}}]},"
     "{\"role\": \"tool\", \"tool_call_id\": \"abcdefgh1\", \"name\": \"f\", \"content\": \"c\"}],"
     "\"tools\": null, \"documents\": null, \"add_generation_prompt\": true}";
+
+// `content`: beside the call
+#define CALLED(content)                                                                            \
+    "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": " content   \
+    ", \"tool_calls\": [{\"id\": \"abcdefgh1\", \"type\": \"function\", \"function\": "            \
+    "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": \\\"b\\\"}\"}}]}, {\"role\": \"tool\", "       \
+    "\"tool_call_id\": \"abcdefgh1\", \"name\": \"f\", \"content\": \"c\"}]"
+
+static const char called_tools[] =
+    "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": \"d\", "
+    "\"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\", "
+    "\"description\": \"d\"}}, \"required\": [\"a\"]}}}]";
 
 static const char functions_probe[] =
     "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"functions\": \"[]\","
@@ -70,6 +83,48 @@ static bool names(const chat_template *t, const char *name) {
     return false;
 }
 
+static size_t count_word(const char *text, const char *word) {
+    size_t n = 0;
+    for (const char *at = text; (at = strstr(at, word)) != NULL; at++) n++;
+    return n;
+}
+
+typedef struct null_words {
+    bool rendered;
+    size_t n;
+} null_words;
+
+/* How often the words for null are in the text of these messages. */
+static inferd_status count_nulls(const chat_template *t, const char *json, null_words *out,
+                                 inferd_err *err) {
+    chat_text text = {0};
+    inferd_err ignored = {0};
+    chat_input in = {.kwargs = json_pack("{ss,ss}", "bos_token", "", "eos_token", ""),
+                     .add_generation_prompt = true};
+    inferd_status s = json_text_read((bytes){json, strlen(json)}, &in.messages, err);
+    if (s == INFERD_OK)
+        s = json_text_read((bytes){called_tools, sizeof called_tools - 1}, &in.tools, err);
+    if (s == INFERD_OK && in.kwargs == NULL)
+        s = inferd_fail(err, INFERD_ENOMEM, "no memory for a probe of the template");
+    if (s == INFERD_OK && chat_try(t, NULL, &in, &text, &ignored) == INFERD_ENOMEM)
+        s = inferd_fail(err, INFERD_ENOMEM, "%s", ignored.text);
+    *out = (null_words){.rendered = text.text != NULL};
+    if (out->rendered) out->n = count_word(text.text, "None") + count_word(text.text, "null");
+    chat_text_deinit(&text);
+    json_decref(in.kwargs);
+    json_decref(in.messages);
+    json_decref(in.tools);
+    return s;
+}
+
+static inferd_status find_null_words(chat_template *t, inferd_err *err) {
+    null_words null = {0}, empty = {0};
+    inferd_status s = count_nulls(t, CALLED("null"), &null, err);
+    if (s == INFERD_OK) s = count_nulls(t, CALLED("\"\""), &empty, err);
+    t->prints_null = null.rendered && empty.rendered && null.n > empty.n;
+    return s;
+}
+
 inferd_status chat_probe(chat_template *t, inferd_err *err) {
     chat_text text;
     inferd_status s = render_probe(t, parts_probe, &text, err);
@@ -86,7 +141,7 @@ inferd_status chat_probe(chat_template *t, inferd_err *err) {
     if (s != INFERD_OK) return s;
     t->wants_functions = fails && text.text != NULL && names(t, "functions");
     chat_text_deinit(&text);
-    return INFERD_OK;
+    return find_null_words(t, err);
 }
 
 /* ---- messages ---- */
@@ -162,7 +217,7 @@ static json_t *open_calls(json_t *calls, bool *changed) {
 }
 
 typedef struct shape { // the form in which the messages are passed
-    bool join_parts, open_arguments;
+    bool join_parts, open_arguments, fill_contents;
     bool opened; // out: some arguments were
 } shape;
 
@@ -172,9 +227,11 @@ static json_t *shape_message(json_t *message, shape *sh) {
     json_t *calls = json_object_get(message, "tool_calls");
     bool join = sh->join_parts && is_text_list(content);
     bool open = sh->open_arguments && json_array_size(calls) > 0;
-    if (!join && !open) return json_incref(message);
+    bool fill = sh->fill_contents && (content == NULL || json_is_null(content));
+    if (!join && !open && !fill) return json_incref(message);
     json_t *copy = json_copy_whole(message);
     bool ok = copy != NULL;
+    if (fill) ok = ok && json_object_set_new(copy, "content", json_string("")) == 0;
     if (join) ok = ok && json_object_set_new(copy, "content", join_parts(content)) == 0;
     if (open)
         ok = ok && json_object_set_new(copy, "tool_calls", open_calls(calls, &sh->opened)) == 0;
@@ -378,7 +435,9 @@ static inferd_status render_shaped(const chat_template *t, const chat_limits *li
 static inferd_status render(const chat_template *t, const chat_limits *limits, const tokenizer *tok,
                             const chat_input *input, const struct tm *now, chat_text *out,
                             inferd_err *err) {
-    shape sh = {.join_parts = !t->reads_parts, .open_arguments = !t->wants_argument_text};
+    shape sh = {.join_parts = !t->reads_parts,
+                .open_arguments = !t->wants_argument_text,
+                .fill_contents = t->prints_null};
     *out = (chat_text){0};
     if (input->continue_final_message && input->add_generation_prompt)
         return inferd_fail(err, INFERD_EINVAL,

@@ -12,6 +12,7 @@ struct chat_template {
     chat_limits limits;
     bool reads_parts;         // iterates content given as a list of parts
     bool wants_argument_text; // prints function.arguments unchanged: it must be the string
+    bool prints_null;         // a content that is null is output as a word: it must be ""
     bool wants_functions;     // does nothing without the texts `functions` and `datetime`
     reasoning reasoning;      // the marks in its source
 };

@@ -88,7 +88,8 @@ typedef struct chat_input {
 
 /* Messages to prompt text.  Content given as a list of text parts is joined to one string (unless
  * the template iterates it); function.arguments given as a JSON string is passed as an object, or
- * as the string when the template needs that. */
+ * as the string when the template needs that; a null content is passed as "" when the template
+ * would write the word "None" or "null" for it. */
 inferd_status chat_render(const chat_template *t, const tokenizer *tok, const chat_input *input,
                           const struct tm *now, chat_text *out, inferd_err *err);
 
