@@ -267,6 +267,13 @@ static bool read_effort(const api_reader *r, json_t *v) {
     return true;
 }
 
+static bool read_thinking(const api_reader *r, json_t *v) {
+    r->p->thinking = v;
+    if (json_is_boolean(v)) return true;
+    return api_fail(r->err, API_BAD_VALUE, "enable_thinking",
+                    "\"enable_thinking\" must be true or false");
+}
+
 static bool read_verbosity(const api_reader *r, json_t *v) {
     static const char *const words[] = {"low", "medium", "high"};
     int i = word_of(v, words, INFERD_COUNT(words));
@@ -352,6 +359,7 @@ static const api_field fields[] = {
     BOOL("add_special_tokens", GEN | TK, add_special, "add BOS and EOS as the model says; default true for text, false for chats: their template writes them"),
     BOOL("return_token_strs", TK, show_token_strs, "answer `token_strs`: the tokens as the vocabulary writes them"),
     CUSTOM("reasoning_effort", CH, read_effort, "{'enum':['none','minimal','low','medium','high','xhigh','max']}", "none, minimal, low, medium, high, xhigh, max", "given to the chat template as `reasoning_effort`"),
+    CUSTOM("enable_thinking", CH | TK, read_thinking, "{'type':'boolean'}", "bool", "given to the chat template, unless `chat_template_kwargs` has it, too"),
     CUSTOM("tools", CH | TK, api_tools_read, api_tools_schema, "array of at most 512", "functions and custom tools that the model may call, as the chat template shows them; what of the schema of a tool that is not `strict` cannot be enforced is named in the header `x-inferd-weakened`"),
     CUSTOM("tool_choice", CH, api_tools_read_choice, api_tool_choice_schema, "none, auto, required, or an object that names a function, a custom tool, or `allowed_tools`", "default auto; none: the tools are not shown to the model"),
     CUSTOM("functions", CH, api_tools_read_functions, api_functions_schema, "array of at most 512", "`tools` of 2023: one call at most, which the answer has as `function_call`; not together with `tools`"),

@@ -61,6 +61,7 @@ typedef struct api_params {
     json_t *tokens;    // array of ids, checked
     json_t *kwargs;    // chat_template_kwargs: object or NULL
     const char *reasoning_effort, *verbosity; // NULL = not given
+    json_t *thinking;                         // enable_thinking; NULL: not given
     json_t *tools;                            // shown to the model; NULL: none
     json_t *tool_idx;                         // where they stand in the request, by name; owned
     json_t *called;                           // those of them that may be called; owned

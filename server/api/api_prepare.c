@@ -67,12 +67,14 @@ bool api_pick_model(api_job *job, api_params *p, const config_model **about) {
 
 /* ---- text to ids ---- */
 
-/* The template's variables: the request's, and two fields that other servers pass as variables. */
+/* The template's variables: the request's, and fields that other servers pass as variables. */
 static json_t *make_kwargs(const api_params *p) {
     json_t *kwargs = p->kwargs == NULL ? json_object() : json_copy_whole(p->kwargs);
     if (kwargs == NULL) return NULL;
     bool ok = true, none = p->reasoning_effort != NULL && strcmp(p->reasoning_effort, "none") == 0;
     static const char *const switches[] = {"enable_thinking", "thinking"};
+    if (p->thinking != NULL && json_object_get(kwargs, "enable_thinking") == NULL)
+        ok = json_object_set(kwargs, "enable_thinking", p->thinking) == 0;
     for (size_t i = 0; i < INFERD_COUNT(switches) && ok && none; i++)
         if (json_object_get(kwargs, switches[i]) == NULL)
             ok = json_object_set_new(kwargs, switches[i], json_false()) == 0;
