@@ -259,7 +259,9 @@ static void older_calls_become_tool_calls(void) {
                   "{'role':'tool','name':'g','content':'s','tool_call_id':'call00002'}");
     // what new clients leave there, too
     MESSAGES("{'role':'assistant','content':'c','function_call':null,'tool_calls':null}",
-             "{'role':'assistant','content':'c','function_call':null,'tool_calls':null}");
+             "{'role':'assistant','content':'c'}");
+    MESSAGES("{'role':'assistant','content':null,'tool_calls':[]},{'role':'assistant'}",
+             "{'role':'assistant','content':''},{'role':'assistant','content':''}");
     REFUSED("{'messages':[{'role':'assistant','function_call':{'name':'f'}}]}",
             "messages[0].function_call");
 }

@@ -89,9 +89,10 @@ static bool renew_assistant(json_t *message, size_t *n_calls) {
     json_array_foreach(calls, k, call) {
         if (is_custom(call) && !renew_custom(call)) return false;
     }
-    if (old == NULL) return true;
+    /* Templates take a message with the member for one that calls. */
+    if (json_array_size(calls) == 0) json_object_del(message, "tool_calls");
     bool ok = true;
-    if (json_array_size(calls) == 0) {
+    if (old != NULL && given(message, "tool_calls") == NULL) {
         char id[CALL_ID_BYTES];
         write_id(id, ++*n_calls);
         ok = put(message, "tool_calls",

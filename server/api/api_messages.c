@@ -19,8 +19,6 @@
 #define OF_CUSTOM    "{'type':'object','required':['type','custom'],'properties':{'type':{'const':'custom'},'custom':" CALLED("input") "}}"
 #define TOOL_CALLS   "{'anyOf':[{'type':'null'},{'type':'array','items':{'anyOf':[" OF_FUNCTION "," OF_CUSTOM "]}}]}"
 #define OLD_CALL     "{'anyOf':[{'type':'null'}," CALLED("arguments") "]}"
-/* An assistant may say nothing beside one of these. */
-#define INSTEAD      "{'required':['tool_calls'],'properties':{'tool_calls':{'type':'array','minItems':1}}},{'required':['function_call'],'properties':{'function_call':{'type':'object'}}},{'required':['refusal'],'properties':{'refusal':{'type':'string'}}}"
 
 const char api_messages_schema[] =
     "{'type':'array','minItems':1,'items':{'anyOf':["
@@ -29,8 +27,7 @@ const char api_messages_schema[] =
         "'name':" MAYBE_STRING ",'tool_call_id':" MAYBE_STRING "}},"
     "{'title':'AssistantMessage','type':'object','required':['role'],'properties':{"
         "'role':{'const':'assistant'},'content':{'anyOf':[" ANSWER ",{'type':'null'}]},"
-        "'tool_calls':" TOOL_CALLS ",'function_call':" OLD_CALL ",'name':" MAYBE_STRING ",'tool_call_id':" MAYBE_STRING "},"
-        "'anyOf':[{'required':['content'],'properties':{'content':{'type':['string','array']}}}," INSTEAD "]},"
+        "'tool_calls':" TOOL_CALLS ",'function_call':" OLD_CALL ",'name':" MAYBE_STRING ",'tool_call_id':" MAYBE_STRING "}},"
     "{'title':'ToolMessage','type':'object','required':['role','content','tool_call_id'],'properties':{"
         "'role':{'const':'tool'},'content':" TEXTS ",'tool_call_id':{'type':'string'},'name':" MAYBE_STRING "}},"
     "{'title':'FunctionMessage','type':'object','required':['role','content','name'],'properties':{"
@@ -72,15 +69,21 @@ static bool check_part(json_t *part, size_t i, size_t k, bool assistant, api_err
     return true;
 }
 
+/* An answer that was cut in its reasoning has no content, and comes back so. */
+static bool fill_content(json_t *m, api_error *err) {
+    bool elsewhere = json_array_size(json_object_get(m, "tool_calls")) > 0 ||
+                     json_is_object(json_object_get(m, "function_call")) ||
+                     json_is_string(json_object_get(m, "refusal"));
+    if (elsewhere || json_object_set_new(m, "content", json_string("")) == 0) return true;
+    return api_fail(err, API_INTERNAL, NULL, "the server is short of memory");
+}
+
 static bool check_content(json_t *m, size_t i, bool assistant, api_error *err) {
     json_t *content = json_object_get(m, "content");
     path here = at("messages[%zu].content", i);
     if (json_is_string(content)) return true;
     if (content == NULL || json_is_null(content)) {
-        bool elsewhere = json_array_size(json_object_get(m, "tool_calls")) > 0 ||
-                         json_is_object(json_object_get(m, "function_call")) ||
-                         json_is_string(json_object_get(m, "refusal"));
-        if (assistant && elsewhere) return true;
+        if (assistant) return fill_content(m, err);
         return api_fail(err, API_MISSING, here.text, "a message needs \"content\"");
     }
     if (!json_is_array(content))

@@ -90,8 +90,22 @@ def test_a_history_with_tool_calls_renders_as_with_empty_content(tiny, content):
     assert tokens(**content) == tokens(content="")
 
 
-def test_without_tool_calls_content_is_required(tiny):
-    r = ask(tiny, None, messages=HELLO + [{"role": "assistant", "content": None}])
+@pytest.mark.parametrize("more", [{}, {"tool_calls": []}, {"tool_calls": None, "reasoning_content": "hm"}],
+                         ids=["alone", "no calls", "reasoning"])
+@pytest.mark.parametrize("content", [{"content": None}, {}], ids=["null", "absent"])
+def test_without_tool_calls_no_content_is_an_empty_one(tiny, content, more):
+    """Our own answer has content null when it is cut in its reasoning, and clients send it back."""
+    def tokens(**said):
+        r = tiny.http.post("/tokenize", json={"model": "tiny", "messages": HELLO + [{"role": "assistant", **said}] + HELLO})
+        assert r.status_code == 200, r.text
+        return r.json()["tokens"]
+
+    assert tokens(**content, **more) == tokens(content="")
+
+
+@pytest.mark.parametrize("role", ["user", "system"])
+def test_others_need_content(tiny, role):
+    r = ask(tiny, None, messages=HELLO + [{"role": role, "content": None}])
     assert r.status_code == 400 and r.json()["error"]["param"] == "messages[1].content"
 
 
