@@ -66,9 +66,10 @@ static inline const char *api_tenant_name(const api_job *job) {
 void api_prepare(void *ctx);
 /* The model a request names.  False: job->error is set. */
 bool api_pick_model(api_job *job, api_params *p, const config_model **about);
-/* Renders a conversation and tokenizes it; `before`: how the answer begins. */
-bool api_encode_chat(api_job *job, const api_params *p, const config_model *about, tok_ids *out,
-                     reasoning *before);
+/* Renders a conversation and tokenizes it; `before`: how the answer begins.  `form`: of the body's
+ * protocol, NULL: a chat's.  What the template did not take is added to p->unknown. */
+bool api_encode_chat(api_job *job, api_params *p, const answer_form *form,
+                     const config_model *about, tok_ids *out, reasoning *before);
 bool api_encode_text(api_job *job, const api_params *p, bytes text, const char *param,
                      tok_ids *out);
 

@@ -12,6 +12,7 @@
 
 #include "api.h"
 #include "api_constraint.h"
+#include "api_mend.h"
 #include "form_body.h"
 #include "inferd/json_whole.h"
 #include "inferd/siphash.h"
@@ -95,21 +96,6 @@ static bool fail_render(api_job *job, inferd_err *err) {
     return api_fail_status(&job->error, err, "messages");
 }
 
-/* A copy of the messages with empty texts for absent contents; NULL: none absent, or no memory. */
-static json_t *fill_contents(json_t *messages) {
-    json_t *copy = NULL, *m;
-    size_t i;
-    json_array_foreach(messages, i, m) {
-        json_t *content = json_object_get(m, "content");
-        if (content != NULL && !json_is_null(content)) continue;
-        if (copy == NULL && (copy = json_deep_copy_whole(messages)) == NULL) return NULL;
-        if (json_object_set_new(json_array_get(copy, i), "content", json_string("")) == 0) continue;
-        json_decref(copy);
-        return NULL;
-    }
-    return copy;
-}
-
 /* Does the conversation have anything that the template leaves out (call_format_messages)? */
 static bool is_rewritten(const model *m, const api_params *p) {
     const call_format *f = model_call_format(m);
@@ -126,28 +112,27 @@ static bool is_rewritten(const model *m, const api_params *p) {
     return with_tools;
 }
 
-/* A prompt, and where its messages are from. */
-typedef struct chat_prompt {
-    chat_text text;
-    json_t *origins; // see call_format_messages; NULL: its messages are the request's
-} chat_prompt;
-
-static void chat_prompt_deinit(chat_prompt *c) {
-    chat_text_deinit(&c->text);
-    json_decref(c->origins);
-}
-
 /* As the template needs them: a new reference; NULL: no memory. */
-static json_t *rewrite_messages(const model *m, const api_params *p, chat_prompt *prompt) {
+static json_t *rewrite_messages(const model *m, const api_params *p, mended *prompt) {
     const call_format *f = model_call_format(m);
     json_t *reasoned = call_format_reasoned(f, p->messages);
     if (reasoned == NULL || !is_rewritten(m, p)) return reasoned;
-    json_t *out = call_format_messages(f, reasoned, p->tools, &prompt->origins);
+    json_t *out = call_format_messages(f, reasoned, p->tools, &prompt->origin);
     json_decref(reasoned);
     return out;
 }
 
-static bool render_chat(api_job *job, const api_params *p, chat_prompt *prompt, reasoning *before) {
+/* A field that the template refused, in the client's words. */
+static void tell_effort(api_params *p, const answer_form *form) {
+    api_error path = {0};
+    bool nested = json_object_get(p->kwargs, "reasoning_effort") != NULL;
+    snprintf(path.param, sizeof path.param, "%s",
+             nested ? "chat_template_kwargs.reasoning_effort" : "reasoning_effort");
+    if (form != NULL && form->type->locate != NULL) form->type->locate(form, &path);
+    unknown_add(&p->unknown, path.param);
+}
+
+static bool render_chat(api_job *job, const api_params *p, mended *prompt, reasoning *before) {
     const model *m = app_model(job->app, (uint32_t)job->model_idx)->m;
     const chat_template *t = model_chat_template(m);
     if (t == NULL)
@@ -160,7 +145,6 @@ static bool render_chat(api_job *job, const api_params *p, chat_prompt *prompt, 
                      .kwargs = kwargs,
                      .add_generation_prompt = p->add_generation_prompt,
                      .continue_final_message = p->continue_final_message};
-    chat_text *out = &prompt->text;
     json_t *rewritten = rewrite_messages(m, p, prompt);
     if (rewritten == NULL) {
         json_decref(kwargs);
@@ -172,20 +156,12 @@ static bool render_chat(api_job *job, const api_params *p, chat_prompt *prompt, 
     struct tm now = {0};
     localtime_r(&unix_s, &now);
     inferd_err err = {0};
-    inferd_status s = chat_render(t, model_tokenizer(m), &in, &now, out, &err);
-    /* An assistant's content may be null beside its tool calls.  Some templates test for that null,
-     * others join every content as text and fail on it: those get an empty text instead. */
-    json_t *filled = s == INFERD_EINVAL ? fill_contents(in.messages) : NULL;
-    if (filled != NULL) {
-        in.messages = filled;
-        s = chat_render(t, model_tokenizer(m), &in, &now, out, &err);
-        json_decref(filled);
-    }
+    inferd_status s = api_mend_render(t, model_tokenizer(m), &in, &now, prompt, &err);
     json_decref(kwargs);
     json_decref(rewritten);
     if (s != INFERD_OK) return fail_render(job, &err);
     in.messages = p->messages;
-    *before = call_format_before(model_call_format(m), &in, out);
+    *before = call_format_before(model_call_format(m), &in, &prompt->text);
     return true;
 }
 
@@ -205,19 +181,18 @@ static bool is_kept(const api_job *job, const api_params *p) {
 }
 
 /* The message of the request that this byte, in message `idx` of the prompt, is from. */
-static uint32_t find_origin(const chat_prompt *prompt, const api_params *p, uint32_t idx,
-                            size_t byte) {
+static uint32_t find_origin(const mended *prompt, const api_params *p, uint32_t idx, size_t byte) {
     size_t n = json_array_size(p->messages);
-    if (prompt->origins == NULL || idx == CHAT_NO_MESSAGE) return idx;
-    json_int_t from = json_integer_value(json_array_get(prompt->origins, idx));
-    const json_t *next = json_array_get(prompt->origins, (size_t)idx + 1);
+    if (prompt->origin == NULL || idx == CHAT_NO_MESSAGE) return idx;
+    json_int_t from = json_integer_value(json_array_get(prompt->origin, idx));
+    const json_t *next = json_array_get(prompt->origin, (size_t)idx + 1);
     if (from < 0) return CHAT_NO_MESSAGE;
     size_t end = next == NULL ? n : (size_t)json_integer_value(next);
     return (uint32_t)spot_find_message(&prompt->text, idx, p->messages, (size_t)from, end, byte);
 }
 
 /* In the words of the chat's body. */
-static void set_explanation(api_job *job, const api_params *p, const chat_prompt *prompt,
+static void set_explanation(api_job *job, const api_params *p, const mended *prompt,
                             const transcript_match *match) {
     explanation *e = &job->explanation;
     e->known = true;
@@ -232,7 +207,7 @@ static void set_explanation(api_job *job, const api_params *p, const chat_prompt
     snprintf(e->where, sizeof e->where, "messages[%u]", e->message_idx);
 }
 
-static inferd_status encode_kept(api_job *job, const api_params *p, const chat_prompt *prompt,
+static inferd_status encode_kept(api_job *job, const api_params *p, const mended *prompt,
                                  const tok_span *spans, size_t n_spans, tok_ids *out,
                                  inferd_err *err) {
     transcript_match match;
@@ -251,15 +226,16 @@ static inferd_status encode_kept(api_job *job, const api_params *p, const chat_p
     return s;
 }
 
-bool api_encode_chat(api_job *job, const api_params *p, const config_model *about, tok_ids *out,
-                     reasoning *before) {
-    chat_prompt prompt = {0};
+bool api_encode_chat(api_job *job, api_params *p, const answer_form *form,
+                     const config_model *about, tok_ids *out, reasoning *before) {
+    mended prompt = {0};
     const chat_text *text = &prompt.text;
     bool ok = render_chat(job, p, &prompt, before);
     if (ok) {
         tok_span all = {.n = text->n, .specials = true};
         const tok_span *spans = about->special_tokens_in_text ? &all : text->spans;
         size_t n_spans = about->special_tokens_in_text ? 1 : text->n_spans;
+        if (prompt.without_effort) tell_effort(p, form);
         inferd_err err = {0};
         tok_encode_options o = {.add_special = p->add_special};
         const tokenizer *tok = model_tokenizer(app_model(job->app, (uint32_t)job->model_idx)->m);
@@ -268,7 +244,7 @@ bool api_encode_chat(api_job *job, const api_params *p, const config_model *abou
                                                        n_spans, &o, out, &err);
         if (s != INFERD_OK) ok = api_fail_status(&job->error, &err, "messages");
     }
-    chat_prompt_deinit(&prompt);
+    mended_deinit(&prompt);
     return ok;
 }
 
@@ -330,7 +306,7 @@ static bool make_prompts(request_draft *d) {
     if (d->prompts == NULL) return no_memory(d->job);
     d->n_prompts = n;
     if (api_is_chat(d->job->route)) {
-        if (!api_encode_chat(d->job, &d->p, d->about, &d->prompts[0].ids, &d->reasoning))
+        if (!api_encode_chat(d->job, &d->p, d->form, d->about, &d->prompts[0].ids, &d->reasoning))
             return false;
         locate_explanation(d);
         return true;

@@ -32,7 +32,7 @@ static bool tokenize(api_job *job, api_params *p) {
     tok_ids ids = {0};
     reasoning before;
     bytes text = {json_string_value(p->prompt), json_string_length(p->prompt)};
-    bool ok = p->messages != NULL ? api_encode_chat(job, p, about, &ids, &before)
+    bool ok = p->messages != NULL ? api_encode_chat(job, p, NULL, about, &ids, &before)
                                   : api_encode_text(job, p, text, "prompt", &ids);
     if (ok)
         write_ids(job, p, model_tokenizer(app_model(job->app, (uint32_t)job->model_idx)->m), &ids);
@@ -75,12 +75,13 @@ static bool count(api_job *job, api_params *p) {
     if (job->error.fault != API_OK) return false; // from its headers
     bool ok = api_params_parse(&job->config->c->limits.json, job->rq->body, &body, &job->error) &&
               messages_read(body, job->rq->body, true, &chat, &form, &unknown, &job->error) &&
-              api_params_take(API_CHAT, chat, p, &job->error) && api_pick_model(job, p, &about) &&
-              api_encode_chat(job, p, about, &ids, &before);
+              api_params_take(API_CHAT, chat, p, &job->error);
+    p->unknown = unknown; // those of the body that the client sent
+    ok =
+        ok && api_pick_model(job, p, &about) && api_encode_chat(job, p, form, about, &ids, &before);
     if (ok) buf_add_format(&job->answer, "{\"input_tokens\":%zu}", ids.n);
     if (!ok) form_locate(form, &job->error);
     answer_form_destroy(form);
-    p->unknown = unknown; // those of the body that the client sent
     json_decref(body);
     tok_ids_deinit(&ids);
     return ok;
