@@ -128,6 +128,17 @@ static void the_first_error_stands(void) {
                   "message as it is, so it cannot be continued");
 }
 
+static void a_limit_is_told(void) {
+    mended out = {0};
+    request q = {.messages = U("a") "," CALLS(CALL("1", "f"))};
+    const char *text =
+        mend(EACH("{{ m.content + ';' }}") EACH("{% for i in range(99999) %}{% for "
+                                                "j in range(99999) %}{% endfor %}{% endfor %}"),
+             q, &out);
+    EXPECT(strncmp(text, "refused: template_limit", 23) == 0);
+    mended_deinit(&out);
+}
+
 static void contents_are_filled(void) {
     MENDED(EACH("{{ m.content + ';' }}"), U("a") "," CALLS(CALL("1", "f")), "a;;");
 }
@@ -308,6 +319,7 @@ static void memory_may_run_out(void) {
 static const test_case cases[] = {
     TEST(what_is_accepted_stays_as_it_is),
     TEST(the_first_error_stands),
+    TEST(a_limit_is_told),
     TEST(contents_are_filled),
     TEST(tools_are_completed),
     TEST(ids_become_short),

@@ -83,13 +83,13 @@ static inferd_status take_back(const mending *g, unsigned mends, unsigned last, 
     return INFERD_OK;
 }
 
-/* INFERD_EINVAL: no mend helps. */
+/* INFERD_EINVAL: no mend helps.  INFERD_ETOOLONG: it is accepted, but for a limit. */
 static inferd_status search(const mending *g, mended *out, inferd_err *err) {
     unsigned mends = 0;
     for (unsigned i = 0; i < api_n_mends; i++) {
         bool changed;
         inferd_status s = render_with(g, mends | 1u << i, out, &changed, err);
-        if (s == INFERD_ENOMEM) return s;
+        if (s == INFERD_ENOMEM || s == INFERD_ETOOLONG) return s;
         if (changed) mends |= 1u << i;
         if (s != INFERD_OK) continue;
         s = take_back(g, mends, i, out, err);
@@ -110,7 +110,7 @@ inferd_status api_mend_render(const chat_template *t, const tokenizer *tok, cons
     if (s == INFERD_OK) {
         mended_deinit(out);
         *out = found;
-    } else if (s == INFERD_ENOMEM) {
+    } else if (s != INFERD_EINVAL) {
         *err = later;
     }
     return s;

@@ -4,7 +4,8 @@
  * a tool without a description, a user's text behind a tool's result, parallel calls.  When
  * rendering fails, mends are applied one after the other, each only if it changes something, with
  * a rendering after each.  What was not needed is taken back, so that a conversation that grows
- * keeps its beginning.  If no mend helps, the first error stands.
+ * keeps its beginning.  If no mend helps, the first error stands; if a limit is met on the way,
+ * that.
  *
  * A mend only depends on the conversation: the next turn is mended in the same way, and its prompt
  * begins with the one before.  It copies what it changes; the request stays as it is.

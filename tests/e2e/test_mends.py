@@ -176,6 +176,22 @@ def test_a_mended_conversation_grows(strict):
         turns.append({"role": "assistant", "content": f"Answer {n}."})
 
 
+def test_places_where_tools_are_in_the_prompt(launch, tmp_path):
+    """Results that follow each other are one message of the template, and the tools one in front."""
+    plain = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant{{ '\n' }}"
+    s = scripted.start(launch, tmp_path, dataclasses.replace(scripted.HERMES, template=plain))
+    s.say("now?", "Yes.", tail=60)
+    s.say("then?", "No.", tail=60)
+    turns = [user("Tell me. " * 60), called(ID_A, ID_B), result(ID_A, "one " * 40), result(ID_B, "two " * 40), user("now?")]
+    for _ in range(2):
+        r = s.http.post("/v1/chat/completions", json={"model": "m", "messages": turns, "tools": [FULL]}, headers=EXPLAIN)
+        assert r.status_code == 200, r.text
+        turns += [{"role": "assistant", "content": "Yes."}, user("then?")]
+    why = explanation_of(r.headers["x-inferd-explain"])
+    assert why["cause"] == "grown" and why["in"] == "messages[6]"
+    assert s.stop() == 0
+
+
 # ---- templates of models ----
 
 CONVERSATIONS = [
