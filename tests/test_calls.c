@@ -158,7 +158,7 @@ static void arguments_between_tags(void) {
                 "</parameter><parameter=n>many</parameter></function></tool_call>",
                 "", "", "f{\"n\":null,\"o\":{\"a\":[1,true]},\"n\":\"many\"};");
     expect_read(__LINE__, f, &o, "<tool_call><function=f><parameter=s>cut", "", "",
-                "f{\"s\":\"cut\"}~;");
+                "f{\"s\":\"cut~;");
     expect_read(__LINE__, f, &o, "<tool_call><function=f><parameter=s>whole</parameter></func", "",
                 "", "f{\"s\":\"whole\"};");
     json_decref(tools);
@@ -194,8 +194,7 @@ static void values_that_are_trees_of_tags(void) {
           "f{\"a\":\"x<k>1</k>\"};");
     READS(f, "<calls><call name=\"f\"><a><k>1</j></a></call></calls>", "", "",
           "f{\"a\":\"<k>1</j>\"};");
-    READS(f, "<calls><call name=\"f\"><a><item>1</item><ite", "", "",
-          "f{\"a\":\"<item>1</item><ite\"}~;");
+    READS(f, "<calls><call name=\"f\"><a><item>1</item><ite", "", "", "f{\"a\":~;");
     json_decref(tools);
     call_format_close(f);
 }

@@ -287,7 +287,8 @@ static step_result step_name(call_parser *p) {
     if (m.result != MATCH_YES) return waits(p, m.result);
     size_t at = end + m.n;
     match next = match_arguments(p, at);
-    if (next.result != MATCH_YES) return waits(p, next.result);
+    bool cut = p->final && next.result == MATCH_PART && close.n > 0; // behind the mark of a name
+    if (next.result != MATCH_YES && !cut) return waits(p, next.result);
     buf_add(&p->name, p->held.p + from, end - from);
     buf_add(&p->id, m.id.p, size_min(m.id.n, CALL_ID_BYTES_MAX));
     p->failed = p->failed || p->name.failed || p->id.failed;
@@ -367,15 +368,13 @@ static step_result step_after(call_parser *p) {
     size_t at = 0;
     match end = close.n > 0 ? call_match(close, parser_rest(p, 0)) : (match){.result = MATCH_NO};
     match_result next = f->single && close.n == 0 ? MATCH_NO : match_next(p, &at, &id);
-    if (p->final && next == MATCH_PART) next = MATCH_NO;
-    if (p->final && end.result == MATCH_PART) end.result = MATCH_NO;
     p->state = PARSER_TEXT;
     if (end.result == MATCH_YES) {
         parser_take(p, end.n);
     } else if (next == MATCH_YES) {
         begin_reading(p, at, id);
     } else if (next == MATCH_PART || end.result == MATCH_PART) {
-        p->state = PARSER_AFTER;
+        p->state = PARSER_AFTER; // at the end of the text half a mark behind a call is no content
         return STEP_WAITS;
     }
     return STEP_ON;

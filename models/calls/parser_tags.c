@@ -2,7 +2,8 @@
  *
  * Text between tags has no quotes, so whether `3` is a number or a text is told by the marks around
  * it, where they depend on the type, or by the schema of the tool; if neither tells, it is what it
- * looks like.  A text is passed on as it comes; any other value is complete before it is. */
+ * looks like.  A text is passed on as it comes; any other value is complete before it is.  So where
+ * the text of the message is cut, the arguments are the beginning of what they would have been. */
 #include <string.h>
 
 #include "calls/parser.h"
@@ -32,11 +33,18 @@ static unsigned types_of_argument(const call_parser *p) {
 
 /* ---- keys ---- */
 
-/* The arguments cannot be read further: they end here. */
-static step_result break_off(call_parser *p) {
+/* The arguments are complete, or cannot be read further: they end here. */
+static step_result end_arguments(call_parser *p) {
     buf_add_str(&p->out, p->n_keys == 0 ? "{}" : "}");
     p->state = PARSER_CLOSE;
     return STEP_ON;
+}
+
+/* The text ends inside of the arguments: their JSON stays open, and half a mark or key is left
+ * out. */
+static step_result cut_off(call_parser *p) {
+    if (p->n_keys == 0) buf_add_char(&p->out, '{');
+    return STEP_WAITS;
 }
 
 /* The end of a call may begin as a key does: <key>, </call>. */
@@ -54,7 +62,8 @@ step_result parser_tag(call_parser *p) {
     if (end.result != MATCH_YES && part && !p->final) return STEP_WAITS;
     bool in_mark = end.result == MATCH_PART && key.result == MATCH_NO; // which the text cuts
     p->whole = end.result == MATCH_YES || in_mark;
-    return break_off(p);
+    if (part && !p->whole) return cut_off(p);
+    return end_arguments(p);
 }
 
 static void begin_value(call_parser *p) {
@@ -114,8 +123,8 @@ step_result parser_key(call_parser *p) {
         begin_value(p);
         return STEP_ON;
     }
-    if (p->held.n < PARSER_KEY_BYTES_MAX && !p->final) return STEP_WAITS;
-    return break_off(p);
+    if (p->held.n >= PARSER_KEY_BYTES_MAX) return end_arguments(p);
+    return p->final ? cut_off(p) : STEP_WAITS;
 }
 
 /* ---- values ---- */
@@ -162,9 +171,9 @@ static bool unwrap(call_parser *p) {
     if (open.n == 0 || p->in_value) return true;
     size_t n = size_min(open.n, rest.n);
     bool same = n == 0 || memcmp(rest.p, open.p, n) == 0;
-    if (same && n < open.n && !p->final) return false;
+    if (same && n < open.n) return false;
     p->in_value = true;
-    if (!same || n < open.n) return true;
+    if (!same) return true;
     p->wrapped = true;
     if (!p->is_text) buf_add_char(&p->out, '"'); // wrapped is always text
     p->is_text = true;
@@ -196,12 +205,11 @@ step_result parser_value(call_parser *p) {
         size_t next = i + m.n;
         if (p->wrapped) {
             match outer = call_match(p->f->value_close[CALL_TYPE_STRING], parser_rest(p, next));
-            if (outer.result == MATCH_PART && !p->final) break;
+            if (outer.result == MATCH_PART) break;
             if (outer.result == MATCH_YES) next += outer.n;
         }
         return end_value(p, end, next);
     }
-    if (p->final) return end_value(p, p->held.n, p->held.n);
     size_t sure = i;
     if (line && sure > 0 && p->held.p[sure - 1] == '\n') sure--; // perhaps before the mark
     p->n_seen = i;

@@ -192,7 +192,7 @@ step_result parser_tree(call_parser *p) {
     while (i < text.n && next == text.n) {
         tree_tag tag;
         match_result m = tag_at(p->f, text, i, &tag);
-        if (m == MATCH_PART && !p->final) break;
+        if (m == MATCH_PART) break;
         if (m != MATCH_YES) {
             i++;
             continue;
@@ -206,7 +206,7 @@ step_result parser_tree(call_parser *p) {
         i = tag.end;
     }
     p->n_seen = i;
-    if (end == text.n && !p->final) return STEP_WAITS;
+    if (end == text.n) return STEP_WAITS;
     end_tree(p, (bytes){text.p, end});
     parser_flush(p);
     parser_take(p, next);

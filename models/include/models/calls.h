@@ -132,7 +132,8 @@ call_parser *call_parser_create(const call_format *f, const call_parser_options 
 void call_parser_destroy(call_parser *p); // accepts NULL
 /* The next piece, whole code points.  False: no memory. */
 bool call_parser_push(call_parser *p, bytes text, call_sink on, void *ctx);
-/* The text is at its end: half a mark is text, an open call ends. */
+/* The text is at its end: half a mark is text, but not behind a call.  An open call ends, with the
+ * beginning of its arguments: they are no complete JSON, unless they were read to their end. */
 bool call_parser_finish(call_parser *p, call_sink on, void *ctx);
 bool call_parser_in_reasoning(const call_parser *p);
 /* Is this next text, which is not pushed, inside of a call or of its marks, as far as is known? */
