@@ -71,6 +71,7 @@ bytes parser_rest(const call_parser *p, size_t at) {
 void parser_take(call_parser *p, size_t n) {
     if (n > 0) memmove(p->held.p, p->held.p + n, p->held.n - n);
     p->held.n -= n;
+    p->n_taken += (int64_t)n;
     p->at = 0;
 }
 
@@ -223,6 +224,7 @@ static step_result step_text(call_parser *p) {
         parser_take(p, p->held.n);
         return STEP_WAITS;
     }
+    int64_t mark_at = p->n_taken + (int64_t)at;
     switch (found.mark->kind) {
     case MARK_CALLS:
     case MARK_OTHER_CALLS:
@@ -231,9 +233,11 @@ static step_result step_text(call_parser *p) {
         return STEP_ON;
     case MARK_REASONING:
         p->in_reasoning = true;
+        p->reasoning = (call_reasoning){.from = mark_at + (int64_t)found.n, .to = INT64_MAX};
         break;
     case MARK_ANSWER:
     case MARK_TURN:
+        if (p->in_reasoning) p->reasoning.to = mark_at;
         p->in_reasoning = p->headed = false;
         break;
     default:
@@ -439,8 +443,10 @@ bool call_parser_finish(call_parser *p, call_sink on, void *ctx) {
     return !p->failed;
 }
 
-bool call_parser_in_reasoning(const call_parser *p) {
-    return p->in_reasoning;
+call_reasoning call_parser_reasoning(const call_parser *p) {
+    call_reasoning r = p->reasoning;
+    r.known = p->final ? INT64_MAX : p->n_taken;
+    return r;
 }
 
 /* Is the held text the beginning of a mark of calls, or of a call without one? */
@@ -482,6 +488,8 @@ call_parser *call_parser_create(const call_format *f, const call_parser_options 
     p->tools = o->tools;
     p->no_calls = o->no_calls;
     p->in_reasoning = p->trim = o->in_reasoning;
+    p->reasoning.to = o->in_reasoning ? INT64_MAX : 0;
+    p->n_taken = -(int64_t)f->prompt_end.n;
     buf_add(&p->open, f->section_open.p, f->section_open.n);
     buf_add(&p->open, f->call_open.p, f->call_open.n);
     if (!p->open.failed) return p;

@@ -68,6 +68,8 @@ struct call_parser {
     bool final;    // no more text comes
     parser_state state;
     buf held;
+    int64_t n_taken; // bytes of the text before `held`; those of prompt_end are before its first
+    call_reasoning reasoning;
     size_t at;     // held[0, at): read of a call that has not begun
     size_t n_seen; // of a key or a value: searched for its end
     size_t depth;  // of a tree: tags that are open at n_seen

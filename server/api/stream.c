@@ -5,6 +5,7 @@
 #include "stream.h"
 
 #include "message.h"
+#include "thoughts.h"
 
 /* One reported token.  Its text begins at `start`: the start of the code point of its first byte,
  * which may be decoded with a later token.  After the token the text ended at `end`. */
@@ -20,14 +21,14 @@ typedef struct entry {
 
 typedef struct choice {
     tok_stream words;
-    buf text;             // decoded, not sent
-    message_parts parts;  // what the text is made of, if the format has parts
-    uint32_t n_reasoning; // tokens of reasoning
-    uint64_t sent;        // bytes sent before text
-    uint16_t *stop;       // [stop_set_n] state of the matcher; owned
-    uint32_t n_tokens;    // generated, including the ending one
-    uint32_t n_points;    // code points of the text so far, echo included
-    entry *entries;       // [n_entries] not sent; owned
+    buf text;            // decoded, not sent
+    message_parts parts; // what the text is made of, if the format has parts
+    thoughts thoughts;   // which tokens are reasoning, if the format has parts
+    uint64_t sent;       // bytes sent before text
+    uint16_t *stop;      // [stop_set_n] state of the matcher; owned
+    uint32_t n_tokens;   // generated, including the ending one
+    uint32_t n_points;   // code points of the text so far, echo included
+    entry *entries;      // [n_entries] not sent; owned
     size_t n_entries, entries_capacity;
     tok_logprob *tops; // [n_tops] of the entries; owned
     size_t n_tops, tops_capacity;
@@ -171,6 +172,7 @@ void stream_destroy(stream *s) {
         choice *c = &s->choices[i];
         buf_deinit(&c->text);
         message_deinit(&c->parts);
+        thoughts_deinit(&c->thoughts);
         free(c->stop);
         free(c->entries);
         free(c->tops);
@@ -404,6 +406,15 @@ static bool writes_parts(const stream *s) {
     return s->o.streaming || s->o.form != NULL;
 }
 
+/* Counts the tokens of reasoning that are known by now. */
+static void count_thoughts(stream *s, uint32_t choice_idx) {
+    choice *c = &s->choices[choice_idx];
+    call_reasoning r = call_parser_reasoning(c->parts.parser);
+    bool is_reasoning;
+    tok_id id;
+    while (thoughts_next(&c->thoughts, &r, &id, &is_reasoning)) continue;
+}
+
 /* Takes the next n_text bytes apart. */
 static void push_parts(stream *s, uint32_t choice_idx, size_t n_text, buf *out) {
     choice *c = &s->choices[choice_idx];
@@ -414,6 +425,7 @@ static void push_parts(stream *s, uint32_t choice_idx, size_t n_text, buf *out) 
     if (n_text > 0) memmove(c->text.p, c->text.p + n_text, c->text.n - n_text);
     c->text.n -= n_text;
     if (!ok) fail_memory(s);
+    count_thoughts(s, choice_idx);
 }
 
 /* The rest of the text; a choice that stopped by itself and called something says so, unless the
@@ -423,6 +435,7 @@ static void end_parts(stream *s, uint32_t choice_idx, buf *out) {
     deltas d = {s, choice_idx, out};
     push_parts(s, choice_idx, c->text.n, out);
     if (!message_finish(&c->parts, writes_parts(s) ? write_part : NULL, &d)) fail_memory(s);
+    count_thoughts(s, choice_idx);
     bool stopped = c->finish != NULL && strcmp(c->finish, "stop") == 0;
     if (stopped && c->parts.n_calls > 0 && !c->parts.is_cut)
         c->finish = s->o.function_calls ? "function_call" : "tool_calls";
@@ -498,6 +511,14 @@ static void take_token(stream *s, uint32_t choice_idx, const sample_result *r, b
     }
     size_t n_earlier = shown ? tok_stream_push(&c->words, r->id, &c->text) : 0;
     if (shown) add_control(s, c, r->id);
+    thought_token thought = {.id = r->id,
+                             .shown = shown,
+                             .start = (int64_t)(c->sent + from + n_earlier),
+                             .end = (int64_t)text_end(c)};
+    if (s->o.format != NULL && !thoughts_add(&c->thoughts, &thought)) {
+        fail_memory(s);
+        return;
+    }
     if (shown && s->o.n_logprobs >= 0) {
         entry *e = add_entry(c, r);
         if (e == NULL) {
@@ -520,7 +541,6 @@ static void take_token(stream *s, uint32_t choice_idx, const sample_result *r, b
     size_t n_safe = c->text.n - stop_held(s->o.stops, c->stop);
     if (n_safe > 0 && !apart) write_delta(s, choice_idx, n_safe, false, out);
     if (!apart) return;
-    c->n_reasoning += call_parser_in_reasoning(c->parts.parser);
     push_parts(s, choice_idx, n_safe, out);
 }
 
@@ -648,7 +668,7 @@ answer_usage stream_usage(const stream *s) {
     for (uint32_t i = 0; i < s->n_choices; i++) {
         const choice *c = &s->choices[i];
         u.n_output += c->n_tokens;
-        u.n_reasoning += c->n_reasoning;
+        u.n_reasoning += c->thoughts.n_reasoning;
         for (int r = 0; r < GEN_PREEMPTS; r++) {
             u.n_preempts[r] += c->n_preempts[r];
             u.n_preempted += c->n_preempts[r];

@@ -135,7 +135,13 @@ bool call_parser_push(call_parser *p, bytes text, call_sink on, void *ctx);
 /* The text is at its end: half a mark is text, but not behind a call.  An open call ends, with the
  * beginning of its arguments: they are no complete JSON, unless they were read to their end. */
 bool call_parser_finish(call_parser *p, call_sink on, void *ctx);
-bool call_parser_in_reasoning(const call_parser *p);
+/* The newest reasoning between its marks, as bytes [from, to) of the text that was pushed; to
+ * INT64_MAX: it goes on; both 0: there was none.  It is not known yet what the text from `known` on
+ * is. */
+typedef struct call_reasoning {
+    int64_t from, to, known;
+} call_reasoning;
+call_reasoning call_parser_reasoning(const call_parser *p);
 /* Is this next text, which is not pushed, inside of a call or of its marks, as far as is known? */
 bool call_parser_in_call(call_parser *p, bytes next);
 
