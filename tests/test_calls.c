@@ -232,6 +232,9 @@ static void reasoning_is_apart(void) {
     READS(f, "<think>\nhm\n", "hm", "", "");
     READS(f, "</think>\n\nyes", "", "yes", ""); // closed without having begun
     READS(f, "yes </think> no", "", "yes </think> no", "");
+    READS(f, " \n<think>hm</think><think>\nso</think>\n yes", "hmso", "yes", "");
+    READS(f, "                    <think>hm</think>yes", "hm", "yes", "");
+    READS(f, "                     <think>hm", "", "                     <think>hm", ""); // too far
     call_parser_options o = {.in_reasoning = true};
     expect_read(__LINE__, f, &o, "hm </thin </think>yes", "hm </thin", "yes", "");
     call_format_close(f);

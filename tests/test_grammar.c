@@ -441,17 +441,29 @@ static void reasoning_comes_before_the_text(void) {
         EXPECT_EQ(rig_accepts(m, "hm <</think</think>yes"), open);
         EXPECT(!rig_accepts(m, "<think>hm</think>no"));
         EXPECT(!rig_accepts(m, "<think>hm"));
+        EXPECT(!rig_accepts(m, "<think>hm</think><think></think>yes"));
+        EXPECT_EQ(rig_accepts(m, " \n\t<think>hm</think>yes"), true); // white space, or reasoning
+        EXPECT(!rig_accepts(m, "\nyes"));
+        char white[GRAMMAR_REASONING_WHITE_MAX + 30];
+        for (int n = GRAMMAR_REASONING_WHITE_MAX; n < GRAMMAR_REASONING_WHITE_MAX + 2; n++) {
+            snprintf(white, sizeof white, "%*s<think>hm</think>yes", n, "");
+            EXPECT_EQ(rig_accepts(m, white), open || n <= GRAMMAR_REASONING_WHITE_MAX);
+        }
         grammar_machine_release(m);
     }
 }
 
 /* "yes" behind reasoning, which may have begun; the machine and its grammar are small. */
-static grammar_machine *reasoned(const char *begin, const char *end) {
-    grammar_options o = {.reasoning_begin = begin, .reasoning_end = end};
+static grammar_machine *reasoned_again(const char *begin, const char *end, const char *again) {
+    grammar_options o = {.reasoning_begin = begin, .reasoning_end = end, .reasoning_again = again};
     ir *g = ir_create(NULL);
     grammar *out = NULL;
     EXPECT(ir_finish(g, ir_literal(g, text("yes")), &o, &out, NULL) == INFERD_OK);
     return rig_machine(out);
+}
+
+static grammar_machine *reasoned(const char *begin, const char *end) {
+    return reasoned_again(begin, end, NULL);
 }
 
 /* Bytes of `rest` that are accepted when reasoning is closed behind `before`; -1: all, and the text
@@ -514,6 +526,18 @@ static void reasoning_that_may_begin_is_closed_behind_its_mark(void) {
     grammar_machine_release(m);
 }
 
+static void reasoning_may_come_again(void) {
+    for (int open = 0; open < 2; open++) {
+        grammar_machine *m = reasoned_again(open ? NULL : "<t>", "</t>", "<t>");
+        EXPECT_EQ(read_closed(m, "<t>hm</t>", "yes"), -1);
+        EXPECT_EQ(read_closed(m, "<t>hm</t>\n<t>", "</t>yes"), -1);
+        EXPECT_EQ(read_closed(m, "<t>hm</t><t></t> <t>h", "</t>\n<t>hm</t>yes"), -1);
+        EXPECT_EQ(read_closed(m, "<t></t><t>", "h"), 0);
+        EXPECT_EQ(read_closed(m, "<t></t>", "no"), 0);
+        grammar_machine_release(m);
+    }
+}
+
 static void a_machine_without_reasoning_closes_nothing(void) {
     grammar *g = NULL;
     EXPECT(grammar_of_regex(text("a+"), NULL, &g, NULL) == INFERD_OK);
@@ -555,6 +579,7 @@ static const test_case cases[] = {
     TEST(a_cut_text_is_completed),
     TEST(reasoning_comes_before_the_text),
     TEST(reasoning_can_be_closed),
+    TEST(reasoning_may_come_again),
     TEST(reasoning_that_may_begin_is_closed_behind_its_mark),
     TEST(a_machine_without_reasoning_closes_nothing),
     TEST(choices_share_states),

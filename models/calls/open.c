@@ -93,6 +93,13 @@ reasoning call_format_before(const call_format *f, const chat_input *input,
     return found;
 }
 
+reasoning call_format_reasoning(const call_format *f) {
+    bool none = f->symbol_open[0] == 0 || f->symbol_close[0] == 0;
+    bool anywhere = f->closes_turn || bytes_trim(f->content_open).n > 0;
+    if (none || anywhere) return (reasoning){.begin = NULL, .end = NULL};
+    return (reasoning){.begin = f->symbol_open, .end = f->symbol_close, .again = f->symbol_open};
+}
+
 /* ---- opening ---- */
 
 /* gpt-oss writes the name of a call in the header of the turn, or behind the channel; then it may

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "calls/start.h"
+#include "models/grammar.h"
 
 /* ---- events ---- */
 
@@ -145,10 +146,12 @@ typedef struct found_mark {
 static found_mark find_mark(const call_parser *p, const parser_mark *marks, size_t n_marks) {
     found_mark found = {0};
     bool structured = bytes_trim(p->f->content_open).n > 0, blank = !p->said && !p->called;
+    const size_t white_max = GRAMMAR_REASONING_WHITE_MAX; // as a grammar allows it
     for (; found.at < p->held.n; found.at++) {
         bytes rest = parser_rest(p, found.at);
         bool part = false;
-        blank = blank && (found.at == 0 || call_is_white(p->held.p[found.at - 1]));
+        blank = blank && found.at <= white_max &&
+                (found.at == 0 || call_is_white(p->held.p[found.at - 1]));
         for (size_t k = 0; k < n_marks; k++) {
             bytes anchor = marks[k].anchor;
             bool first = marks[k].kind == MARK_REASONING ||

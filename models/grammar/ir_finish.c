@@ -201,19 +201,33 @@ ir_node ir_reasoning(ir *g, bytes end) {
     return node;
 }
 
-static ir_node after_reasoning(ir *g, ir_node root, const grammar_options *o) {
-    if (o == NULL || o->reasoning_end == NULL) return root;
+static ir_node white_around(ir *g) {
     dfa_limits limits = ir_dfa_limits(g);
     dfa white = {0};
     inferd_err err = {0};
-    if (regex_compile((bytes){"[ \\t\\n\\r]{0,20}", 15}, REGEX_TEXT, &limits, &white, &err) !=
-        INFERD_OK)
+    char pattern[32];
+    int n = snprintf(pattern, sizeof pattern, "[ \\t\\n\\r]{0,%d}", GRAMMAR_REASONING_WHITE_MAX);
+    if (regex_compile((bytes){pattern, (size_t)n}, REGEX_TEXT, &limits, &white, &err) != INFERD_OK)
         ir_fail(g, err.status, "%s", err.text);
-    bytes end = {o->reasoning_end, strlen(o->reasoning_end)};
-    ir_node rest = ir_seq(g, (ir_node[]){ir_reasoning(g, end), ir_term(g, &white), root}, 3);
+    return ir_term(g, &white);
+}
+
+static ir_node mark_of(ir *g, const char *mark) {
+    return ir_literal(g, (bytes){mark, strlen(mark)});
+}
+
+static ir_node after_reasoning(ir *g, ir_node root, const grammar_options *o) {
+    if (o == NULL || o->reasoning_end == NULL) return root;
+    ir_node white = white_around(g), more = IR_EMPTY;
+    ir_node block = ir_reasoning(g, (bytes){o->reasoning_end, strlen(o->reasoning_end)});
+    if (o->reasoning_again != NULL) {
+        more = ir_seq(g, (ir_node[]){mark_of(g, o->reasoning_again), block, white}, 3);
+        more = ir_repeat(g, more, more, 0, IR_NO_MAX);
+    }
+    ir_node rest = ir_seq(g, (ir_node[]){block, white, more, root}, 4);
     if (o->reasoning_begin == NULL) return rest;
-    ir_node begun = ir_literal(g, (bytes){o->reasoning_begin, strlen(o->reasoning_begin)});
-    return ir_alt(g, (ir_node[]){ir_seq(g, (ir_node[]){begun, rest}, 2), root}, 2);
+    ir_node begun = ir_seq(g, (ir_node[]){white, mark_of(g, o->reasoning_begin), rest}, 3);
+    return ir_alt(g, (ir_node[]){begun, root}, 2);
 }
 
 /* ---- marks around the text ---- */

@@ -21,9 +21,10 @@
  * Whatever the drafts are, each token is drawn under the mask of the tokens before it: drafts
  * change no output.
  *
- * Reasoning before the text may have a budget of tokens: those that were drawn in it are counted,
- * and at the budget it is closed (grammar_close_reasoning).  So where it is closed depends on the
- * tokens only, as the rest of a position; the closing mark itself is not counted.
+ * Reasoning before the text may have a budget of tokens, which is that of all blocks of reasoning:
+ * tokens that are drawn in one are counted, also those of its closing mark, and at the budget it is
+ * closed (grammar_close_reasoning).  So where it is closed depends on the tokens only, as the rest
+ * of a position.
  * Thread: as said above. */
 #ifndef INFERD_CONSTRAINT_H
 #define INFERD_CONSTRAINT_H

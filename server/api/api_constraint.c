@@ -460,6 +460,15 @@ static bool has_loose_tool(const json_t *tools) {
     return any;
 }
 
+/* A budget is one of all reasoning: it may come again, and also behind a prompt that closed it. */
+static void bound_reasoning(const api_params *p, api_answer_form *form) {
+    if (p->reasoning_max == API_UNSET || form->format == NULL) return;
+    reasoning marks = call_format_reasoning(form->format);
+    bool is_free = p->constraint.kind == GRAMMAR_NONE && p->choice != TOOLS_REQUIRED;
+    if (form->before.end == NULL && is_free) form->before = marks;
+    if (form->before.end != NULL) form->before.again = marks.begin;
+}
+
 /* Compiles what tools may be called with.  If that fails, tools that are not strict may have any
  * arguments: their requests are not refused because of what need not be enforced.  False: err is
  * set; else *out, or `why`. */
@@ -492,9 +501,11 @@ static bool compile_tools(const api_params *p, grammars *kept, const model *m,
 }
 
 bool api_constraint_compile(const api_params *p, const json_limits *limits, grammars *kept,
-                            const model *m, const api_answer_form *form, grammar_machine **out,
+                            const model *m, const api_answer_form *given, grammar_machine **out,
                             api_error *err) {
     grammar_source source = p->constraint;
+    api_answer_form copy = *given, *form = &copy;
+    bound_reasoning(p, form);
     inferd_err why = {0};
     json_t *parsed = NULL, *tags = NULL;
     bool with_tools = p->choice == TOOLS_AUTO || p->choice == TOOLS_REQUIRED, ok = true;

@@ -41,7 +41,7 @@ typedef struct api_answer_form {
 /* The machine of p->constraint and of the tools, on the model's vocabulary; the caller owns a
  * count; NULL: the answer is free.  False: *err has the answer. */
 bool api_constraint_compile(const api_params *p, const json_limits *limits, grammars *kept,
-                            const model *m, const api_answer_form *form, grammar_machine **out,
+                            const model *m, const api_answer_form *given, grammar_machine **out,
                             api_error *err);
 
 #endif

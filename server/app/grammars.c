@@ -115,6 +115,7 @@ static bool make_key(const grammar_source *s, buf *key) {
     add_mark(key, s->reasoning.begin, s->reasoning.begin_is_token);
     add_mark(key, s->reasoning.end, s->reasoning.end_is_token);
     for (int i = 0; i < 3; i++) add_mark(key, s->around.marks[i], false);
+    add_mark(key, s->reasoning.again, s->reasoning.begin_is_token);
     if (s->json != NULL)
         add_json(key, s->json);
     else
@@ -237,17 +238,19 @@ static void name_weakened(const grammar_source *s, const json_t *pointers) {
 static inferd_status compile(const grammar_source *s, grammar **out, inferd_err *err) {
     json_t *weakened = s->weakened != NULL ? json_array() : NULL;
     const reasoning *r = &s->reasoning;
-    buf begin = {0}, end = {0};
+    buf begin = {0}, end = {0}, again = {0};
     grammar_options o = {.reasoning_begin = mark_text(&begin, r->begin, r->begin_is_token),
-                         .reasoning_end = mark_text(&end, r->end, r->end_is_token)};
+                         .reasoning_end = mark_text(&end, r->end, r->end_is_token),
+                         .reasoning_again = mark_text(&again, r->again, r->begin_is_token)};
     memcpy(o.around, s->around.marks, sizeof o.around);
-    inferd_status st = begin.failed || end.failed
+    inferd_status st = begin.failed || end.failed || again.failed
                            ? inferd_fail(err, INFERD_ENOMEM, "no memory for a grammar")
                            : compile_kind(s, &o, weakened, out, err);
     if (st == INFERD_OK && weakened != NULL) name_weakened(s, weakened);
     json_decref(weakened);
     buf_deinit(&begin);
     buf_deinit(&end);
+    buf_deinit(&again);
     return st;
 }
 

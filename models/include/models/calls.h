@@ -91,6 +91,9 @@ json_t *call_format_reasoned(const call_format *f, json_t *messages);
  * form that grammars have (models/grammar.h). */
 reasoning call_format_before(const call_format *f, const chat_input *input,
                              const chat_text *prompt);
+/* The marks of reasoning that the text may have in front of its content, once and again, whatever
+ * the prompt ends with; end NULL: none, or also behind content. */
+reasoning call_format_reasoning(const call_format *f);
 
 /* Marks around content, each of which a model may write or not: before it, behind it, and at the
  * end of the turn; "": none.  Texts of the format, in the form that grammars have. */

@@ -66,12 +66,15 @@ static inline void grammar_add_token(buf *out, bytes name) {
 #define GRAMMAR_TOKEN_OPEN  "\xef\xb7\x90"
 #define GRAMMAR_TOKEN_CLOSE "\xef\xb7\x91"
 
+enum { GRAMMAR_REASONING_WHITE_MAX = 20 }; // bytes of white space in front of a mark, or behind it
+
 typedef struct grammar_options {
     const grammar_limits *limits; // NULL: the defaults
     /* Reasoning before the text of the grammar: UTF-8 that ends with this; NULL: none.  `begin`:
-     * the text may start with it, or not reason at all.  NULL: reasoning has begun already.  Both
-     * may have symbols of control tokens; reasoning itself has none. */
-    const char *reasoning_begin, *reasoning_end;
+     * the text may start with it, and white space in front of it, or not reason at all.  NULL:
+     * reasoning has begun already.  `again`: more reasoning may follow, which begins so; NULL: none
+     * does.  All may have symbols of control tokens; reasoning itself has none. */
+    const char *reasoning_begin, *reasoning_end, *reasoning_again;
     /* Marks which the text may have or not: before it, behind it, and behind that; NULL, "": none.
      */
     const char *around[3];

@@ -17,9 +17,10 @@
 
 #include "models/chat.h"
 
-/* Static texts.  end NULL: the answer begins at once.  begin NULL: reasoning has begun. */
+/* Static texts.  end NULL: the answer begins at once.  begin NULL: reasoning has begun.  again:
+ * more reasoning behind it may begin so; NULL: that is not looked for. */
 typedef struct reasoning {
-    const char *begin, *end;
+    const char *begin, *end, *again;
     bool begin_is_token, end_is_token; // a control token of this name; else text
 } reasoning;
 
