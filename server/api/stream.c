@@ -12,6 +12,7 @@
 typedef struct entry {
     tok_id id;
     bool known, prompt;
+    bool hidden; // its text is reasoning that is left out
     float logprob;
     uint64_t start, end;
     uint32_t text_offset; // `start` in code points
@@ -30,6 +31,7 @@ typedef struct choice {
     uint32_t n_points;   // code points of the text so far, echo included
     entry *entries;      // [n_entries] not sent; owned
     size_t n_entries, entries_capacity;
+    size_t n_settled;  // entries of which it is known whether they are hidden
     tok_logprob *tops; // [n_tops] of the entries; owned
     size_t n_tops, tops_capacity;
     tok_id *ids; // [n_ids] to show, not sent; owned
@@ -249,18 +251,25 @@ static uint64_t text_end(const choice *c) {
 
 /* ---- writing ---- */
 
-/* The first `n` entries as answer_logprobs.  NULL: no memory. */
-static answer_logprob *list_logprobs(const choice *c, size_t n) {
+/* Log-probabilities and ids of reasoning are left out: a token waits until it is known. */
+static bool hides_thoughts(const stream *s) {
+    return s->o.format != NULL && s->o.hides_reasoning;
+}
+
+/* The first `n` entries, without hidden ones, as answer_logprobs.  NULL: no memory. */
+static answer_logprob *list_logprobs(const choice *c, size_t n, size_t *n_listed) {
     answer_logprob *list = malloc((n == 0 ? 1 : n) * sizeof *list);
+    *n_listed = 0;
     if (list == NULL) return NULL;
     for (size_t i = 0; i < n; i++) {
         const entry *e = &c->entries[i];
-        list[i] = (answer_logprob){.id = e->id,
-                                   .known = e->known,
-                                   .logprob = e->logprob,
-                                   .text_offset = e->text_offset,
-                                   .n_top = e->n_top,
-                                   .top = e->n_top == 0 ? NULL : c->tops + e->top_at};
+        if (e->hidden) continue;
+        list[(*n_listed)++] = (answer_logprob){.id = e->id,
+                                               .known = e->known,
+                                               .logprob = e->logprob,
+                                               .text_offset = e->text_offset,
+                                               .n_top = e->n_top,
+                                               .top = e->n_top == 0 ? NULL : c->tops + e->top_at};
     }
     return list;
 }
@@ -274,6 +283,7 @@ static void drop_entries(choice *c, size_t n) {
     c->n_entries -= n;
     c->n_tops -= n_tops;
     for (size_t i = 0; i < c->n_entries; i++) c->entries[i].top_at -= n_tops;
+    c->n_settled -= size_min(c->n_settled, n);
 }
 
 static answer_choice describe(const stream *s, uint32_t choice_idx) {
@@ -326,18 +336,18 @@ static bool leaves(const entry *e, uint64_t until) {
  */
 static void write_entries(stream *s, choice *c, answer_choice *a, uint64_t until, bool last,
                           buf *out) {
-    size_t n_entries = 0;
-    while (n_entries < c->n_entries && (last || leaves(&c->entries[n_entries], until))) n_entries++;
+    size_t n_entries = 0, n_listed = 0, n_ready = hides_thoughts(s) ? c->n_settled : c->n_entries;
+    while (n_entries < n_ready && (last || leaves(&c->entries[n_entries], until))) n_entries++;
     answer_logprob *list = NULL;
     if (s->o.n_logprobs >= 0 && n_entries > 0) {
-        list = list_logprobs(c, n_entries);
+        list = list_logprobs(c, n_entries, &n_listed);
         if (list == NULL) {
             fail_memory(s);
             return;
         }
     }
-    a->logprobs = list;
-    a->n_logprobs = n_entries;
+    a->logprobs = n_listed > 0 ? list : NULL;
+    a->n_logprobs = n_listed;
     a->ids = c->ids;
     a->n_ids = c->n_ids;
     write_chunk(s, a, out);
@@ -406,13 +416,20 @@ static bool writes_parts(const stream *s) {
     return s->o.streaming || s->o.form != NULL;
 }
 
-/* Counts the tokens of reasoning that are known by now. */
+/* Counts the tokens of reasoning that are known by now, and hides them. */
 static void count_thoughts(stream *s, uint32_t choice_idx) {
     choice *c = &s->choices[choice_idx];
     call_reasoning r = call_parser_reasoning(c->parts.parser);
-    bool is_reasoning;
+    bool is_reasoning, hides = hides_thoughts(s);
     tok_id id;
-    while (thoughts_next(&c->thoughts, &r, &id, &is_reasoning)) continue;
+    while (thoughts_next(&c->thoughts, &r, &id, &is_reasoning))
+        if (hides && s->o.show_ids && !is_reasoning && !add_id(c, id)) fail_memory(s);
+    for (; hides && c->n_settled < c->n_entries; c->n_settled++) {
+        entry *e = &c->entries[c->n_settled];
+        int64_t start = (int64_t)e->start, end = (int64_t)e->end;
+        if (end > r.known) break;
+        e->hidden = start < r.to && (start >= r.from || end > r.from); // a part of it is reasoning
+    }
 }
 
 /* Takes the next n_text bytes apart. */
@@ -485,6 +502,7 @@ static void match_stops(stream *s, uint32_t choice_idx, size_t from, buf *out) {
     while (c->n_entries > 0 && !c->entries[c->n_entries - 1].prompt &&
            c->entries[c->n_entries - 1].start >= cut_at)
         c->n_tops = c->entries[--c->n_entries].top_at;
+    c->n_settled = size_min(c->n_settled, c->n_entries);
     c->matched = true;
     c->finish = "stop";
     c->stop_reason = STOP_REASON_STRING;
@@ -505,7 +523,7 @@ static void take_token(stream *s, uint32_t choice_idx, const sample_result *r, b
     c->n_tokens++;
     bool shown = s->o.include_stop || !ends_sequence(s, r->id);
     size_t from = c->text.n;
-    if (s->o.show_ids && !add_id(c, r->id)) {
+    if (s->o.show_ids && !hides_thoughts(s) && !add_id(c, r->id)) {
         fail_memory(s);
         return;
     }
@@ -702,10 +720,11 @@ static bool write_choice(stream *s, uint32_t choice_idx, buf *out) {
         a.reasoning = (bytes){c->parts.reasoning.p, c->parts.reasoning.n};
         a.calls = (bytes){c->parts.calls.p, c->parts.calls.n};
     }
-    answer_logprob *list = s->o.n_logprobs >= 0 ? list_logprobs(c, c->n_entries) : NULL;
+    size_t n_listed = 0;
+    answer_logprob *list = s->o.n_logprobs >= 0 ? list_logprobs(c, c->n_entries, &n_listed) : NULL;
     bool ok = !whole.failed && (s->o.n_logprobs < 0 || list != NULL);
     a.logprobs = list;
-    a.n_logprobs = c->n_entries;
+    a.n_logprobs = n_listed;
     a.ids = c->ids;
     a.n_ids = c->n_ids;
     if (s->o.show_ids && !s->o.chat) {

@@ -110,3 +110,21 @@ def test_the_marks_are_no_tokens_of_reasoning(thinker, stream):
     assert ask(thinker, ["<think>", "one", " two", "<"], stream)[3] == 3
     assert ask(thinker, ["one", "</think>", "Hi"], stream, **MODES["open"])[3] == 1
     assert ask(thinker, ["Hi", " there"], stream)[3] == 0
+
+
+@STREAM
+@pytest.mark.parametrize("tools", [{}, {"tools": [W]}], ids=["free", "auto"])
+def test_reasoning_that_is_left_out_is_in_no_log_probabilities(thinker, stream, tools):
+    more = {"logprobs": True, "return_token_ids": True, **tools}
+    for said in (["\n", *BLOCK, "\n", "Hi", " you"], ["<", "think", ">", "one", " <", "/think", ">", "Hi"],
+                 ["<think>", "on", "e", "</think>", "<think>", " two", "</think>", CALL if tools else "Hi"]):
+        shown = ask(thinker, said, stream, **more)
+        hidden = ask(thinker, said, stream, include_reasoning=False, **more)
+        left = "".join(hidden[5])
+        assert hidden[0] == "" and hidden[1:4] == shown[1:4]
+        assert not any(word in left for word in ("on", "two", "three"))
+        n_kept = len(shown[5]) - shown[3]
+        assert len(hidden[5]) == n_kept and len(hidden[4]) == len(shown[4]) - shown[3]
+        it = iter(shown[4])
+        assert all(i in it for i in hidden[4])  # in their order
+    assert ask(thinker, ["<think>", "one", " two"], stream, include_reasoning=False, **more)[5] == ["<think>"]
