@@ -309,11 +309,48 @@ static void the_mark_behind_reasoning_may_be_first(void) {
     call_format_close(f);
 }
 
+/* DeepSeek V4 writes a line break behind each argument, and one more where there is none. */
+static void a_call_without_arguments_may_have_an_empty_line(void) {
+    static const char source[] =
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls %}"
+        "{% set a = c.function.arguments %}<calls>{{ '\\n' }}"
+        "<call name=\"{{ c.function.name }}\">{{ '\\n' }}{% for k, v in a.items() %}"
+        "<p name=\"{{ k }}\">{{ v if v is string else v|tojson }}</p>{{ '\\n' }}{% endfor %}"
+        "{% if not a %}{{ '\\n' }}{% endif %}</call>{{ '\\n' }}</calls>{% endfor %}<|end|>"
+        "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
+    static const char empty[] = "<calls>\n<call name=\"f\">\n\n</call>\n</calls>";
+    static const char short_one[] = "<calls>\n<call name=\"f\">\n</call>\n</calls>";
+    static const char with_one[] = "<calls>\n<call name=\"f\">\n<p name=\"a\">x</p>\n</call>\n"
+                                   "</calls>";
+    static const char *const schemas[] = {"{}", "{\"properties\":{\"a\":{\"type\":\"string\"}}}",
+                                          "{\"properties\":{\"a\":{\"type\":\"string\"}},"
+                                          "\"required\":[\"a\"]}"};
+    call_format *f = learn(source);
+    EXPECT_EQ(call_format_style(f), CALL_TAGS);
+    for (size_t i = 0; i < INFERD_COUNT(schemas); i++) {
+        json_t *tools = json_pack("[o]", tool_of("f", json_loads(schemas[i], 0, NULL)));
+        for (int any = 0; any < 2; any++) {
+            call_tags_options o = {.tools = tools, .choice = CALL_REQUIRED, .any_arguments = any};
+            grammar_machine *m = machine_of(f, &o);
+            EXPECT_EQ(is_allowed(m, bytes_of(empty)), i < 2 || any);
+            EXPECT_EQ(is_allowed(m, bytes_of(short_one)), i < 2 || any);
+            EXPECT_EQ(is_allowed(m, bytes_of(with_one)), i > 0 || any);
+            grammar_machine_release(m);
+        }
+        json_decref(tools);
+    }
+    message m = read_text(f, &(call_parser_options){0}, bytes_of(empty));
+    EXPECT_STR(buf_cstr(&m.calls), "f{};");
+    deinit(&m);
+    call_format_close(f);
+}
+
 static const test_case cases[] = {TEST(what_templates_write_is_allowed),
                                   TEST(arguments_follow_the_schema_in_every_notation),
                                   TEST(what_no_notation_can_say_may_be_any_arguments),
                                   TEST(names_of_control_tokens_are_in_no_schema),
                                   TEST(keywords_without_effect_are_told),
                                   TEST(optional_arguments_take_a_place_each),
-                                  TEST(the_mark_behind_reasoning_may_be_first)};
+                                  TEST(the_mark_behind_reasoning_may_be_first),
+                                  TEST(a_call_without_arguments_may_have_an_empty_line)};
 TEST_MAIN(cases)

@@ -184,6 +184,17 @@ static void add_any_tagged(tag_writer *w, const call_format *f, const char *tool
     json_decref(one);
 }
 
+/* Some templates write a line break behind the header of a call, and one before its end, and others
+ * between arguments only: a call without arguments may have two. */
+static void add_empty_line(tag_writer *w, const call_format *f, const json_t *parameters,
+                           const tag_scope *scope) {
+    static const char line[] = {CALL_MAYBE, '\n', CALL_MAYBE};
+    bool lines = f->key_open.n > 0 && f->key_open.p[0] == '\n' && f->call_close.n > 0 &&
+                 f->call_close.p[0] == '\n';
+    bool may_be_empty = scope->any || json_array_size(json_object_get(parameters, "required")) == 0;
+    if (lines && may_be_empty) tag_mark(w, (bytes){line, sizeof line}, (bytes){NULL, 0});
+}
+
 void tag_arguments(tag_writer *w, const call_format *f, const char *tool, const json_t *parameters,
                    tag_scope *scope) {
     if (f->style == CALL_JSON)
@@ -194,5 +205,6 @@ void tag_arguments(tag_writer *w, const call_format *f, const char *tool, const 
         add_any_tagged(w, f, tool);
     else
         add_tagged(w, f, tool, parameters, scope);
+    if (f->style == CALL_TAGS && !f->tree) add_empty_line(w, f, parameters, scope);
     w->failed = w->failed || scope->unfit;
 }
