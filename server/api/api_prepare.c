@@ -128,7 +128,7 @@ static void tell_effort(api_params *p, const answer_form *form) {
     bool nested = json_object_get(p->kwargs, "reasoning_effort") != NULL;
     snprintf(path.param, sizeof path.param, "%s",
              nested ? "chat_template_kwargs.reasoning_effort" : "reasoning_effort");
-    if (form != NULL && form->type->locate != NULL) form->type->locate(form, &path);
+    form_locate(form, &path);
     unknown_add(&p->unknown, path.param);
 }
 
