@@ -303,7 +303,7 @@ static void tools_are_described_where_the_template_knows_none(void) {
     }
     call_format *f = learn("{{ tools|tojson }}"
                            "{% for m in messages %}{{ m.content }}{% endfor %}");
-    EXPECT(!call_format_is_prompted(f) && call_format_writes_no_calls(f));
+    EXPECT(!call_format_is_prompted(f) && call_format_loses_calls(f));
     call_format_close(f);
     f = learn("{{ raise_exception('no') }}");
     EXPECT_STR(call_format_name(f), "none");
@@ -364,6 +364,14 @@ static void calls_become_text_where_the_template_writes_none(void) {
                  "Look:\n<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": [true, "
                  "\"true\"], \"b\": \"y\"}}, {\"name\": \"g\", \"arguments\": {}}]");
     expect_shown(__LINE__, shows_tools, NULL, false, 3, 2, "z"); // the template shows results
+    /* Beside a text only. */
+    static const char one_of_both[] =
+        "{{ tools|tojson }}{% for m in messages %}{% if m.content %}{{ m.content }}{% else %}"
+        "{% for c in m.tool_calls %}<tool_call>\n{\"name\": \"{{ c.function.name }}\", "
+        "\"arguments\": {{ c.function.arguments|tojson }}}\n</tool_call>{% endfor %}{% endif %}"
+        "{% endfor %}";
+    expect_shown(__LINE__, one_of_both, NULL, false, 3, 1,
+                 "Look:\n<tool_call>\n{\"name\": \"f\", ");
 }
 
 /* Described is the notation that is read. */

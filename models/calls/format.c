@@ -45,8 +45,8 @@ bool call_format_is_compact(const call_format *f) {
 bool call_format_is_prompted(const call_format *f) {
     return f->prompted;
 }
-bool call_format_writes_no_calls(const call_format *f) {
-    return f->writes_no_calls;
+bool call_format_loses_calls(const call_format *f) {
+    return f->loses_calls || f->loses_calls_beside_text;
 }
 const char *call_format_why(const call_format *f) {
     return f->why;

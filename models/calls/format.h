@@ -61,10 +61,11 @@ struct call_format {
     bytes prompt_end;            // marks that the prompt ends with: the text goes on behind them
     /* CALL_OBJECT as the template writes it: before the name, between, behind the arguments. */
     bytes object_head, object_middle, object_tail;
-    bool spaced, compact;  // how it writes JSON: see grammar_schema_kind
-    bool prompted;         // the template shows no tools: they are described in a message
-    bool prompted_in_user; // of the user; else the system message
-    bool writes_no_calls;  // nor does the template write calls of earlier turns: they become text
+    bool spaced, compact;         // how it writes JSON: see grammar_schema_kind
+    bool prompted;                // the template shows no tools: they are described in a message
+    bool prompted_in_user;        // of the user; else the system message
+    bool loses_calls;             // the template writes no calls of earlier turns: they become text
+    bool loses_calls_beside_text; // it writes them only in messages without a content
     const char
         *reasoning_name; // under which the template reads reasoning; static; NULL: it does not
     bool reasoning_is_content; // beside calls it refuses reasoning and content together

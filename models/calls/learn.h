@@ -16,7 +16,7 @@ size_t learn_suffix(bytes a, bytes b);    // bytes that both end with
 bool learn_reasoning(prober *p, bytes source, call_format *f);
 
 /* reasoning_name, reasoning_is_content.  False: no memory. */
-bool learn_reasoning_name(prober *p, call_format *f);
+bool learn_reasoning_name(prober *p, bytes source, call_format *f);
 
 /* The style, and all marks of calls.  False: no memory. */
 bool learn_calls_of(prober *p, call_format *f);

@@ -151,11 +151,12 @@ inferd_status call_format_open(const chat_template *t, bytes source, const token
     bool ok = f != NULL;
     if (ok) f->name = "template";
     if (ok && prober_init(&p, t, tok, NULL))
-        ok = learn_reasoning(&p, source, f) && learn_reasoning_name(&p, f) &&
+        ok = learn_reasoning(&p, source, f) && learn_reasoning_name(&p, source, f) &&
              (name != NULL ? learn_prompted(&p, f) : find_calls(&p, source, f));
     ok = ok && !p.no_memory;
     prober_deinit(&p);
-    if (ok && name != NULL && strcmp(name, "none") == 0) f->prompted = f->writes_no_calls = false;
+    if (ok && name != NULL && strcmp(name, "none") == 0)
+        f->prompted = f->loses_calls = f->loses_calls_beside_text = false;
     if (ok && name != NULL && strcmp(name, "none") != 0 && !call_format_set_known(f, name)) {
         call_format_close(f);
         return inferd_fail(err, INFERD_EINVAL, "no format of tool calls has the name \"%.64s\"",

@@ -35,11 +35,13 @@ static bool shows(prober *p, json_t *first, const char *word) {
     return shown;
 }
 
-/* Where the content is empty: one that writes calls only without a content loses those beside a
- * text. */
-static bool writes_calls(prober *p) {
+/* Beside this content. */
+static bool writes_calls(prober *p, const char *content) {
+    json_t *m = probe_calls(PROBE_NAME_1, "{}", NULL, NULL);
     buf text = {0};
-    bool written = probe_message(p, probe_calls(PROBE_NAME_1, "{}", NULL, NULL), &text) &&
+    if (m != NULL && json_object_set_new(m, "content", json_string(content)) != 0)
+        p->no_memory = true;
+    bool written = probe_message(p, m, &text) &&
                    bytes_find((bytes){text.p, text.n}, bytes_of(PROBE_NAME_1), 0) != SIZE_MAX;
     buf_deinit(&text);
     return written;
@@ -51,7 +53,8 @@ bool learn_prompted(prober *p, call_format *f) {
     if (!named) p->no_memory = true;
     f->prompted = !shows(p, NULL, PROBE_NAME_2);
     f->prompted_in_user = named && f->prompted && !shows(p, system, PROBE_REASON);
-    f->writes_no_calls = !writes_calls(p);
+    f->loses_calls = !writes_calls(p, "");
+    f->loses_calls_beside_text = !f->loses_calls && !writes_calls(p, PROBE_CONTENT);
     json_decref(system);
     return !p->no_memory;
 }
@@ -79,7 +82,7 @@ static void add_tools(const call_format *f, buf *out, const json_t *tools) {
     if (json_text_read(bytes_of(example), &call, NULL) != INFERD_OK) out->failed = true;
     call_write(f, call, out);
     json_decref(call);
-    if (f->writes_no_calls) buf_add_str(out, behind_example);
+    if (f->loses_calls) buf_add_str(out, behind_example);
 }
 
 /* ---- messages ---- */
@@ -143,12 +146,19 @@ static void write_calls(copy *c, json_t *m, size_t i) {
     buf_deinit(&text);
 }
 
+/* Is it of the assistant, with calls that the template does not write? */
+static bool loses_calls(const call_format *f, const json_t *m) {
+    const json_t *content = json_object_get(m, "content");
+    bool with_text = json_string_length(content) > 0 || json_array_size(content) > 0;
+    return json_array_size(json_object_get(m, "tool_calls")) > 0 &&
+           (f->loses_calls || (f->loses_calls_beside_text && with_text));
+}
+
 /* `before`: a text in front of its own; NULL: none.  The index of the next message. */
 static size_t convert(copy *c, size_t i, const buf *before) {
     json_t *m = json_array_get(c->messages, i);
-    bool with_calls = json_array_size(json_object_get(m, "tool_calls")) > 0;
-    if (c->f->writes_no_calls && c->f->prompted && is_result(m)) return join_results(c, i);
-    if (c->f->writes_no_calls && with_calls) {
+    if (c->f->loses_calls && c->f->prompted && is_result(m)) return join_results(c, i);
+    if (loses_calls(c->f, m)) {
         write_calls(c, m, i);
     } else if (before != NULL) {
         buf text = {0};

@@ -31,7 +31,9 @@ static bool shows(prober *p, json_t *message) {
     return shown;
 }
 
-bool learn_reasoning_name(prober *p, call_format *f) {
+/* Some read it only where a variable of the request asks for reasoning: the usual name is taken if
+ * the source has it. */
+bool learn_reasoning_name(prober *p, bytes source, call_format *f) {
     for (size_t i = 0; i < INFERD_COUNT(names) && f->reasoning_name == NULL; i++) {
         bool beside_call = shows(p, make_message(names[i], "", true));
         if (!beside_call && !shows(p, make_message(names[i], PROBE_CONTENT, false))) continue;
@@ -39,6 +41,8 @@ bool learn_reasoning_name(prober *p, call_format *f) {
         f->reasoning_is_content =
             beside_call && !shows(p, make_message(names[i], PROBE_CONTENT, true));
     }
+    if (f->reasoning_name == NULL && bytes_find(source, bytes_of(names[0]), 0) != SIZE_MAX)
+        f->reasoning_name = names[0];
     return !p->no_memory;
 }
 

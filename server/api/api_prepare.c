@@ -103,7 +103,7 @@ static bool is_rewritten(const model *m, const api_params *p) {
     bool with_tools = prompted && p->tools != NULL;
     size_t i;
     json_t *message;
-    if (f == NULL || (!prompted && !call_format_writes_no_calls(f))) return false;
+    if (f == NULL || (!prompted && !call_format_loses_calls(f))) return false;
     json_array_foreach(p->messages, i, message) {
         const char *role = json_string_value(json_object_get(message, "role"));
         with_tools = with_tools || (prompted && role != NULL && strcmp(role, "tool") == 0) ||

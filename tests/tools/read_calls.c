@@ -126,7 +126,7 @@ static bool render_prompt(const chat_template *t, const tokenizer *tok, const ca
     json_t *messages = json_object_get(in, "messages"), *tools = json_object_get(in, "tools");
     bool prompted = call_format_is_prompted(f);
     json_t *origins = NULL, *rewritten = NULL;
-    if (prompted || call_format_writes_no_calls(f))
+    if (prompted || call_format_loses_calls(f))
         rewritten = call_format_messages(f, messages, tools, &origins);
     chat_input input = {.messages = rewritten != NULL ? rewritten : messages,
                         .tools = prompted ? NULL : tools,
@@ -175,7 +175,8 @@ static void answer(const char *line) {
         json_object_set_new(out, "format", json_string(call_format_name(f)));
         json_object_set_new(out, "style", json_string(styles[call_format_style(f)]));
         json_object_set_new(out, "why", json_string(call_format_why(f)));
-        json_object_set_new(out, "prompted", json_boolean(call_format_is_prompted(f)));
+        bool rewritten = call_format_is_prompted(f) || call_format_loses_calls(f);
+        json_object_set_new(out, "prompted", json_boolean(rewritten));
         json_object_set_new(out, "single", json_boolean(call_format_is_single(f)));
     }
     if (!ok) json_object_set_new(out, "refused", json_string(err.text));

@@ -71,14 +71,14 @@ bool call_format_is_compact(const call_format *f);
 /* Why a template's calls cannot be read; "" otherwise. */
 const char *call_format_why(const call_format *f);
 
-/* Does the template show no tools, or write no calls?  Then a conversation that has them is
- * rendered from call_format_messages: a copy in which calls are text in the notation of the format,
- * and, if it shows no tools, tools and results are text, too.  The control tokens of the notation
- * are between bytes CHAT_TRUSTED.  *origins: of each message of the copy the index of the message
- * that it is, of the first one where results are joined, -1 of one that was put in front; a new
- * reference.  NULL: no memory, *origins is NULL, too. */
+/* Does the template show no tools, or leave calls out?  Then a conversation that has them is
+ * rendered from call_format_messages: a copy in which these calls are text in the notation of the
+ * format, and, if it shows no tools, tools and results are text, too.  The control tokens of the
+ * notation are between bytes CHAT_TRUSTED.  *origins: of each message of the copy the index of the
+ * message that it is, of the first one where results are joined, -1 of one that was put in front; a
+ * new reference.  NULL: no memory, *origins is NULL, too. */
 bool call_format_is_prompted(const call_format *f);
-bool call_format_writes_no_calls(const call_format *f);
+bool call_format_loses_calls(const call_format *f);
 json_t *call_format_messages(const call_format *f, const json_t *messages, const json_t *tools,
                              json_t **origins);
 
