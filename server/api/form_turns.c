@@ -69,11 +69,13 @@ static json_t *add_message(form_turns *t, const char *role, json_t *content, jso
     bool known = json_array_size(pieces) > 0;
     set(t, m, "role", json_string(role));
     set(t, m, "content", content);
-    json_t *places = t->places == NULL ? NULL
-                     : known           ? json_incref(pieces)
-                                       : json_pack("[o]", make_piece(SPOT_CONTENT, 0, t->place));
-    if (json_array_append_new(t->messages, m) != 0 ||
-        (t->places != NULL && json_array_append_new(t->places, places) != 0)) {
+    bool ok = json_array_append_new(t->messages, m) == 0;
+    if (ok && t->places != NULL) {
+        json_t *places =
+            known ? json_incref(pieces) : json_pack("[o]", make_piece(SPOT_CONTENT, 0, t->place));
+        ok = json_array_append_new(t->places, places) == 0;
+    }
+    if (!ok) {
         t->no_memory = true;
         return NULL;
     }
