@@ -37,6 +37,8 @@ static void add_mark(const call_format *f, const written_call *c, bytes mark, by
         case CALL_KEY:
             add(out, key);
             break;
+        case CALL_MAYBE: // what may be left out is written
+            break;
         default:
             buf_add_char(out, mark.p[i]);
         }

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -88,8 +89,8 @@ static const char *kind_of(const json_t *v) {
         return "other text";
     case JSON_INTEGER:
         return json_integer_value(v) < 0 ? "a negative number" : "a number";
-    case JSON_REAL:
-        return "a fraction";
+    case JSON_REAL: // also an integer beyond 64 bits
+        return fabs(json_real_value(v)) < 0x1p63 ? "a fraction" : "a number that is too large";
     case JSON_TRUE:
     case JSON_FALSE:
         return "true or false";

@@ -88,8 +88,8 @@ static const char *kind_of(const json_t *v) {
         return "text";
     case JSON_INTEGER:
         return "a whole number";
-    case JSON_REAL:
-        return "a fraction";
+    case JSON_REAL: // also an integer beyond 64 bits
+        return fabs(json_real_value(v)) < 0x1p63 ? "a fraction" : "a number that is too large";
     case JSON_TRUE:
     case JSON_FALSE:
         return "true or false";
