@@ -589,7 +589,10 @@ static void end_choice(stream *s, uint32_t choice_idx, buf *out) {
     choice *c = &s->choices[choice_idx];
     if (!c->matched) {
         size_t from = c->text.n;
-        tok_stream_finish(&c->words, &c->text);
+        /* Half a code point is U+FFFD, but no part of a mark of calls, or of arguments. */
+        bool in_call =
+            s->o.format != NULL && call_parser_in_call(c->parts.parser, text_since(c, 0));
+        if (!in_call) tok_stream_finish(&c->words, &c->text);
         if (c->text.failed) {
             fail_memory(s);
             return;

@@ -217,29 +217,31 @@ def test_a_call_that_max_tokens_cuts_says_so(hermes, stream):
 
 SH = {"type": "object", "properties": {"cmd": {"type": "string"}, "n": {"type": "integer"}}, "required": ["cmd", "n"],
       "additionalProperties": False}
-IN_TAGS = {
-    "qwen_xml": "<tool_call>\n<function=sh>\n<parameter=cmd>\nrm -rf /tmp/build/x\n</parameter>\n<parameter=n>\n-105\n"
+CUT = {
+    "qwen_xml": "<tool_call>\n<function=sh>\n<parameter=cmd>\nrm -rf /tmp/ü😀/x\n</parameter>\n<parameter=n>\n-105\n"
                 "</parameter>\n</function>\n</tool_call>",
-    "glm": "<tool_call>sh\n<arg_key>cmd</arg_key>\n<arg_value>rm -rf /tmp/build/x</arg_value>\n<arg_key>n</arg_key>\n"
+    "glm": "<tool_call>sh\n<arg_key>cmd</arg_key>\n<arg_value>rm -rf /tmp/ü😀/x</arg_value>\n<arg_key>n</arg_key>\n"
            "<arg_value>-105</arg_value>\n</tool_call>",
+    "deepseek_v31": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>sh<｜tool▁sep｜>" + '{"cmd":"rm -rf /tmp/ü😀/x","n":-105}'
+                    + "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
 }
 
 
-@pytest.fixture(scope="module", params=IN_TAGS)
-def in_tags(launch, tmp_path_factory, request):
+@pytest.fixture(scope="module", params=CUT)
+def to_cut(launch, tmp_path_factory, request):
     s = start(launch, tmp_path_factory.mktemp(request.param), request.param)
-    s.say("cut?", IN_TAGS[request.param])
+    s.say("cut?", CUT[request.param])
     return s
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_a_call_between_tags_that_max_tokens_cuts_is_its_beginning(in_tags, stream):
-    """It must not look complete: a client would run `rm -rf /tmp`."""
-    complete = '{"cmd":"rm -rf /tmp/build/x","n":-105}'
+def test_a_call_that_max_tokens_cuts_is_its_beginning(to_cut, stream):
+    """It must not look complete: a client would run `rm -rf /tmp`.  Characters of several bytes are cut, too."""
+    complete = '{"cmd":"rm -rf /tmp/ü😀/x","n":-105}'
     tool = {"type": "function", "function": {"name": "sh", "strict": True, "parameters": SH}}
     ends = set()
-    for n in range(5, 60):
-        content, calls, finish = chat(in_tags, "cut?", stream, tools=[tool], max_tokens=n)
+    for n in range(5, 150):
+        content, calls, finish = chat(to_cut, "cut?", stream, tools=[tool], max_tokens=n)
         if finish != "length":
             assert (content, calls) == ("", [("sh", complete)])
             break
@@ -249,10 +251,10 @@ def test_a_call_between_tags_that_max_tokens_cuts_is_its_beginning(in_tags, stre
         assert content == "" and complete.startswith(arguments), (n, content, arguments)
         ends.add(arguments)
         form = {"type": "function", "name": "sh", "parameters": SH}
-        whole, items = responses(in_tags, "cut?", stream, form, max_output_tokens=n)
+        whole, items = responses(to_cut, "cut?", stream, form, max_output_tokens=n)
         assert whole["status"] == "incomplete" and items[0]["arguments"] == arguments
         assert items[0]["status"] == ("completed" if arguments == complete else "incomplete")
-        answer = in_tags.http.post("/v1/messages", json={
+        answer = to_cut.http.post("/v1/messages", json={
             "model": "m", "max_tokens": n, "messages": [{"role": "user", "content": "cut?"}],
             "tools": [{"name": "sh", "input_schema": SH}]}).json()
         block = answer["content"][0]
