@@ -2,7 +2,10 @@
 #include "form_body.h"
 
 #include "api_tools.h"
+#include "json_in.h"
 #include "nearest.h"
+
+enum { LOOKED_BYTES_MAX = 64 << 20 }; // of the body's text, for values with all their digits
 
 /* ---- the whole ---- */
 
@@ -231,19 +234,33 @@ void form_add_json(buf *out, const json_t *v, bool spaces) {
     out->n += n;
 }
 
-json_t *form_json_string(form_reader *r, const json_t *v, bool spaces) {
-    buf text = {0};
-    form_add_json(&text, v, spaces);
-    json_t *string = text.failed ? NULL : json_stringn(text.p, text.n);
-    if (string == NULL) r->no_memory = true;
-    buf_deinit(&text);
-    return string;
-}
-
 static void join_path(const form_reader *r, const char *member, char out[API_PARAM_BYTES]) {
     bool dot = r->at[0] != 0 && member[0] != 0 && member[0] != '[';
     int n = snprintf(out, API_PARAM_BYTES, "%s%s%s", r->at, dot ? "." : "", member);
     if (n < 0) out[0] = 0; // a longer one is cut off
+}
+
+static json_t *string_of_text(form_reader *r, const char *p, size_t n) {
+    json_t *string = json_stringn(p, n);
+    if (string == NULL) r->no_memory = true;
+    return string;
+}
+
+json_t *form_json_string(form_reader *r, const char *member, const json_t *v) {
+    char path[API_PARAM_BYTES];
+    buf text = {0};
+    form_add_json(&text, v, true);
+    json_t *string = text.failed ? NULL : string_of_text(r, text.p, text.n);
+    if (string == NULL) r->no_memory = true;
+    buf_deinit(&text);
+    if (string == NULL || !json_in_has_wide(string_of(string))) return string;
+    r->n_looked += r->text.n;
+    if (r->n_looked > LOOKED_BYTES_MAX) return string;
+    join_path(r, member, path);
+    bytes own = json_in_value(r->text, path);
+    if (own.n == 0) return string;
+    json_decref(string);
+    return string_of_text(r, own.p, own.n);
 }
 
 bool form_bad(const form_reader *r, const char *member, const json_t *v, const char *must) {

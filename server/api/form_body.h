@@ -26,6 +26,8 @@
 typedef struct form_reader {
     answer_form *form;
     json_t *body;        // borrowed: an object
+    bytes text;          // of it; borrowed
+    size_t n_looked;     // bytes of the text that were looked through for values
     json_t *chat;        // owned
     json_t *tools;       // borrowed from the chat
     json_t *tool_places; // by name, in the body: {"f": "tools[2]"}; owned
@@ -120,7 +122,9 @@ static inline void put_given(form_reader *r, json_t *object, const char *name, j
 json_t *form_pick(form_reader *r, const json_t *object, const char *members);
 /* The value as JSON text: "key": "value", or without the spaces. */
 void form_add_json(buf *out, const json_t *v, bool spaces);
-json_t *form_json_string(form_reader *r, const json_t *v, bool spaces); // the text as a string
+/* The text of r->at.member as a string.  Where the value has an integer beyond 64 bits it is the
+ * text of the body, with all digits, as long as looking for it is little work. */
+json_t *form_json_string(form_reader *r, const char *member, const json_t *v);
 
 /* ---- refusals; the path is `at` with the member behind it ---- */
 

@@ -107,10 +107,10 @@ bool messages_read(json_t *body, bytes text, bool counted, json_t **chat, answer
     messages_form *f = calloc(1, sizeof *f);
     if (f == NULL) return api_fail(err, API_INTERNAL, NULL, "the server is short of memory");
     f->base.type = &messages_form_type;
-    f->text = text;
     *out = &f->base;
     form_reader r = {.form = &f->base,
                      .body = body,
+                     .text = text,
                      .turns.between = {"", "\n", "\n", ""}, // none within the model's own text
                      .turns.between_thoughts = "",
                      .unknown = unknown,

@@ -22,9 +22,7 @@
 
 typedef struct messages_form {
     answer_form base;
-    turn_role role;  // of the message that is read
-    bytes text;      // of the body, while it is read
-    size_t n_looked; // bytes of it that were looked through for inputs
+    turn_role role; // of the message that is read
     const answer_head *head;
     form_blocks blocks; // of a whole answer: all of its content
 } messages_form;

@@ -5,10 +5,7 @@
  */
 #include <strings.h>
 
-#include "json_in.h"
 #include "messages.h"
-
-enum { LOOKED_BYTES_MAX = 64 << 20 };
 
 static const form_part parts[] = {{"text", "text"},
                                   {"image"},
@@ -45,29 +42,12 @@ static const char *id_of(const json_t *block, const char *member) {
     return id != NULL && strncmp(id, MESSAGES_CALL_PREFIX, n) == 0 ? id + n : id;
 }
 
-/* Arguments are a text in a chat.  Where they have an integer beyond 64 bits it is the text of the
- * body, with all digits, as long as looking for it is little work. */
-static json_t *arguments_of(form_reader *r, json_t *input) {
-    messages_form *f = (messages_form *)r->form;
-    char path[API_PARAM_BYTES + 8];
-    json_t *text = form_json_string(r, input, true);
-    if (text == NULL || !json_in_has_wide(string_of(text))) return text;
-    f->n_looked += f->text.n;
-    if (f->n_looked > LOOKED_BYTES_MAX) return text;
-    snprintf(path, sizeof path, "%s.input", r->at);
-    bytes own = json_in_value(f->text, path);
-    if (own.n == 0) return text;
-    json_decref(text);
-    text = json_stringn(own.p, own.n);
-    if (text == NULL) r->no_memory = true;
-    return text;
-}
-
 static bool read_call(form_reader *r, json_t *block) {
     json_t *input = given(block, "input");
     if (!form_need_string(r, block, "id") || !form_need_string(r, block, "name")) return false;
     if (!json_is_object(input)) return form_bad(r, "input", input, "must be an object");
-    turns_add_call(&r->turns, id_of(block, "id"), given(block, "name"), arguments_of(r, input));
+    turns_add_call(&r->turns, id_of(block, "id"), given(block, "name"),
+                   form_json_string(r, "input", input));
     return true;
 }
 
