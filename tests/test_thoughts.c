@@ -34,14 +34,14 @@ static void expect_counted(const char *text, size_t n, bool open, const size_t s
             EXPECT_EQ(id, is_reasoning);
             n_known++;
         }
-        EXPECT(t.n_waiting < 16); // a mark, and white space
+        EXPECT(t.n - t.first < 16); // a mark, and white space
     }
     EXPECT(n_known > 0 || all.n < 10);
     EXPECT(call_parser_finish(p, ignore, NULL));
     call_reasoning r = call_parser_reasoning(p);
     while (thoughts_next(&t, &r, &id, &is_reasoning)) EXPECT_EQ(id, is_reasoning);
     EXPECT_EQ(t.n_reasoning, n_expected);
-    EXPECT_EQ(t.n_waiting, 0);
+    EXPECT_EQ(t.n, t.first);
     thoughts_deinit(&t);
     call_parser_destroy(p);
     call_format_close(f);

@@ -20,8 +20,8 @@ typedef struct thought_token {
 } thought_token;
 
 typedef struct thoughts {
-    thought_token *waiting; // [n_waiting] owned
-    size_t n_waiting, capacity;
+    thought_token *waiting; // [n] owned; those before `first` are taken
+    size_t first, n, capacity;
     uint32_t n_reasoning; // tokens of reasoning
 } thoughts;
 
