@@ -9,6 +9,7 @@
 typedef struct written_call {
     bytes id, name, arguments; // the arguments as JSON
     json_t *object;            // them, for notations that are not JSON; NULL: they are no object
+    json_t *wide;              // the same with integers beyond 64 bits (json_text.h); or NULL
     size_t idx;
 } written_call;
 
@@ -94,15 +95,19 @@ static call_type type_of(const json_t *v) {
     return types[json_typeof(v)];
 }
 
+/* Such an integer inside of a list or an object is written as a double. */
 static void add_argument(const call_format *f, const written_call *c, bytes key, const json_t *v,
                          bool first, buf *out) {
+    const char *digits = json_text_wide(json_object_getn(c->wide, key.p, key.n));
     call_type type = type_of(v);
     bytes text = {json_string_value(v), json_string_length(v)};
     if (f->style == CALL_TAGS) {
         add_mark(f, c, f->key_open, key, out);
         add(out, key);
         add_mark(f, c, f->key_close[type], key, out);
-        if (type == CALL_TYPE_STRING)
+        if (digits != NULL)
+            buf_add_str(out, digits);
+        else if (type == CALL_TYPE_STRING)
             add(out, text);
         else if (f->python_words)
             add_python(out, v);
@@ -115,7 +120,9 @@ static void add_argument(const call_format *f, const written_call *c, bytes key,
     if (!first) buf_add_str(out, python ? ", " : ",");
     add(out, key);
     buf_add_char(out, python ? '=' : ':');
-    if (python) {
+    if (digits != NULL) {
+        buf_add_str(out, digits);
+    } else if (python) {
         add_python(out, v);
     } else if (type == CALL_TYPE_STRING) {
         add(out, f->quote);
@@ -198,8 +205,8 @@ static void add_call(const call_format *f, const json_t *call, size_t idx, buf *
     if (c.arguments.n == 0) c.arguments = bytes_of("{}");
     if (reads_object(f)) {
         inferd_status s = json_text_read(c.arguments, &c.object, NULL);
+        if (s == INFERD_OK) s = json_text_read_wide(c.arguments, &c.wide, NULL);
         out->failed |= s == INFERD_ENOMEM;
-        if (s != INFERD_OK) c.object = NULL;
         if (!json_is_object(c.object)) {
             json_decref(c.object);
             c.object = NULL;
@@ -210,6 +217,7 @@ static void add_call(const call_format *f, const json_t *call, size_t idx, buf *
     add_core(f, &c, out);
     add_mark(f, &c, f->call_close, (bytes){NULL, 0}, out);
     json_decref(c.object);
+    json_decref(c.wide);
 }
 
 void call_write(const call_format *f, const json_t *calls, buf *out) {

@@ -5,8 +5,8 @@
 
 #include "inferd/base.h"
 #include "inferd/buf.h"
-#include "inferd/hash.h"
 #include "inferd/json_whole.h"
+#include "inferd/siphash.h"
 
 /* ---- messages ---- */
 
@@ -189,8 +189,11 @@ static const char *short_id(draft *d, json_t *known, json_t *taken, const char *
     for (size_t i = 0; i < strlen(id) && fits; i++)
         fits = (id[i] >= 'A' && id[i] <= 'Z') || strchr(id_letters, id[i]) != NULL;
     for (uint64_t salt = 0; salt == 0 || json_object_get(taken, out) != NULL; salt++) {
-        uint64_t h = hash_step(hash_bytes(HASH_BEGIN, id, strlen(id)), salt);
-        h ^= h >> 32;
+        /* The key is no secret, and the same in each process; all the same, ids that collide with
+         * every salt cannot be found. */
+        unsigned char key[16] = {0};
+        memcpy(key, &salt, sizeof salt);
+        uint64_t h = siphash(key, id, strlen(id));
         for (int k = 0; k < SHORT_ID_CHARS; k++, h /= sizeof id_letters - 1)
             out[k] = id_letters[h % (sizeof id_letters - 1)];
         if (fits && salt == 0) memcpy(out, id, SHORT_ID_CHARS);

@@ -211,6 +211,34 @@ def test_integers_beyond_64_bits_come_back_as_they_are(s, protocol):
     assert why["cause"] == "grown", why
 
 
+BARE = dataclasses.replace(scripted.HERMES, template="{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+                           "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+WIDE_CALLS = {
+    "glm": "<tool_call>f\n<arg_key>n</arg_key>\n<arg_value>18446744073709551617</arg_value>\n</tool_call>",
+    "pythonic": "[f(n=18446744073709551617)]",
+}
+
+
+@pytest.mark.parametrize("notation", WIDE_CALLS)
+def test_such_integers_keep_their_digits_where_the_daemon_writes_the_calls(launch, tmp_path, notation):
+    """The template writes none."""
+    def config(model):
+        made = scripted.config_of(model)
+        made["models"][0]["tool_format"] = notation
+        return made
+    s = scripted.start(launch, tmp_path, BARE, config)
+    say(s, "a large number", WIDE_CALLS[notation])
+    say(s, "tool_response>", "Fine.")
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {
+        "type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}}}]
+    asked = user(LONG + "a large number")
+    answer, _ = ask(s, [asked], tools=tools)
+    call = answer["choices"][0]["message"]["tool_calls"][0]
+    assert json.loads(call["function"]["arguments"]) == {"n": 18446744073709551617}
+    _, why = ask(s, [asked, answered(answer), {"role": "tool", "tool_call_id": call["id"], "content": "so"}], tools=tools)
+    assert why["cause"] == "grown", why
+
+
 def test_an_earlier_conversation_is_known_behind_many_others(s):
     say(s, "is one of many.", "Fine.")
     system = {"role": "system", "content": "You are many."}
