@@ -1009,7 +1009,7 @@ static void a_later_draw_may_fail(void) {
         decoder_forward(gpu.be, &gpu.spec, &gpu.weights, &gpu.scratch, &t.b);
         be_draw(gpu.be, gpu.scratch.logits, &row, 1, VOCAB);
         be_step_end(gpu.be);
-        fake_fail_at(n, CU_EFAILED);
+        fake_fail_own_at(n, CU_EFAILED);
         be_step_draw(gpu.be, &row);
         bool reached = fake_failed();
         fake_fail_at(0, CU_OK);

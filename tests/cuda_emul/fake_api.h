@@ -104,6 +104,8 @@ void fake_strict_loading(bool on);
 /* The n-th call from now (1: the next) fails with `result`, once.  Calls that only give back
  * (free, destroy ...) are not counted.  CU_ELOST loses the context. */
 void fake_fail_at(uint32_t n, cu_result result);
+/* The same of the calls of this thread: another one may still make memory. */
+void fake_fail_own_at(uint32_t n, cu_result result);
 /* The same for one call by the name it has in cu_api: "vmm_create"; any call may be named. */
 void fake_fail_call(const char *call, uint32_t n, cu_result result);
 /* From the n-th on, each time.  n = 0: never mind. */

@@ -256,6 +256,8 @@ typedef struct fake_rule { // a failure to come
     uint32_t left;         // calls until it happens; 0: none
     bool always;
     cu_result result;
+    bool own; // only of calls by `thread`
+    pthread_t thread;
 } fake_rule;
 
 typedef struct fake_state {

@@ -74,6 +74,12 @@ static void set_rule(const char *call, uint32_t n, cu_result result, bool always
 void fake_fail_at(uint32_t n, cu_result result) {
     set_rule(NULL, n, result, false);
 }
+void fake_fail_own_at(uint32_t n, cu_result result) {
+    fk_look();
+    fk.rule_any = (fake_rule){.left = n, .result = result, .own = true, .thread = pthread_self()};
+    fk.failed = false;
+    fk_leave(CU_OK);
+}
 void fake_fail_call(const char *call, uint32_t n, cu_result result) {
     set_rule(call, n, result, false);
 }
