@@ -345,6 +345,44 @@ static void a_call_without_arguments_may_have_an_empty_line(void) {
     call_format_close(f);
 }
 
+/* ---- calls that are one text ---- */
+
+#define TOKEN(name) "\xff" name "\xff" // as marks and symbols have it
+
+/* The whole call is a text that ends with a control token, which is in one piece. */
+static void a_call_without_arguments_may_end_with_a_token(void) {
+    static const char source[] =
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls %}"
+        "<call>{{ c.function.name }}{% for k, v in c.function.arguments.items() %}"
+        "<key>{{ k }}</key><value>{{ v if v is string else v|tojson }}</value>{% endfor %}</call>"
+        "{% endfor %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
+    static const char *const closes[] = {TOKEN("</call>"), "</call>", "»",
+                                         TOKEN("<1>") TOKEN("<2>")};
+    static const char *const schemas[] = {"{\"type\":\"object\",\"properties\":{}}",
+                                          "{\"type\":\"object\",\"additionalProperties\":false}",
+                                          "{}", NULL};
+    for (size_t i = 0; i < INFERD_COUNT(closes) * INFERD_COUNT(schemas) * 2; i++) {
+        const char *close = closes[i / 2 % INFERD_COUNT(closes)];
+        const char *schema = schemas[i / 2 / INFERD_COUNT(closes)];
+        call_format *f = learn(source);
+        EXPECT_EQ(call_format_style(f), CALL_TAGS);
+        EXPECT(call_format_set(f, &f->call_open, bytes_of(TOKEN("<call>"))));
+        EXPECT(call_format_set(f, &f->call_close, bytes_of(close)));
+        json_t *tools =
+            json_pack("[o]", schema == NULL ? json_loads("{\"function\":{\"name\":\"f\"}}", 0, NULL)
+                                            : tool_of("f", json_loads(schema, 0, NULL)));
+        call_tags_options o = {.tools = tools, .choice = (call_choice)(i % 2), .parallel = true};
+        grammar_machine *m = machine_of(f, &o);
+        buf call = {0};
+        buf_add_format(&call, "%sf%s", TOKEN("<call>"), close);
+        EXPECT(m != NULL && allows(m, "a call of one text", (bytes){call.p, call.n}));
+        buf_deinit(&call);
+        grammar_machine_release(m);
+        json_decref(tools);
+        call_format_close(f);
+    }
+}
+
 static const test_case cases[] = {TEST(what_templates_write_is_allowed),
                                   TEST(arguments_follow_the_schema_in_every_notation),
                                   TEST(what_no_notation_can_say_may_be_any_arguments),
@@ -352,5 +390,6 @@ static const test_case cases[] = {TEST(what_templates_write_is_allowed),
                                   TEST(keywords_without_effect_are_told),
                                   TEST(optional_arguments_take_a_place_each),
                                   TEST(the_mark_behind_reasoning_may_be_first),
-                                  TEST(a_call_without_arguments_may_have_an_empty_line)};
+                                  TEST(a_call_without_arguments_may_have_an_empty_line),
+                                  TEST(a_call_without_arguments_may_end_with_a_token)};
 TEST_MAIN(cases)

@@ -6,6 +6,7 @@
 #include "calls/types.h"
 
 #include "inferd/json_whole.h"
+#include "models/grammar.h"
 
 static bytes text_of(const json_t *v) {
     return (bytes){json_string_value(v), json_string_length(v)};
@@ -150,7 +151,6 @@ void tag_add(tag_writer *w, json_t *format) {
 
 /* A mark, or a part of it, that is written whole. */
 static void add_part(tag_writer *w, bytes mark, bytes name) {
-    static const char open[] = "\uFDD0", close[] = "\uFDD1"; // around a control token, in JSON
     bool in_token = false;
     for (size_t i = 0; i < mark.n; i++) {
         switch (mark.p[i]) {
@@ -164,7 +164,7 @@ static void add_part(tag_writer *w, bytes mark, bytes name) {
             tag_add(w, tag_of_pattern("[0-9]{1,3}"));
             break;
         case CALL_TOKEN:
-            tag_text(w, bytes_of(in_token ? close : open));
+            tag_text(w, bytes_of(in_token ? GRAMMAR_TOKEN_CLOSE : GRAMMAR_TOKEN_OPEN));
             in_token = !in_token;
             break;
         default:
@@ -219,6 +219,18 @@ static json_t *take_text(json_t *elements, size_t i) {
     return text;
 }
 
+/* Where the last character of a text begins, or the control token that it ends with: both are whole
+ * on either side of a cut there. */
+static size_t last_piece(bytes text) {
+    bytes close = bytes_of(GRAMMAR_TOKEN_CLOSE);
+    size_t at = text.n > 0 ? text.n - 1 : 0;
+    bool token = text.n >= close.n && bytes_start(bytes_from(text, text.n - close.n), close);
+    while (at > 0 && ((text.p[at] & 0xc0) == 0x80 ||
+                      (token && !bytes_start(bytes_from(text, at), bytes_of(GRAMMAR_TOKEN_OPEN)))))
+        at--;
+    return at;
+}
+
 json_t *tag_end(tag_writer *w) {
     flush(w);
     json_t *v = json_object(), *content = NULL;
@@ -230,14 +242,12 @@ json_t *tag_end(tag_writer *w) {
     n = json_array_size(w->elements);
     if (ok && n == 1) content = json_incref(json_array_get(w->elements, 0));
     if (ok && n > 1) content = tag_format("sequence", "elements", json_incref(w->elements));
-    if (ok && n == 0) { // one text: its last byte is the content, which cannot be empty
+    if (ok && n == 0) { // one text: its last piece is the content, which cannot be empty
         json_t *whole = json_incref(json_object_get(v, "begin"));
         bytes text = text_of(whole);
-        ok = text.n > 0 && (text.p[text.n - 1] & 0x80) == 0;
-        if (ok) {
-            content = tag_of_text(bytes_from(text, text.n - 1));
-            ok = json_object_set_new(v, "begin", json_stringn(text.p, text.n - 1)) == 0;
-        }
+        size_t at = last_piece(text);
+        content = tag_of_text(bytes_from(text, at));
+        ok = json_object_set_new(v, "begin", json_stringn_nocheck(text.p, at)) == 0;
         json_decref(whole);
     }
     ok = ok && content != NULL && json_object_set_new(v, "content", content) == 0 &&

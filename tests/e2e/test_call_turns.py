@@ -1,5 +1,5 @@
 """Turns of several parts, and marks around content, in a scripted daemon whose marks are control tokens: the ways of
-gpt-oss, Kimi K3, Muse and Cohere."""
+gpt-oss, Kimi K3, Muse, Cohere and GLM."""
 
 import json
 
@@ -51,6 +51,16 @@ CLOSED = scripted.Family("""\
                          ("<|endoftext|>", "<|user|>", "<|assistant|>", "<|THINK|>", "<|/THINK|>", "<|TEXT|>", "<|/TEXT|>", "<|CALLS|>",
                           "<|/CALLS|>", "<|END|>"), "<|END|>")
 
+TAGGED = scripted.Family("""\
+{%- for m in messages %}<|{{ m.role }}|>{{ m.content }}
+{%- for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}
+{%- for k, v in c.function.arguments.items() %}<arg_key>{{ k }}</arg_key><arg_value>{{ v if v is string else v | tojson }}</arg_value>
+{%- endfor %}</tool_call>{% endfor %}<|end|>
+{%- endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}""",
+                         ("<|endoftext|>", "<|user|>", "<|assistant|>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>",
+                          "<arg_value>", "</arg_value>", "<|end|>"), "<|end|>")
+
 
 @pytest.fixture(scope="module")
 def harmony(launch, tmp_path_factory):
@@ -70,6 +80,11 @@ def recipients(launch, tmp_path_factory):
 @pytest.fixture(scope="module")
 def closed(launch, tmp_path_factory):
     return scripted.start(launch, tmp_path_factory.mktemp("closed"), CLOSED)
+
+
+@pytest.fixture(scope="module")
+def tagged(launch, tmp_path_factory):
+    return scripted.start(launch, tmp_path_factory.mktemp("tagged"), TAGGED)
 
 
 asked = iter(range(10**6))
@@ -182,3 +197,14 @@ def test_closed_content_beside_tools(closed, stream):
             assert ask(closed, text, stream, **more) == ("", "Hi.", [], "stop")
     assert ask(closed, "<|TEXT|>Hi.<|/TEXT|>" + call, stream, tools=[TOOL]) == ("", "Hi.", CALLED, "tool_calls")
     assert json.loads(CALLED[0][1]) == {"code": "x"}
+
+
+# The whole call is one text, which ends with a control token.
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "now"}}])
+@pytest.mark.parametrize("parameters", [None, {"type": "object", "properties": {}}])
+def test_a_tool_without_arguments_is_called(tagged, parameters, choice, stream):
+    function = {"name": "now"} if parameters is None else {"name": "now", "parameters": parameters}
+    tagged.say("what time is it", "<tool_call>now</tool_call>", once=True)
+    got = chat(tagged, "what time is it", stream, tools=[{"type": "function", "function": function}, TOOL], tool_choice=choice)
+    assert got == ("", [("now", "{}")], "tool_calls")
