@@ -273,7 +273,7 @@ static void messages_know_where_they_are_from(void) {
     EXPECT_STR(mend(NO_SYSTEM ONE_CALL ALTERNATE SHOW, q, &out),
                "[user] s\n\na\n\nb\n[assistant 1=f]\n[assistant 2=g]\n[tool 2] c\n"
                "[assistant] d\n");
-    json_t *wanted = tree("[0,3,3,4,5]");
+    json_t *wanted = tree("[0,[3,0],[3,1],4,5]");
     EXPECT(json_equal(out.origin, wanted));
     mended_deinit(&out);
     json_decref(wanted);

@@ -18,7 +18,8 @@
 typedef struct mended {
     chat_text text; // to be freed by the caller, as `origin`
     /* Per message of the template the index of the client's message that its text begins with; a
-     * negative one: of none.  NULL: they are the same. */
+     * negative one: of none.  Where it has one of several calls: [index, number of the call]. NULL:
+     * they are the same. */
     json_t *origin;
     bool without_effort; // the template got no reasoning_effort
 } mended;

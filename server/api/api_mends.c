@@ -48,10 +48,15 @@ static list list_begin(draft *d) {
     return l;
 }
 
+/* Takes `m`, and `origin`. */
+static void add_from(list *l, json_t *m, json_t *origin) {
+    l->d->no_memory |= json_array_append_new(l->messages, m) != 0;
+    l->d->no_memory |= json_array_append_new(l->origin, origin) != 0;
+}
+
 /* Takes `m`, which stands for message i of the draft. */
 static void add(list *l, json_t *m, size_t i) {
-    l->d->no_memory |= json_array_append_new(l->messages, m) != 0 ||
-                       json_array_append(l->origin, json_array_get(l->d->origin, i)) != 0;
+    add_from(l, m, json_incref(json_array_get(l->d->origin, i)));
 }
 
 static void keep(list *l, size_t i) {
@@ -265,7 +270,7 @@ static void add_call(list *l, size_t i, size_t k, json_t *call) {
         json_object_del(m, "reasoning");
         json_object_del(m, "thinking");
     }
-    add(l, m, i);
+    add_from(l, m, json_pack("[O,I]", json_array_get(l->d->origin, i), (json_int_t)k));
 }
 
 /* The calls of message i, each before its result; the results are [i + 1, end). */

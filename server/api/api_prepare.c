@@ -180,15 +180,32 @@ static bool is_kept(const api_job *job, const api_params *p) {
     return keeps && api_is_chat(job->route) && p->use_cache && !p->add_special;
 }
 
+/* Of an entry of mended.origin. */
+static json_int_t origin_idx(const json_t *origin) {
+    return json_integer_value(json_is_array(origin) ? json_array_get(origin, 0) : origin);
+}
+
 /* The message of the request that this byte, in message `idx` of the prompt, is from. */
 static uint32_t find_origin(const mended *prompt, const api_params *p, uint32_t idx, size_t byte) {
-    size_t n = json_array_size(p->messages);
     if (prompt->origin == NULL || idx == CHAT_NO_MESSAGE) return idx;
-    json_int_t from = json_integer_value(json_array_get(prompt->origin, idx));
-    const json_t *next = json_array_get(prompt->origin, (size_t)idx + 1);
+    json_int_t from = origin_idx(json_array_get(prompt->origin, idx));
+    json_int_t end = (json_int_t)json_array_size(p->messages); // of those that it was joined from
     if (from < 0) return CHAT_NO_MESSAGE;
-    size_t end = next == NULL ? n : (size_t)json_integer_value(next);
-    return (uint32_t)spot_find_message(&prompt->text, idx, p->messages, (size_t)from, end, byte);
+    for (size_t i = 0; i < json_array_size(prompt->origin); i++) {
+        json_int_t other = origin_idx(json_array_get(prompt->origin, i));
+        if (other > from && other < end) end = other;
+    }
+    return (uint32_t)spot_find_message(&prompt->text, idx, p->messages, (size_t)from, (size_t)end,
+                                       byte);
+}
+
+/* Where in `message`, which message `idx` of the prompt is from. */
+static spot find_spot(const mended *prompt, uint32_t idx, const json_t *message, size_t byte) {
+    const json_t *call = json_array_get(json_array_get(prompt->origin, idx), 1); // its only one
+    spot only = {SPOT_CALL, (size_t)json_integer_value(call)};
+    if (only.at > 0) return only; // the texts stand before the first
+    spot found = spot_find(&prompt->text, idx, message, byte);
+    return call != NULL && found.part == SPOT_CALL ? only : found;
 }
 
 /* In the words of the chat's body. */
@@ -203,7 +220,7 @@ static void set_explanation(api_job *job, const api_params *p, const mended *pro
     e->message_idx = find_origin(prompt, p, idx, match->at);
     if (e->message_idx == CHAT_NO_MESSAGE) return;
     const json_t *message = json_array_get(p->messages, e->message_idx);
-    e->spot = spot_find(&prompt->text, idx, message, match->at);
+    e->spot = find_spot(prompt, idx, message, match->at);
     snprintf(e->where, sizeof e->where, "messages[%u]", e->message_idx);
 }
 

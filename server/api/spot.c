@@ -31,71 +31,92 @@ static bytes trimmed(const json_t *text) {
     return s;
 }
 
-/* ---- texts ---- */
-
-/* Is the byte in front of the end of this text?  Then *at is its place in it; r goes on behind. */
-static bool is_in_text(const chat_text *t, range *r, const json_t *text, size_t byte, size_t *at) {
-    bytes s = trimmed(text);
-    if (s.n == 0) return false;
-    const char *p = memmem(t->text + r->from, r->end - r->from, s.p, s.n);
-    if (p == NULL) return false;
-    size_t begin = (size_t)(p - t->text);
-    r->from = begin + s.n;
-    *at = (size_t)(s.p - json_string_value(text)) + (byte > begin ? byte - begin : 0);
-    return byte < r->from;
-}
-
-/* ---- calls ---- */
-
 static bool is_letter(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
            (unsigned char)c >= 0x80;
 }
 
+/* Where `text` has these words as words of their own, between `from` and `end`; SIZE_MAX: nowhere.
+ * Places do not overlap, so that the time is linear. */
+static size_t find_words(bytes text, size_t from, size_t end, bytes words) {
+    while (from < end) {
+        const char *p = memmem(text.p + from, end - from, words.p, words.n);
+        if (p == NULL) break;
+        size_t at = (size_t)(p - text.p), behind = at + words.n;
+        bool begins = at == 0 || !is_letter(p[0]) || !is_letter(p[-1]);
+        bool ends = behind == text.n || !is_letter(p[words.n]) || !is_letter(p[words.n - 1]);
+        if (begins && ends) return at;
+        from = behind;
+    }
+    return SIZE_MAX;
+}
+
+/* Are these words in the text that is not the template's?  Then r goes on with them, and *begin is
+ * where the template's text in front of them begins. */
+static bool find(const chat_text *t, range *r, bytes words, size_t *begin) {
+    range f = *r;
+    bool in_template = true;
+    *begin = r->from;
+    for (; words.n > 0 && f.span < t->n_spans && f.at < r->end; f.at += t->spans[f.span++].n) {
+        bytes span = {t->text + f.at, t->spans[f.span].n};
+        bool is_template = t->spans[f.span].specials;
+        if (is_template && !in_template) *begin = size_max(f.at, r->from);
+        in_template = is_template;
+        if (is_template || f.at + span.n <= r->from) continue;
+        size_t from = size_max(r->from, f.at) - f.at;
+        size_t at = find_words(span, from, size_min(span.n, r->end - f.at), words);
+        if (at == SIZE_MAX) continue;
+        f.from = f.at + at;
+        *r = f;
+        return true;
+    }
+    return false;
+}
+
+/* ---- texts ---- */
+
+/* Is the byte in front of the end of this text?  Then *at is its place in it; r goes on behind. */
+static bool is_in_text(const chat_text *t, range *r, const json_t *text, size_t byte, size_t *at) {
+    bytes s = trimmed(text);
+    size_t before;
+    if (!find(t, r, s, &before)) return false;
+    *at = (size_t)(s.p - json_string_value(text)) + (byte > r->from ? byte - r->from : 0);
+    r->from += s.n;
+    return byte < r->from;
+}
+
+/* ---- calls ---- */
+
+enum { ARGUMENTS_FAR = 1024 }; // bytes behind the name of a call: there they have begun
+
 /* At least behind most of the arguments: notations differ, but all write the letters. */
-static size_t skip_arguments(const chat_text *t, size_t from, size_t end, const json_t *arguments) {
+static size_t skip_arguments(const chat_text *t, range r, const json_t *arguments) {
     const char *p = json_string_value(arguments);
-    size_t n = json_string_length(arguments), i = 0, word = 0, n_letters = 0;
+    size_t n = json_string_length(arguments), i = 0, word = 0, n_letters = 0, before;
+    size_t end = r.end;
     while (i < n && !is_letter(p[i])) i++;
     while (i + word < n && is_letter(p[i + word])) word++;
-    const char *first = word > 0 ? memmem(t->text + from, end - from, p + i, word) : NULL;
-    if (first == NULL) return from;
+    r.end = size_min(end, r.from + ARGUMENTS_FAR);
+    if (word == 0 || !find(t, &r, (bytes){p + i, word}, &before)) return r.from;
     for (; i < n; i++) {
         if (p[i] == '\\') // an escape may be written in another way
             i += i + 1 < n && p[i + 1] == 'u' ? 5 : 1;
         else
             n_letters += is_letter(p[i]);
     }
-    from = (size_t)(first - t->text);
-    for (; n_letters > 0 && from < end; from++) n_letters -= is_letter(t->text[from]);
-    return from;
-}
-
-/* Where the template's text in front of the byte `name` begins; not before r->from. */
-static size_t begin_of_call(const chat_text *t, range *r, size_t name) {
-    size_t begin = r->from;
-    bool in_template = true;
-    for (; r->span < t->n_spans && r->at + t->spans[r->span].n <= name; r->span++) {
-        bool is_template = t->spans[r->span].specials;
-        if (is_template && !in_template) begin = r->at;
-        in_template = is_template;
-        r->at += t->spans[r->span].n;
-    }
-    return size_max(begin, r->from);
+    for (; n_letters > 0 && r.from < end; r.from++) n_letters -= is_letter(t->text[r.from]);
+    return r.from;
 }
 
 static size_t find_call(const chat_text *t, range r, const json_t *calls, size_t byte) {
-    size_t idx = 0;
+    size_t idx = 0, begin;
     for (size_t i = 0; i < json_array_size(calls) && r.from <= byte; i++) {
         const json_t *function = json_object_get(json_array_get(calls, i), "function");
         bytes name = trimmed(json_object_get(function, "name"));
-        const char *p =
-            name.n == 0 ? NULL : memmem(t->text + r.from, r.end - r.from, name.p, name.n);
-        if (p == NULL) break;
-        size_t at = (size_t)(p - t->text), begin = begin_of_call(t, &r, at);
-        if (i > 0 && byte < begin) break;
+        if (!find(t, &r, name, &begin) || (i > 0 && byte < begin)) break;
         idx = i;
-        r.from = skip_arguments(t, at + name.n, r.end, json_object_get(function, "arguments"));
+        r.from += name.n;
+        r.from = skip_arguments(t, r, json_object_get(function, "arguments"));
     }
     return idx;
 }

@@ -5,9 +5,9 @@
  *                                     SPOT_REASONING, at  SPOT_CONTENT, at  SPOT_CALL, its number
  *
  * Templates write a message in this order, its texts as they are, and the name of a call before its
- * arguments: so the parts are found by their text.  What a template writes before a part belongs to
- * the part.  A part that is not found is passed over, so the answer is the part before it.
- * Thread: any. */
+ * arguments: so the parts are found by their text, which is not the template's.  What a template
+ * writes before a part belongs to the part.  A part that is not found is passed over, so the answer
+ * is the part before it. Thread: any. */
 #ifndef INFERD_SPOT_H
 #define INFERD_SPOT_H
 

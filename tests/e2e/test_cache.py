@@ -381,6 +381,65 @@ def test_items_that_share_a_turn_have_their_own_names(s):
         assert explanation_of(more.headers["x-inferd-explain"])["in"] == f"input[{n}]"
 
 
+# As those of Llama 3.
+SINGLE = dataclasses.replace(scripted.HERMES, template="{% for m in messages if m.tool_calls and m.tool_calls | length > 1 %}"
+                             "{{ raise_exception('one call') }}{% endfor %}" + scripted.HERMES.template)
+
+
+def item_named(s, items, i, member, text):
+    """The place of a letter that changes in item i."""
+    body = {"model": "m", "max_output_tokens": 10, "store": False, "input": items}
+    assert s.http.post("/v1/responses", json=body).status_code == 200
+    edited = copy.deepcopy(items)
+    edited[i][member] = edited[i][member].replace(text, text[:-1] + "Z")
+    assert edited != items
+    r = s.http.post("/v1/responses", json={**body, "input": edited}, headers=HEAD)
+    return explanation_of(r.headers["x-inferd-explain"])["in"]
+
+
+def function_call(i, name, arguments):
+    return {"type": "function_call", "call_id": f"c{i}", "name": name, "arguments": json.dumps(arguments)}
+
+
+def function_output(i, text):
+    return {"type": "function_call_output", "call_id": f"c{i}", "output": text}
+
+
+@pytest.mark.parametrize("content", ["a", "o", "words of it"])
+def test_calls_of_one_message_each_have_their_names(launch, tmp_path, content):
+    s = scripted.start(launch, tmp_path, SINGLE)
+    s.say("<|im_start|>assistant\n", "Fine.", tail=30)
+    items = [user(words(content)), {"role": "assistant", "content": content}, function_call(1, "a", {"x": words(1)}),
+             function_call(2, "b", {"x": words(2)}), function_call(3, "a", {"x": words(3)}),
+             function_output(3, words(4)), function_output(1, "o"), function_output(2, words(6)), user(words(7))]
+    for i, member in [(2, "arguments"), (3, "arguments"), (4, "arguments"), (5, "output"), (7, "output"), (8, "content")]:
+        text = items[i][member].rstrip('"}').split(" ")[-1]
+        assert item_named(s, items, i, member, text) == f"input[{i}]"
+    assert item_named(s, items, 6, "output", "o") == "input[6]"
+    calls = [{"id": f"c{n}", "type": "function", "function": {"name": f, "arguments": json.dumps({"x": words(n)})}} for n, f in enumerate("ab")]
+    turns = [user("go"), {"role": "assistant", "content": content, "tool_calls": calls}] + [
+        {"role": "tool", "tool_call_id": c["id"], "content": content} for c in calls] + [user("more")]
+    ask(s, turns)
+    for at in [(1, "tool_calls", n, "function", "arguments") for n in (1, 0)] + [(2, "content"), (3, "content")]:
+        _, why = ask(s, changed({"messages": turns}, ("messages", *at))["messages"])
+        assert why["in"] == f"messages[{at[0]}]", at
+
+
+# The second writes the notation as data of the message.
+@pytest.mark.parametrize("written", ['{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}',
+                                     "{{ call.function | tojson }}"])
+def test_names_that_are_words_of_the_notation(launch, tmp_path, written):
+    family = dataclasses.replace(scripted.HERMES, template=re.sub(r'\{"name": .*', lambda _: written, scripted.HERMES.template))
+    s = scripted.start(launch, tmp_path, family)
+    s.say("<|im_start|>assistant\n", "Fine.", tail=30)
+    for name in ["call", "name", "tool", "arguments", "a", "get_weather"]:
+        items = [user(f"go {name}"), function_call(1, "f", {"a": "two words"}), function_call(2, name, {"a": "one"}),
+                 function_call(3, name, {"a": "last"}), function_output(1, "r1"), function_output(2, "r2"),
+                 function_output(3, "r3"), user("more")]
+        for i, text in [(1, "two"), (1, "words"), (2, "one"), (3, "last")]:
+            assert item_named(s, items, i, "arguments", text) == f"input[{i}]", (name, text)
+
+
 def test_what_is_not_kept_is_off(s):
     say(s, "off", "Off.")
     body = {"model": "m", "messages": [user("off")]}
