@@ -113,12 +113,14 @@ match call_match(bytes mark, bytes text) {
         size_t from = i;
         if (i == text.n) return m;
         if (is_placeholder(want)) {
-            while (i < text.n && fits_placeholder(want, text.p[i])) i++;
-            if (i == text.n) return m; // it may go on
+            size_t end = size_min(text.n, from + CALL_NAME_BYTES_MAX + 1);
+            while (i < end && fits_placeholder(want, text.p[i])) i++;
             bytes found = {text.p + from, i - from};
+            bool fits = found.n > 0 && found.n <= CALL_NAME_BYTES_MAX;
+            if (i == text.n && fits) return m; // it may go on
             if (want == CALL_ID) m.id = found;
             if (want == CALL_NAME) m.name = found;
-            if (i > from) continue;
+            if (fits) continue;
         } else if (text.p[i] == want) {
             i++;
             continue;

@@ -11,9 +11,9 @@
 #include "models/calls.h"
 
 enum {
-    CALL_STORE_BYTES = 8192, // of all marks of a format
-    CALL_MARK_BYTES = 128,   // of a mark of reasoning
-    CALL_NAME_BYTES_MAX = 256,
+    CALL_STORE_BYTES = 8192,   // of all marks of a format
+    CALL_MARK_BYTES = 128,     // of a mark of reasoning
+    CALL_NAME_BYTES_MAX = 256, // and of what stands for a placeholder
     CALL_ID_BYTES_MAX = 64
 };
 

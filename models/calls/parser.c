@@ -1,5 +1,5 @@
-/* parser.c - reasoning, content and calls: see parser.h.  Arguments between tags are in
- * parser_tags.c, calls that are JSON objects in parser_object.c. */
+/* parser.c - reasoning, content and calls: see parser.h.  Names between marks are in parser_name.c,
+ * arguments between tags in parser_tags.c, calls that are JSON objects in parser_object.c. */
 #include "calls/parser.h"
 
 #include <string.h>
@@ -70,10 +70,35 @@ bytes parser_rest(const call_parser *p, size_t at) {
 }
 
 void parser_take(call_parser *p, size_t n) {
-    if (n > 0) memmove(p->held.p, p->held.p + n, p->held.n - n);
-    p->held.n -= n;
+    p->held = bytes_from(p->held, n);
     p->n_taken += (int64_t)n;
     p->at = 0;
+}
+
+/* Appends to the held text.  What was taken is dropped from the store when it is the larger part.
+ */
+static void hold(call_parser *p, bytes text) {
+    size_t n_before = p->store.n - p->held.n;
+    if (n_before > p->held.n) {
+        if (p->held.n > 0) memmove(p->store.p, p->held.p, p->held.n);
+        p->store.n = p->held.n;
+        n_before = 0;
+    }
+    buf_add(&p->store, text.p, text.n);
+    p->failed = p->failed || p->store.failed;
+    if (p->store.n > 0) p->held = (bytes){p->store.p + n_before, p->store.n - n_before};
+}
+
+/* Is this next text white space behind white space, where it is layout?  Then it changes nothing,
+ * and what the last step waits for has not come: a long run of it is looked at once. */
+static bool is_more_white(const call_parser *p, bytes next) {
+    parser_state s = p->state;
+    bool is_read = s == PARSER_OBJECT || s == PARSER_JSON || s == PARSER_LOOSE ||
+                   s == PARSER_TREE || (s == PARSER_VALUE && p->n_seen == p->held.n);
+    if (is_read || p->held.n == 0 || !call_is_white(p->held.p[p->held.n - 1])) return false;
+    size_t n = 0;
+    while (n < next.n && call_is_white(next.p[n])) n++;
+    return n == next.n;
 }
 
 /* Is the mark at `at`, in which the text ends, no text?  A control token never is, and the header
@@ -252,70 +277,6 @@ static step_result step_text(call_parser *p) {
     return STEP_ON;
 }
 
-/* ---- the name ---- */
-
-static bool ends_name(const call_parser *p, char c) {
-    bytes close = bytes_trim(p->other ? p->f->other_name_close : p->f->name_close);
-    return call_is_white(c) || strchr("<([{\"'>|=,\xff", c) != NULL ||
-           (close.n > 0 && c == close.p[0]);
-}
-
-/* Does the text at `at` begin as the arguments of a call do? */
-static match match_arguments(const call_parser *p, size_t at) {
-    const call_format *f = p->f;
-    match no = {MATCH_NO, 0, {NULL, 0}, {NULL, 0}}, yes = {MATCH_YES, 0, {NULL, 0}, {NULL, 0}};
-    size_t i = parser_skip(p, at);
-    if (f->style == CALL_TAGS) {
-        match key = call_match(f->key_open, parser_rest(p, i));
-        match end = call_match(f->call_close, parser_rest(p, i));
-        if (key.result == MATCH_YES || end.result == MATCH_YES) return yes;
-        no.result = key.result == MATCH_PART || end.result == MATCH_PART ? MATCH_PART : MATCH_NO;
-        return no;
-    }
-    char open = f->style == CALL_PYTHON ? '(' : '{';
-    if (i == p->held.n) no.result = MATCH_PART;
-    return i < p->held.n && p->held.p[i] == open ? yes : no;
-}
-
-static step_result waits(call_parser *p, match_result result) {
-    p->cut = result == MATCH_PART && p->final;
-    return result == MATCH_PART && !p->final ? STEP_WAITS : STEP_NO_CALL;
-}
-
-static step_result step_name(call_parser *p) {
-    const call_format *f = p->f;
-    bytes close = bytes_trim(p->other ? f->other_name_close : f->name_close);
-    size_t from = parser_skip(p, p->at), end = from;
-    while (end < p->held.n && !ends_name(p, p->held.p[end])) end++;
-    if (end - from > CALL_NAME_BYTES_MAX) return STEP_NO_CALL;
-    if (end == p->held.n) return waits(p, MATCH_PART);
-    if (end == from) return STEP_NO_CALL;
-    match m = call_match(close, parser_rest(p, end));
-    if (m.result != MATCH_YES) return waits(p, m.result);
-    size_t at = end + m.n;
-    match next = match_arguments(p, at);
-    bool cut = p->final && next.result == MATCH_PART && close.n > 0; // behind the mark of a name
-    if (next.result != MATCH_YES && !cut) return waits(p, next.result);
-    buf_add(&p->name, p->held.p + from, end - from);
-    buf_add(&p->id, m.id.p, size_min(m.id.n, CALL_ID_BYTES_MAX));
-    p->failed = p->failed || p->name.failed || p->id.failed;
-    parser_begin_call(p);
-    at = f->style == CALL_TAGS ? at : parser_skip(p, at);
-    p->has_value = f->style != CALL_TAGS;
-    p->state = f->style == CALL_TAGS   ? PARSER_TAG
-               : f->style == CALL_JSON ? PARSER_JSON
-                                       : PARSER_LOOSE;
-    if (f->style == CALL_JSON) value_init(&p->value, VALUE_JSON, (bytes){NULL, 0});
-    if (f->style == CALL_BRACES) value_init(&p->value, VALUE_LOOSE, f->quote);
-    if (f->style == CALL_PYTHON) {
-        value_init_arguments(&p->value, (bytes){NULL, 0}, &p->out);
-        p->value.raw = f->raw_text;
-        at++;
-    }
-    parser_take(p, at);
-    return STEP_ON;
-}
-
 /* ---- arguments that are one value ---- */
 
 static step_result step_value(call_parser *p) {
@@ -394,7 +355,7 @@ static step_result step(call_parser *p) {
     case PARSER_TEXT:
         return step_text(p);
     case PARSER_NAME:
-        return step_name(p);
+        return parser_name(p);
     case PARSER_OBJECT:
         return parser_object(p);
     case PARSER_JSON:
@@ -418,6 +379,7 @@ static step_result step(call_parser *p) {
 
 static void run(call_parser *p) {
     step_result result = STEP_ON;
+    p->asked = false;
     while (result != STEP_WAITS && !p->failed) {
         result = step(p);
         if (result == STEP_NO_CALL) give_up(p);
@@ -428,11 +390,11 @@ static void run(call_parser *p) {
 bool call_parser_push(call_parser *p, bytes text, call_sink on, void *ctx) {
     p->on = on;
     p->ctx = ctx;
-    if (!p->pushed) buf_add(&p->held, p->f->prompt_end.p, p->f->prompt_end.n);
+    if (!p->pushed) hold(p, p->f->prompt_end);
+    bool nothing_new = p->pushed && is_more_white(p, text);
     p->pushed = true;
-    buf_add(&p->held, text.p, text.n);
-    p->failed = p->failed || p->held.failed;
-    run(p);
+    hold(p, text);
+    if (!nothing_new) run(p);
     return !p->failed;
 }
 
@@ -471,16 +433,19 @@ bool call_parser_in_call(call_parser *p, bytes next) {
     size_t n_held = p->held.n, at = 0;
     bytes id = {NULL, 0}, close = bytes_trim(p->f->section_close);
     if (p->state != PARSER_TEXT && p->state != PARSER_AFTER) return true;
-    buf_add(&p->held, next.p, next.n);
+    bool more_white = is_more_white(p, next);
+    if (more_white && p->asked) return p->in_call;
+    hold(p, next);
     bool in = false;
-    if (p->held.failed)
-        p->failed = true;
-    else if (p->state == PARSER_TEXT)
+    if (!p->failed && p->state == PARSER_TEXT)
         in = holds_mark(p, n_held);
-    else
+    else if (!p->failed)
         in = match_next(p, &at, &id) != MATCH_NO ||
              (close.n > 0 && call_match(close, parser_rest(p, 0)).result != MATCH_NO);
+    p->store.n -= p->held.n - n_held;
     p->held.n = n_held;
+    p->asked = more_white;
+    p->in_call = in;
     return in;
 }
 
@@ -503,7 +468,7 @@ call_parser *call_parser_create(const call_format *f, const call_parser_options 
 void call_parser_destroy(call_parser *p) {
     if (p == NULL) return;
     if (p->has_value) value_deinit(&p->value);
-    buf_deinit(&p->held);
+    buf_deinit(&p->store);
     buf_deinit(&p->open);
     buf_deinit(&p->name);
     buf_deinit(&p->id);

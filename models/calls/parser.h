@@ -8,7 +8,11 @@
  *
  * Until a call begins, what was read of it stays in `held`: if it turns out to be none, its first
  * byte is text and the rest is looked at again.  A step never depends on where the text was cut:
- * if what is there could go on in two ways, it waits. */
+ * if what is there could go on in two ways, it waits.
+ *
+ * The work is linear in the text, whatever it is: a step that waits has read at most a mark, whose
+ * placeholders are bounded, a name, or white space, and more white space behind that takes no step;
+ * values and objects go on from where they were. */
 #ifndef INFERD_CALLS_PARSER_H
 #define INFERD_CALLS_PARSER_H
 
@@ -67,7 +71,9 @@ struct call_parser {
     bool pushed;   // some text came
     bool final;    // no more text comes
     parser_state state;
-    buf held;
+    buf store;           // its end is `held`
+    bytes held;          // read and not judged yet
+    bool asked, in_call; // call_parser_in_call of white space behind `held`: the answer is known
     int64_t n_taken; // bytes of the text before `held`; those of prompt_end are before its first
     call_reasoning reasoning;
     size_t at;     // held[0, at): read of a call that has not begun
@@ -115,7 +121,8 @@ const json_t *parser_arguments_schema(const call_parser *p); // of the call
 /* A value between tags as JSON: `types` as bits, of which a text may be one. */
 void parser_add_value(buf *out, bytes text, unsigned types);
 
-/* Steps for arguments (parser_tags.c, parser_tree.c, parser_object.c). */
+/* Steps for names and arguments (parser_name.c, parser_tags.c, parser_tree.c, parser_object.c). */
+step_result parser_name(call_parser *p);
 step_result parser_tag(call_parser *p);
 step_result parser_key(call_parser *p);
 step_result parser_value(call_parser *p);
