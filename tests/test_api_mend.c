@@ -164,6 +164,56 @@ static void tools_are_completed(void) {
                   q, "a=");
 }
 
+/* A call that max_tokens cut, sent back: \\' in `given` is a quote of the arguments. */
+static void expect_arguments(const char *given, const char *wanted) {
+    static const char *const source =
+        EACH("{% for c in m.tool_calls or [] %}{{ c.function.arguments|tojson }}"
+             "{% for k, v in c.function.arguments.items() %}{% endfor %}{% endfor %}");
+    char messages[1024];
+    snprintf(messages, sizeof messages,
+             "{'role':'assistant','content':'','tool_calls':[{'id':'1','type':'function',"
+             "'function':{'name':'f','arguments':'%s'}}]}",
+             given);
+    MENDED(source, messages, wanted);
+}
+
+static void arguments_become_an_object(void) {
+    static const char *const cases[][2] = {
+        {"{\\'place\\':\\'Kiel am", "{\"place\": \"Kiel am\"}"},
+        {"{\\'a\\': 1, \\'b\\'", "{\"a\": 1}"},
+        {"{\\'a\\': 1, \\'b", "{\"a\": 1}"},
+        {"{\\'a\\': 1, \\'b\\': ", "{\"a\": 1}"},
+        {"{\\'a\\': 1, \\'b\\': tr", "{\"a\": 1}"},
+        {"{\\'a\\': 1, \\'b\\': true", "{\"a\": 1, \"b\": true}"},
+        {"{\\'a\\': 12", "{\"a\": 12}"},
+        {"{\\'a\\': 1.", "{}"},
+        {"{\\'a\\': [1, -", "{\"a\": [1]}"},
+        {"{", "{}"},
+        {" {\\'a\\': {\\'b\\': [{}, [\\'c", "{\"a\": {\"b\": [{}, [\"c\"]]}}"},
+        {"{\\'a\\': [{\\'b\\': \\'c\\'}, ", "{\"a\": [{\"b\": \"c\"}]}"},
+        {"{\\'a\\': \\'}]\\\\\\'", "{\"a\": \"}]\\\"\"}"},    // an escaped quote
+        {"{\\'a\\': \\'b\\\\", "{\"a\": \"b\"}"},             // half an escape
+        {"{\\'a\\': \\'b\\\\u00e", "{\"a\": \"b\"}"},         // likewise
+        {"{\\'a\\': \\'b\\\\ud83d\\\\ude", "{\"a\": \"b\"}"}, // half a code point
+        {"{\\'a\\': 123456789012345678901, \\'b", "{\"a\": 123456789012345678901}"},
+        // no part of an object
+        {"Kiel", "{\"arguments\": \"Kiel\"}"},
+        {"[1, 2", "{\"arguments\": \"[1, 2\"}"},
+        {"[1]", "{\"arguments\": \"[1]\"}"},
+        {"\\'{}\\'", "{\"arguments\": \"\\\"{}\\\"\"}"},
+        {"{a: 1", "{\"arguments\": \"{a: 1\"}"},
+        {"{\\'a\\': [1}", "{\"arguments\": \"{\\\"a\\\": [1}\"}"},
+        {"{} {", "{\"arguments\": \"{} {\"}"},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(cases); i++) expect_arguments(cases[i][0], cases[i][1]);
+    // those that are one stay as they are, with their white space
+    MENDED("{% for m in messages %}{{ m.tool_calls[0].function.arguments.x ~ "
+           "m.tool_calls[1].function.arguments.items()|length }}{% endfor %}",
+           "{'role':'assistant','tool_calls':[{'function':{'name':'f','arguments':'{ \\'x\\':'}},"
+           "{'function':{'name':'f','arguments':'{\\'y\\':1}'}}]}",
+           "1");
+}
+
 static void ids_become_short(void) {
     char first[10], again[10];
     request q = {.messages = U("a") "," CALLS(CALL("call_1", "f") "," CALL("abcdefghi", "g")) "," R(
@@ -322,6 +372,7 @@ static const test_case cases[] = {
     TEST(a_limit_is_told),
     TEST(contents_are_filled),
     TEST(tools_are_completed),
+    TEST(arguments_become_an_object),
     TEST(ids_become_short),
     TEST(effort_is_left_out),
     TEST(silence_is_left_out),

@@ -188,6 +188,14 @@ static bool parse_arguments(json_t *arguments, json_t **out) {
     return true;
 }
 
+bool chat_opens_arguments(json_t *arguments, bool *opens) {
+    json_t *parsed;
+    bool ok = parse_arguments(arguments, &parsed);
+    *opens = parsed != NULL;
+    json_decref(parsed);
+    return ok;
+}
+
 /* A copy of one tool call with its arguments as an object, or a new reference to the call itself.
  * NULL: no memory. */
 static json_t *open_call(json_t *call, bool *changed) {

@@ -7,6 +7,8 @@
 #include "inferd/buf.h"
 #include "inferd/json_whole.h"
 #include "inferd/siphash.h"
+#include "json_cut.h"
+#include "models/chat.h"
 
 /* ---- messages ---- */
 
@@ -180,6 +182,50 @@ static void complete_tools(draft *d) {
 
 static void complete_properties(draft *d) {
     change_tools(d, describe_properties);
+}
+
+static bool is_object(draft *d, json_t *arguments) {
+    bool opens = false;
+    if (!chat_opens_arguments(arguments, &opens)) d->no_memory = true;
+    return opens;
+}
+
+/* As it was cut off, closed; a text that is no part of an object is a member of one. */
+static json_t *make_object(draft *d, const json_t *arguments) {
+    bytes text = {json_string_value(arguments), json_string_length(arguments)};
+    buf out = {0};
+    json_t *made = NULL, *wrapped;
+    if (json_cut_close(text, &out)) made = json_stringn(out.p, out.n);
+    d->no_memory |= out.failed || (out.n > 0 && made == NULL);
+    buf_deinit(&out);
+    if (d->no_memory || (made != NULL && is_object(d, made))) return made;
+    json_decref(made);
+    wrapped = json_pack("{ss%}", "arguments", text.p, text.n);
+    char *written = wrapped == NULL ? NULL : json_dumps_whole(wrapped, 0);
+    made = written == NULL ? NULL : json_string(written);
+    free(written);
+    json_decref(wrapped);
+    d->no_memory |= made == NULL;
+    return made;
+}
+
+/* The arguments of a call that `max_tokens` cut, sent back. */
+static void complete_arguments(draft *d) {
+    list l = list_begin(d);
+    for (size_t i = 0, k; i < json_array_size(d->messages) && !d->no_memory; i++) {
+        json_t *m = json_array_get(d->messages, i), *calls = NULL, *call;
+        json_array_foreach(calls_of(m), k, call) {
+            json_t *arguments = json_object_get(json_object_get(call, "function"), "arguments");
+            if (!json_is_string(arguments) || is_object(d, arguments) || d->no_memory) continue;
+            if (calls == NULL) calls = json_deep_copy_whole(calls_of(m));
+            call = json_array_get(calls, k);
+            set(d, json_object_get(call, "function"), "arguments", make_object(d, arguments));
+        }
+        m = calls != NULL ? copy(d, m) : json_incref(m);
+        if (calls != NULL) set(d, m, "tool_calls", calls);
+        add(&l, m, i);
+    }
+    list_end(&l);
 }
 
 enum { SHORT_ID_CHARS = 9 };
@@ -391,8 +437,8 @@ static void alternate(draft *d) {
 
 /* What changes least comes first. */
 const mend api_mends[] = {
-    fill_contents,     complete_tools,    complete_properties, shorten_ids,
-    leave_out_effort,  leave_out_silence, split_calls,         open_with_user,
-    move_late_systems, move_systems,      alternate,
+    fill_contents,  complete_tools,    complete_properties, complete_arguments,
+    shorten_ids,    leave_out_effort,  leave_out_silence,   split_calls,
+    open_with_user, move_late_systems, move_systems,        alternate,
 };
 const unsigned api_n_mends = INFERD_COUNT(api_mends);

@@ -20,6 +20,7 @@ GUARD = """\
 {%- set ns.n = ns.n + 1 %}
 {%- endif %}
 {%- endfor %}
+{%- for m in messages %}{% for call in m.tool_calls or [] %}{% for k, v in call.function.arguments.items() %}{% endfor %}{% endfor %}{% endfor %}
 {%- for t in tools or [] %}{% set described = t.function.description + '' %}{% set n = t.function.parameters.properties | length %}{% endfor %}
 {%- if reasoning_effort is defined and reasoning_effort not in ['low', 'high'] %}{{ raise_exception('an effort') }}{% endif %}
 """
@@ -51,8 +52,8 @@ def system(text):
     return {"role": "system", "content": text}
 
 
-def called(*ids, **more):
-    calls = [{"id": i, "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}} for i in ids]
+def called(*ids, arguments='{"a": 1}', **more):
+    calls = [{"id": i, "type": "function", "function": {"name": "f", "arguments": arguments}} for i in ids]
     return {"role": "assistant", "content": None, "tool_calls": calls, **more}
 
 
@@ -116,6 +117,10 @@ MENDED = {
     "an interrupted call": ([user("a"), called(ID_A), user("b")], [user("a"), called(ID_A), result(ID_A, "b")]),
     "parallel calls": ([user("a"), called(ID_A, ID_B), result(ID_B, "2"), result(ID_A, "1")],
                        [user("a"), called(ID_A), result(ID_A, "1"), called(ID_B), result(ID_B, "2")]),
+    "cut arguments": ([user("a"), called(ID_A, arguments='{"a": "b c'), result(ID_A, "r")],
+                      [user("a"), called(ID_A, arguments='{"a": "b c"}'), result(ID_A, "r")]),
+    "arguments that are no JSON": ([user("a"), called(ID_A, arguments="b c"), result(ID_A, "r")],
+                                   [user("a"), called(ID_A, arguments='{"arguments": "b c"}'), result(ID_A, "r")]),
     "a greeting": ([{"role": "assistant", "content": "hello"}, user("a")],
                    [user(""), {"role": "assistant", "content": "hello"}, user("a")]),
 }
@@ -148,6 +153,24 @@ def test_an_effort_that_the_template_refuses_is_named(strict):
     r = strict.http.post("/v1/messages/count_tokens", json={
         "model": "m", "messages": [user("effort?")], "output_config": {"effort": "medium"}})
     assert r.status_code == 200 and r.headers["x-inferd-ignored"] == "output_config.effort"
+
+
+def test_an_answer_that_was_cut_comes_back(strict):
+    call = '<tool_call>\n{"name": "f", "arguments": {"a": "Kiel am Meer und so weiter", "b": 1}}\n</tool_call>'
+    tools = [{"type": "function", "function": {**FULL["function"], "parameters": {
+        "type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}}}]
+    turns, n_cut = [user("cut?")], 0
+    strict.say("cut?", call)
+    first = prompt(strict, turns, tools=tools, add_generation_prompt=False)
+    for n in range(1, 60):
+        r = strict.chat("", messages=turns, tools=tools, max_tokens=n).json()["choices"][0]
+        if r["finish_reason"] != "length":
+            break
+        for call in r["message"].get("tool_calls") or []:
+            n_cut += 1
+            sent = [*turns, r["message"], result(call["id"], "cut")]
+            assert prompt(strict, sent, tools=tools).startswith(first)
+    assert n_cut > 3
 
 
 def test_what_no_mend_helps_has_the_first_error(launch, tmp_path):
@@ -198,13 +221,14 @@ CONVERSATIONS = [
     [system("s"), user("a"), called("call_1", "call_2"), result("call_1", "x"), result("call_2", "y"), user("b"), system("c")],
     [user("a"), called("call_1"), user("b")],
     [user("a"), {"role": "assistant", "content": None}, user("b"), user("c")],
+    [user("a"), called("call_1", arguments='{"place": "Kiel am'), result("call_1", "x")],
 ]
 
 
 @pytest.mark.parametrize("name", [
     "mistralai-Mistral-Nemo-Instruct-2407", "Mistral-Small-3.2-24B-Instruct-2506", "mistralai-Ministral-3-14B-Reasoning-2512",
     "meta-llama-Llama-3.1-8B-Instruct", "google-gemma-2-2b-it", "openai-gpt-oss-120b", "Apertus-8B-Instruct", "Qwen3.5-4B",
-    "ByteDance-Seed-OSS", "tencent-Hy3"])
+    "ByteDance-Seed-OSS", "tencent-Hy3", "MiniMax-M2", "GLM-4.6"])
 def test_templates_of_models(launch, tmp_path, shared, name):
     file = shared / "templates" / f"{name}.jinja"
     if not file.exists():

@@ -93,4 +93,7 @@ typedef struct chat_input {
 inferd_status chat_render(const chat_template *t, const tokenizer *tok, const chat_input *input,
                           const struct tm *now, chat_text *out, inferd_err *err);
 
+/* Are the arguments of a call, a text, an object for the template?  False: no memory. */
+bool chat_opens_arguments(json_t *arguments, bool *opens);
+
 #endif
