@@ -312,6 +312,30 @@ static void tools_are_described_where_the_template_knows_none(void) {
     json_decref(messages);
 }
 
+#define CALLS_OF(list)                                                                             \
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for c in " list " %}<tool_call>"     \
+    "{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments|tojson }}}"      \
+    "</tool_call>{% endfor %}<|end|>{% endfor %}{{ tools|tojson }}"
+
+static void templates_may_write_the_first_call_only(void) {
+    static const struct {
+        const char *source;
+        bool loses;
+    } cases[] = {
+        {CALLS_OF("m.tool_calls or []"), false},
+        {CALLS_OF("(m.tool_calls or [])[:1]"), true},
+        {CALLS_OF("[]"), false}, // none, so they become text
+        {"{% for m in messages %}{% if m.tool_calls and m.tool_calls|length > 1 %}"
+         "{{ raise_exception('single') }}{% endif %}{% endfor %}" CALLS_OF("m.tool_calls or []"),
+         false},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(cases); i++) {
+        call_format *f = learn(cases[i].source);
+        EXPECT_EQ(call_format_loses_later_calls(f), cases[i].loses);
+        call_format_close(f);
+    }
+}
+
 static const char three_messages[] =
     "[{'role':'user','content':'x'},{'role':'assistant','content':'Look:','tool_calls':[{'id':"
     "'1','function':{'name':'f','arguments':'{\\\"a\\\": [true, \\\"true\\\"], \\\"b\\\": "
@@ -711,6 +735,7 @@ static const test_case cases[] = {TEST(objects_between_tags),
                                   TEST(calls_can_be_text),
                                   TEST(control_tokens_are_not_shown),
                                   TEST(tools_are_described_where_the_template_knows_none),
+                                  TEST(templates_may_write_the_first_call_only),
                                   TEST(calls_become_text_where_the_template_writes_none),
                                   TEST(tools_are_described_in_the_notation_of_the_format),
                                   TEST(what_is_written_is_read),

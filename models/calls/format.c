@@ -48,6 +48,9 @@ bool call_format_is_prompted(const call_format *f) {
 bool call_format_loses_calls(const call_format *f) {
     return f->loses_calls || f->loses_calls_beside_text;
 }
+bool call_format_loses_later_calls(const call_format *f) {
+    return f->loses_later_calls;
+}
 const char *call_format_why(const call_format *f) {
     return f->why;
 }

@@ -66,6 +66,7 @@ struct call_format {
     bool prompted_in_user;        // of the user; else the system message
     bool loses_calls;             // the template writes no calls of earlier turns: they become text
     bool loses_calls_beside_text; // it writes them only in messages without a content
+    bool loses_later_calls;       // of a message with several it writes the first
     const char
         *reasoning_name; // under which the template reads reasoning; static; NULL: it does not
     bool reasoning_is_content; // beside calls it refuses reasoning and content together

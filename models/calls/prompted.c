@@ -47,6 +47,21 @@ static bool writes_calls(prober *p, const char *content) {
     return written;
 }
 
+/* Of two calls only the first: there is no exception, and both results stay. */
+static bool writes_first_call(prober *p) {
+    buf text = {0};
+    bool first =
+        probe_message(p,
+                      probe_calls(PROBE_NAME_1, "{\"" PROBE_KEY_1 "\": \"" PROBE_VALUE_1 "\"}",
+                                  PROBE_NAME_2, "{\"" PROBE_KEY_2 "\": \"" PROBE_VALUE_2 "\"}"),
+                      &text);
+    bytes s = {text.p, text.n};
+    first = first && bytes_find(s, bytes_of(PROBE_VALUE_1), 0) != SIZE_MAX &&
+            bytes_find(s, bytes_of(PROBE_VALUE_2), 0) == SIZE_MAX;
+    buf_deinit(&text);
+    return first;
+}
+
 bool learn_prompted(prober *p, call_format *f) {
     json_t *system = probe_said(PROBE_REASON, NULL, NULL);
     bool named = system != NULL && json_object_set_new(system, "role", json_string("system")) == 0;
@@ -55,6 +70,7 @@ bool learn_prompted(prober *p, call_format *f) {
     f->prompted_in_user = named && f->prompted && !shows(p, system, PROBE_REASON);
     f->loses_calls = !writes_calls(p, "");
     f->loses_calls_beside_text = !f->loses_calls && !writes_calls(p, PROBE_CONTENT);
+    f->loses_later_calls = writes_first_call(p);
     json_decref(system);
     return !p->no_memory;
 }

@@ -25,6 +25,19 @@ static json_t *same_origin(const json_t *messages) {
     return json_if_whole(out, json_array_size(out) == json_array_size(messages));
 }
 
+json_t *api_mend_calls(json_t *messages, json_t **origin) {
+    draft d = {.messages = json_incref(messages),
+               .origin = *origin != NULL ? json_incref(*origin) : same_origin(messages)};
+    d.no_memory = d.origin == NULL;
+    if (!d.no_memory) api_split_calls(&d);
+    if (d.changed && !d.no_memory) {
+        json_decref(*origin);
+        *origin = json_incref(d.origin);
+    }
+    json_decref(d.origin);
+    return json_if_whole(d.messages, !d.no_memory);
+}
+
 /* The mends of a set, in their order; d->changed tells of the last one. */
 static void apply(draft *d, unsigned mends) {
     d->no_memory = d->origin == NULL;

@@ -28,6 +28,9 @@ typedef struct mended {
  * mended.  On failure there is no text. */
 inferd_status api_mend_render(const chat_template *t, const tokenizer *tok, const chat_input *in,
                               const struct tm *now, mended *out, inferd_err *err);
+/* A message for each call, its result behind it: for a template that leaves out later calls without
+ * an exception.  A new reference; *origin is replaced.  NULL: no memory. */
+json_t *api_mend_calls(json_t *messages, json_t **origin);
 void mended_deinit(mended *m);
 
 #endif

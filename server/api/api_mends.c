@@ -345,8 +345,8 @@ static void split(list *l, size_t i, size_t end) {
     json_decref(by_id);
 }
 
-/* Templates of Llama 3 take one call a message: call, result, call, result. */
-static void split_calls(draft *d) {
+/* Templates of Llama 3 and gpt-oss take one call a message: call, result, call, result. */
+void api_split_calls(draft *d) {
     list l = list_begin(d);
     size_t n = json_array_size(d->messages), end;
     for (size_t i = 0; i < n && !d->no_memory; i = end) {
@@ -438,7 +438,7 @@ static void alternate(draft *d) {
 /* What changes least comes first. */
 const mend api_mends[] = {
     fill_contents,  complete_tools,    complete_properties, complete_arguments,
-    shorten_ids,    leave_out_effort,  leave_out_silence,   split_calls,
+    shorten_ids,    leave_out_effort,  leave_out_silence,   api_split_calls,
     open_with_user, move_late_systems, move_systems,        alternate,
 };
 const unsigned api_n_mends = INFERD_COUNT(api_mends);

@@ -18,7 +18,8 @@ typedef struct draft {
 } draft;
 
 typedef void (*mend)(draft *d);
-extern const mend api_mends[]; // in the order in which they are tried
+void api_split_calls(draft *d); // one of them
+extern const mend api_mends[];  // in the order in which they are tried
 extern const unsigned api_n_mends;
 
 #endif

@@ -112,14 +112,22 @@ static bool is_rewritten(const model *m, const api_params *p) {
     return with_tools;
 }
 
+/* Takes `messages`. */
+static json_t *mend_calls(const call_format *f, json_t *messages, mended *prompt) {
+    if (f == NULL || messages == NULL || !call_format_loses_later_calls(f)) return messages;
+    json_t *out = api_mend_calls(messages, &prompt->origin);
+    json_decref(messages);
+    return out;
+}
+
 /* As the template needs them: a new reference; NULL: no memory. */
 static json_t *rewrite_messages(const model *m, const api_params *p, mended *prompt) {
     const call_format *f = model_call_format(m);
     json_t *reasoned = call_format_reasoned(f, p->messages);
-    if (reasoned == NULL || !is_rewritten(m, p)) return reasoned;
+    if (reasoned == NULL || !is_rewritten(m, p)) return mend_calls(f, reasoned, prompt);
     json_t *out = call_format_messages(f, reasoned, p->tools, &prompt->origin);
     json_decref(reasoned);
-    return out;
+    return mend_calls(f, out, prompt);
 }
 
 /* A field that the template refused, in the client's words. */

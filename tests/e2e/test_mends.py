@@ -106,6 +106,27 @@ def test_the_switch_of_thinking_may_stand_beside_the_kwargs(wordy):
     assert r.status_code == 400 and r.json()["error"]["param"] == "enable_thinking"
 
 
+FIRST = dataclasses.replace(scripted.HERMES, template=scripted.HERMES.template.replace(
+    "for call in m.tool_calls or [] %}", "for call in (m.tool_calls or [])[:1] %}"))
+
+
+def test_calls_behind_the_first_are_not_lost(launch, tmp_path):
+    assert FIRST.template != scripted.HERMES.template
+    s = scripted.start(launch, tmp_path, FIRST)
+    plain = prompt(s, [user("a"), called(ID_A), result(ID_A, "1"), called(ID_B), result(ID_B, "2")], tools=[FULL])
+    together = [user("a"), called(ID_A, ID_B), result(ID_B, "2"), result(ID_A, "1")]
+    assert prompt(s, together, tools=[FULL]) == plain and plain.count('"a": 1') == 2
+    s.say("now?", "Yes.", tail=60)
+    turns = [user("Tell me. " * 60), called(ID_A, ID_B), result(ID_A, "one " * 40), result(ID_B, "two " * 40), user("now?")]
+    for _ in range(2):
+        r = s.http.post("/v1/chat/completions", json={"model": "m", "messages": turns, "tools": [FULL]}, headers=EXPLAIN)
+        assert r.status_code == 200, r.text
+        turns += [{"role": "assistant", "content": "Yes."}, user("And now?")]
+    why = explanation_of(r.headers["x-inferd-explain"])
+    assert why["cause"] == "grown" and why["in"] == "messages[6]"
+    assert s.stop() == 0
+
+
 # ---- what is refused ----
 
 MENDED = {
@@ -228,12 +249,17 @@ CONVERSATIONS = [
 @pytest.mark.parametrize("name", [
     "mistralai-Mistral-Nemo-Instruct-2407", "Mistral-Small-3.2-24B-Instruct-2506", "mistralai-Ministral-3-14B-Reasoning-2512",
     "meta-llama-Llama-3.1-8B-Instruct", "google-gemma-2-2b-it", "openai-gpt-oss-120b", "Apertus-8B-Instruct", "Qwen3.5-4B",
-    "ByteDance-Seed-OSS", "tencent-Hy3", "MiniMax-M2", "GLM-4.6"])
+    "ByteDance-Seed-OSS", "tencent-Hy3", "MiniMax-M2", "GLM-4.6", "GigaChat3-10B-A1.8B",
+    "GigaChat3.1-10B-A1.8B"])
 def test_templates_of_models(launch, tmp_path, shared, name):
     file = shared / "templates" / f"{name}.jinja"
     if not file.exists():
         skip(f"{file.name} is not there")
     s = scripted.start(launch, tmp_path, dataclasses.replace(scripted.HERMES, template=file.read_text()))
+    calls = [{**called(id)["tool_calls"][0], "function": {"name": "f", "arguments": f'{{"a": "{word}"}}'}}
+             for id, word in [("call_1", "Kielo"), ("call_2", "Badenx")]]
+    together = prompt(s, [user("a"), {**called(), "tool_calls": calls}, result("call_1", "x"), result("call_2", "y")], tools=[BARE])
+    assert "Kielo" in together and "Badenx" in together
     for messages in CONVERSATIONS:
         written = prompt(s, messages, tools=[BARE])
         assert written == prompt(s, messages, tools=[BARE]) and "None" not in written

@@ -81,6 +81,8 @@ bool call_format_is_prompted(const call_format *f);
 bool call_format_loses_calls(const call_format *f);
 json_t *call_format_messages(const call_format *f, const json_t *messages, const json_t *tools,
                              json_t **origins);
+/* Of a message with several calls the template writes the first, and says nothing of the others. */
+bool call_format_loses_later_calls(const call_format *f);
 
 /* The messages with the reasoning of earlier turns, which clients send as reasoning_content,
  * reasoning or thinking, under the name that the template reads; a new reference, to `messages`
