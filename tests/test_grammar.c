@@ -526,6 +526,30 @@ static void reasoning_that_may_begin_is_closed_behind_its_mark(void) {
     grammar_machine_release(m);
 }
 
+/* White space leads to reasoning, and was no beginning of JSON: a model that wrote it had to
+ * reason. */
+static void white_space_leads_to_json_as_to_reasoning(void) {
+    for (int open = 0; open < 2; open++) {
+        grammar_options o = {.reasoning_begin = open ? NULL : "<think>",
+                             .reasoning_end = "</think>"};
+        grammar *out = NULL;
+        EXPECT_EQ(grammar_of_json(&o, true, &out, NULL), INFERD_OK);
+        grammar_machine *m = rig_machine(out);
+        EXPECT_EQ(rig_accepts(m, "{}"), !open);
+        EXPECT_EQ(rig_accepts(m, "\n{}"), !open);
+        EXPECT_EQ(rig_accepts(m, " \t\r\n{\"a\": 1}"), !open);
+        EXPECT(rig_accepts(m, "\n<think>hm</think>\n{}"));
+        EXPECT(!rig_accepts(m, "\n"));
+        EXPECT(!rig_accepts(m, "\nno"));
+        char white[GRAMMAR_REASONING_WHITE_MAX + 30];
+        for (int n = GRAMMAR_REASONING_WHITE_MAX; n < GRAMMAR_REASONING_WHITE_MAX + 2; n++) {
+            snprintf(white, sizeof white, "%*s{}", n, "");
+            EXPECT_EQ(rig_accepts(m, white), !open && n <= GRAMMAR_REASONING_WHITE_MAX);
+        }
+        grammar_machine_release(m);
+    }
+}
+
 static void reasoning_may_come_again(void) {
     for (int open = 0; open < 2; open++) {
         grammar_machine *m = reasoned_again(open ? NULL : "<t>", "</t>", "<t>");
@@ -579,6 +603,7 @@ static const test_case cases[] = {
     TEST(a_cut_text_is_completed),
     TEST(reasoning_comes_before_the_text),
     TEST(reasoning_can_be_closed),
+    TEST(white_space_leads_to_json_as_to_reasoning),
     TEST(reasoning_may_come_again),
     TEST(reasoning_that_may_begin_is_closed_behind_its_mark),
     TEST(a_machine_without_reasoning_closes_nothing),

@@ -94,6 +94,9 @@ ir_node ir_array(ir *g, const ir_node *prefix, size_t n_prefix, ir_node rest, ui
 /* Reasoning up to this mark and with it (grammar_options), anywhere: the first one's mark counts.
  */
 ir_node ir_reasoning(ir *g, bytes end);
+/* The text is JSON.  Where it may reason first, white space leads to both: in front of the text it
+ * is JSON, too. */
+void ir_is_json(ir *g);
 /* The end of building: takes `g` in any case.  Fails with what building failed with, and with: no
  * text matches; left recursion.  Puts the reasoning of `options` before the text, and its marks
  * around it. */

@@ -227,7 +227,12 @@ static ir_node after_reasoning(ir *g, ir_node root, const grammar_options *o) {
     ir_node rest = ir_seq(g, (ir_node[]){block, white, more, root}, 4);
     if (o->reasoning_begin == NULL) return rest;
     ir_node begun = ir_seq(g, (ir_node[]){white, mark_of(g, o->reasoning_begin), rest}, 3);
+    if (g->json) root = ir_seq(g, (ir_node[]){white, root}, 2);
     return ir_alt(g, (ir_node[]){begun, root}, 2);
+}
+
+void ir_is_json(ir *g) {
+    g->json = true;
 }
 
 /* ---- marks around the text ---- */

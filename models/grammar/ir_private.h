@@ -18,6 +18,7 @@ struct ir {
     uint32_t n_objects, objects_capacity;
     dfa *terms;
     uint32_t n_terms, terms_capacity;
+    bool json;    // white space may stand before the text
     bool reasons; // there are these two terminals (grammar.h)
     uint32_t reasoning, closing;
     ir_node reasoning_node;

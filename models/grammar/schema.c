@@ -435,6 +435,7 @@ inferd_status grammar_of_schema(const json_t *schema, const grammar_schema_kind 
     if (g == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a grammar");
     ir_node root = IR_NEVER;
     inferd_status s = schema_add(g, schema, kind, &root, err);
+    ir_is_json(g);
     if (s == INFERD_OK) return ir_finish(g, root, options, out, err);
     ir_destroy(g);
     return s;

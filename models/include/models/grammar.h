@@ -71,9 +71,10 @@ enum { GRAMMAR_REASONING_WHITE_MAX = 20 }; // bytes of white space in front of a
 typedef struct grammar_options {
     const grammar_limits *limits; // NULL: the defaults
     /* Reasoning before the text of the grammar: UTF-8 that ends with this; NULL: none.  `begin`:
-     * the text may start with it, and white space in front of it, or not reason at all.  NULL:
-     * reasoning has begun already.  `again`: more reasoning may follow, which begins so; NULL: none
-     * does.  All may have symbols of control tokens; reasoning itself has none. */
+     * the text may start with it, and white space in front of it, or not reason at all; JSON may
+     * then have white space in front, too.  NULL: reasoning has begun already.  `again`: more
+     * reasoning may follow, which begins so; NULL: none does.  All may have symbols of control
+     * tokens; reasoning itself has none. */
     const char *reasoning_begin, *reasoning_end, *reasoning_again;
     /* Marks which the text may have or not: before it, behind it, and behind that; NULL, "": none.
      */
