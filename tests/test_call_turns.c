@@ -273,6 +273,81 @@ static void content_may_be_closed_beside_tools(void) {
     call_format_close(f);
 }
 
+/* ---- white space behind calls and before content ---- */
+
+#define HERMES_HEAD "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+#define HERMES_CALL                                                                                \
+    "<call>{\"name\": \"{{ c.function.name }}\", \"arguments\": "                                  \
+    "{{ c.function.arguments|tojson }}}</call>"
+#define HERMES_TAIL "<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+#define LINE        "{{ '\\n' }}"
+static const char lines_before[] =
+    HERMES_HEAD "{% for c in m.tool_calls %}" LINE HERMES_CALL "{% endfor %}" HERMES_TAIL;
+static const char lines_behind[] =
+    HERMES_HEAD "{% for c in m.tool_calls %}" HERMES_CALL LINE "{% endfor %}" HERMES_TAIL;
+static const char no_lines[] =
+    HERMES_HEAD "{% for c in m.tool_calls %}" HERMES_CALL "{% endfor %}" HERMES_TAIL;
+static const char in_section[] =
+    HERMES_HEAD "{% if m.tool_calls %}<calls>{% for c in m.tool_calls %}" LINE HERMES_CALL
+                "{% endfor %}" LINE "</calls>{% endif %}" HERMES_TAIL;
+
+#define F_CALL "<call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</call>"
+
+/* Behind the white space between calls the end of the turn was forbidden, so one more call was
+ * forced. */
+static void white_space_may_stand_behind_the_last_call(void) {
+    static const char *const sources[] = {lines_before, lines_behind, no_lines, in_section};
+    static const char *const whites[] = {"", "\n", " \n", "\n\n"};
+    for (size_t i = 0; i < INFERD_COUNT(sources); i++) {
+        call_format *f = learn(sources[i]);
+        const char *open = sources[i] == in_section ? "<calls>\n" : "";
+        const char *close = sources[i] == in_section ? "\n</calls>" : "";
+        EXPECT_EQ(call_format_style(f), CALL_OBJECT);
+        for (size_t k = 0; k < INFERD_COUNT(whites) * 4; k++) {
+            buf text = {0};
+            bool parallel = k & 2;
+            buf_add_format(&text, "%s" F_CALL "%s%s", open, close, whites[k / 4]);
+            EXPECT(may_write(f, k & 1 ? CALL_REQUIRED : CALL_AUTO, parallel, buf_cstr(&text)));
+            READS(f, buf_cstr(&text), "", "", "f{\"a\": 1};");
+            buf_deinit(&text);
+        }
+        REFUSED(f, CALL_REQUIRED, "\n");
+        REFUSED(f, CALL_REQUIRED, F_CALL "\nmore");
+        if (open[0] == 0) EXPECT(!may_write(f, CALL_AUTO, false, F_CALL "\n" F_CALL));
+        EXPECT(!may_write(f, CALL_REQUIRED, false, F_CALL "\n" F_CALL));
+        call_format_close(f);
+    }
+}
+
+/* White space was allowed because calls may follow, and then content was not. */
+static void white_space_may_stand_before_constrained_content(void) {
+    static const struct {
+        const char *source, *before;
+    } of[] = {{lines_before, ""}, {lines_behind, ""},   {no_lines, ""},
+              {in_section, ""},   {closed, "<|TEXT|>"}, {channels, "<|channel|>final<|message|>"}};
+    json_t *tools = json_loads(tool, 0, NULL);
+    json_t *content =
+        json_pack("{s:s,s:{s:s}}", "type", "json_schema", "json_schema", "type", "object");
+    for (size_t i = 0; i < INFERD_COUNT(of); i++) {
+        call_format *f = learn(of[i].source);
+        call_tags_options o = {.tools = tools, .content = content, .parallel = true};
+        grammar_machine *m = machine_of(f, &o);
+        static const char *const whites[] = {"", "\n", " ", "\n\n", "\t \r\n      "};
+        for (size_t k = 0; k < INFERD_COUNT(whites); k++) {
+            buf text = {0};
+            buf_add_format(&text, "%s%s{\"a\": 1}", whites[k], of[i].before);
+            EXPECT(is_allowed(m, (bytes){text.p, text.n}));
+            buf_add_str(&text, "more");
+            EXPECT(!is_allowed(m, (bytes){text.p, text.n}));
+            buf_deinit(&text);
+        }
+        grammar_machine_release(m);
+        call_format_close(f);
+    }
+    json_decref(tools);
+    json_decref(content);
+}
+
 /* ---- a mark in the prompt ---- */
 
 /* The grammar wanted the mark once more, so no model could call. */
@@ -347,15 +422,35 @@ static void marks_may_stand_around_constrained_content(void) {
     }
 }
 
-static const test_case cases[] = {TEST(the_name_may_be_in_the_header_or_behind_the_channel),
-                                  TEST(a_preamble_is_content),
-                                  TEST(half_a_header_is_no_content),
-                                  TEST(the_known_format_has_all_marks),
-                                  TEST(reasoning_behind_content_is_reasoning),
-                                  TEST(clients_write_no_reasoning),
-                                  TEST(reasoning_stands_between_calls),
-                                  TEST(the_end_of_a_turn_is_no_content),
-                                  TEST(content_may_be_closed_beside_tools),
-                                  TEST(the_prompt_may_end_with_the_first_mark),
-                                  TEST(marks_may_stand_around_constrained_content)};
+/* MiniMax M3 closes reasoning first where it does not reason. */
+static void the_mark_behind_reasoning_may_stand_before_constrained_content(void) {
+    static const char source[] =
+        "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}{% if "
+        "m.reasoning_content %}<think>{{ m.reasoning_content }}{% endif %}</think>{% endif %}"
+        "{{ m.content }}{% for c in m.tool_calls %}" HERMES_CALL "{% endfor %}" HERMES_TAIL;
+    call_format *f = learn(source);
+    EXPECT(f->closes_first);
+    EXPECT(reads_schema(f, "</think>{}"));
+    EXPECT(reads_schema(f, "{}"));
+    EXPECT(!reads_schema(f, "</think>"));
+    EXPECT(!reads_schema(f, "{}</think>"));
+    READS(f, "</think>{}", "", "{}", "");
+    call_format_close(f);
+}
+
+static const test_case cases[] = {
+    TEST(the_name_may_be_in_the_header_or_behind_the_channel),
+    TEST(a_preamble_is_content),
+    TEST(half_a_header_is_no_content),
+    TEST(the_known_format_has_all_marks),
+    TEST(reasoning_behind_content_is_reasoning),
+    TEST(clients_write_no_reasoning),
+    TEST(reasoning_stands_between_calls),
+    TEST(the_end_of_a_turn_is_no_content),
+    TEST(content_may_be_closed_beside_tools),
+    TEST(white_space_may_stand_behind_the_last_call),
+    TEST(white_space_may_stand_before_constrained_content),
+    TEST(the_prompt_may_end_with_the_first_mark),
+    TEST(marks_may_stand_around_constrained_content),
+    TEST(the_mark_behind_reasoning_may_stand_before_constrained_content)};
 TEST_MAIN(cases)

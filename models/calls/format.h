@@ -77,7 +77,7 @@ struct call_format {
     char plain_open[CALL_MARK_BYTES], plain_close[CALL_MARK_BYTES];
     char symbol_open[CALL_MARK_BYTES], symbol_close[CALL_MARK_BYTES];
     /* The marks around content, as symbols, with white space: content_open without what the prompt
-     * ends with, content_close, turn_close. */
+     * ends with (closes_first: or reasoning_close), content_close, turn_close. */
     char content_symbols[3][CALL_MARK_BYTES];
     char why[160];
     char store[CALL_STORE_BYTES]; // the bytes of all of these

@@ -169,7 +169,10 @@ inferd_status call_format_open(const chat_template *t, bytes source, const token
         ok = tok == NULL || call_format_bind(f, tok);
         copy_mark(f->symbol_open, f->reasoning_open);
         copy_mark(f->symbol_close, f->reasoning_close);
-        const bytes around[] = {f->content_open, f->content_close, f->turn_close};
+        /* A message without reasoning may begin with the mark behind it. */
+        bool closes = f->closes_first && bytes_trim(f->content_open).n == 0;
+        const bytes around[] = {closes ? f->reasoning_close : f->content_open, f->content_close,
+                                f->turn_close};
         for (int i = 0; i < 3; i++)
             copy_content_mark(f->content_symbols[i], around[i], f->prompt_end);
     }

@@ -16,6 +16,7 @@ typedef struct tag_scope {
     size_t slots_left; // of values in the notations of formats, for all tools
     json_t *weakened;  // appended to: places that are not enforced; borrowed; NULL: not told
     bool any;          // arguments of any names and values, whatever the schema says
+    bool last;         // nothing else follows a call
     bool unfit;        // a schema that the notation cannot express, or that takes too many slots
     bool failed;       // no memory
 } tag_scope;

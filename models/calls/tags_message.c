@@ -16,12 +16,15 @@
 
 #include "calls/start.h"
 #include "inferd/json_whole.h"
+#include "models/grammar.h"
 
 static const bytes nothing = {NULL, 0};
 
 static bytes text_of(const json_t *v) {
     return (bytes){json_string_value(v), json_string_length(v)};
 }
+
+#define LAYOUT "[ \\n]{0,4}" // white space that a model may write before a mark, or behind calls
 
 /* ---- calls ---- */
 
@@ -76,6 +79,8 @@ static void either_head(tag_writer *w, const call_format *f, bytes name) {
     json_decref(ways);
 }
 
+/* Behind the last call of a message may be white space: where it separates calls, a model cannot
+ * know yet whether one more follows. */
 static json_t *call_of(const call_format *f, const json_t *tool, tag_scope *scope) {
     const json_t *function = json_object_get(tool, "function");
     const json_t *parameters = json_object_get(function, "parameters");
@@ -105,6 +110,7 @@ static json_t *call_of(const call_format *f, const json_t *tool, tag_scope *scop
         tag_arguments(&w, f, name.p, parameters, scope);
     }
     tag_mark(&w, trim_end(f->call_close), name);
+    if (scope->last) tag_add(&w, tag_of_pattern(LAYOUT));
     return tag_end(&w);
 }
 
@@ -143,9 +149,10 @@ static json_t *call_in(const call_format *f, const call_tags_options *o, const j
     return call_of(f, tool, scope);
 }
 
-static json_t *all_calls(const call_format *f, const call_tags_options *o) {
+/* `last`: nothing else follows a call. */
+static json_t *all_calls(const call_format *f, const call_tags_options *o, bool last) {
     json_t *calls = json_array(), *tool;
-    tag_scope scope = {.slots_left = CALL_TAGS_VALUES_MAX, .weakened = o->weakened};
+    tag_scope scope = {.slots_left = CALL_TAGS_VALUES_MAX, .weakened = o->weakened, .last = last};
     size_t i;
     json_array_foreach((json_t *)(uintptr_t)o->tools, i, tool) {
         json_t *call = call_in(f, o, tool, &scope);
@@ -157,8 +164,6 @@ static json_t *all_calls(const call_format *f, const call_tags_options *o) {
 }
 
 /* ---- parts of a turn ---- */
-
-#define LAYOUT "[ \\n]{0,4}" // white space that a model may write before a mark
 
 static bool is_mark(bytes mark) {
     return bytes_trim(mark).n > 0;
@@ -237,21 +242,25 @@ static bool may_say(const call_tags_options *o) {
     return o->choice != CALL_REQUIRED && o->content == NULL;
 }
 
-/* The calls of a section, with its marks: a tag.  Without marks of a section: its calls. */
-static json_t *section(const call_format *f, const call_tags_options *o, bytes open) {
+/* The calls of a section, with its marks: a tag.  Without marks of a section: its calls.  `last`:
+ * nothing else follows. */
+static json_t *section(const call_format *f, const call_tags_options *o, bytes open, bool last) {
     bool one = !o->parallel || f->single;
-    json_t *calls = all_calls(f, o), *separator = tag_string_of_mark(f->separator), *list = NULL;
+    json_t *calls = all_calls(f, o, false), *separator = tag_string_of_mark(f->separator),
+           *list = NULL;
     if (calls != NULL && has_parts(f)) calls = call_in_part(f, calls, may_say(o));
     if (calls != NULL && separator != NULL)
         list = tag_separated(json_incref(calls), text_of(separator), true, one);
     json_decref(calls);
     json_decref(separator);
-    if (bytes_trim(open).n + bytes_trim(f->section_close).n + bytes_trim(f->turn_close).n == 0)
-        return list;
+    bool marks =
+        bytes_trim(open).n + bytes_trim(f->section_close).n + bytes_trim(f->turn_close).n > 0;
     tag_writer w;
     tag_begin(&w);
     tag_add(&w, list);
-    tag_mark(&w, trim_end(f->section_close), nothing);
+    if (marks) tag_mark(&w, trim_end(f->section_close), nothing);
+    if (last) tag_add(&w, tag_of_pattern(LAYOUT));
+    if (!marks) return tag_end_sequence(&w);
     add_maybe(&w, f->turn_close);
     json_t *tag = tag_of(tag_end_sequence(&w));
     if (tag != NULL && json_object_set_new(tag, "begin", tag_string_of_mark(open)) == 0) return tag;
@@ -267,7 +276,7 @@ static json_t *behind_layout(const call_format *f, const call_tags_options *o, b
     tag_begin(&w);
     if (!has_parts(f)) add_earlier(&w, f, may_say(o));
     tag_add(&w, tag_of_pattern(LAYOUT));
-    tag_add(&w, section(&trimmed, o, trim_start(open)));
+    tag_add(&w, section(&trimmed, o, trim_start(open), true));
     return tag_end_sequence(&w);
 }
 
@@ -278,11 +287,20 @@ static bytes open_of_start(const call_format *f) {
 
 /* ---- messages ---- */
 
+/* White space before content that follows a form, as much as before reasoning: of both, and of
+ * calls, the first bytes may be the same. */
+static void add_white(tag_writer *w) {
+    char pattern[32];
+    snprintf(pattern, sizeof pattern, "[ \\t\\n\\r]{0,%d}", GRAMMAR_REASONING_WHITE_MAX);
+    tag_add(w, tag_of_pattern(pattern));
+}
+
 /* Content, between marks that may be left out. */
 static json_t *content_of(const call_format *f, const call_tags_options *o) {
     tag_writer w;
     tag_begin(&w);
     add_earlier(&w, f, o->content == NULL);
+    if (o->content != NULL) add_white(&w);
     if (o->tools != NULL)
         add_open(&w, f->content_open);
     else
@@ -312,20 +330,20 @@ static json_t *triggered(const call_format *f, const call_tags_options *o) {
     bytes open = trim_start(in_section ? f->section_open : f->call_open);
     bytes close = bytes_trim(f->content_close);
     bool closes = close.n > 0 && bytes_start(open, close); // calls stand behind closed content
+    bool one = !o->parallel || f->single || closes;
     json_t *tags = NULL, *v = NULL, *triggers = NULL;
     if (in_section) {
-        tags = tag_list(section(f, o, open));
+        tags = tag_list(section(f, o, open, one));
     } else {
         call_format trimmed = *f; // its marks are borrowed from f
         trimmed.call_open = open;
-        tags = all_calls(&trimmed, o);
+        tags = all_calls(&trimmed, o, one);
     }
     bool ok = tags != NULL;
     if (ok && closes) ok = json_array_append_new(tags, end_of_content(f)) == 0;
     if (ok) v = tag_format("triggered_tags", "tags", json_incref(tags));
     json_decref(tags);
     triggers = tag_list(tag_string_of_mark(closes ? close : call_anchor(open)));
-    bool one = !o->parallel || f->single || closes;
     ok = v != NULL && triggers != NULL && json_object_set(v, "triggers", triggers) == 0 &&
          json_object_set_new(v, "stop_after_first", json_boolean(one)) == 0;
     json_decref(triggers);
@@ -364,9 +382,12 @@ static json_t *content_or_calls(const call_format *f, const call_tags_options *o
 
 /* Calls are the whole message, or text that does not begin as they do. */
 static json_t *calls_or_text(const call_format *f, const call_tags_options *o) {
-    json_t *text =
-        o->content == NULL ? call_start_others(f) : call_start_content(f, o->tools, o->content);
-    return either(text, behind_layout(f, o, open_of_start(f)));
+    tag_writer w;
+    tag_begin(&w);
+    if (o->content != NULL) add_white(&w);
+    tag_add(&w, o->content == NULL ? call_start_others(f)
+                                   : call_start_content(f, o->tools, o->content));
+    return either(tag_end_sequence(&w), behind_layout(f, o, open_of_start(f)));
 }
 
 static bytes behind_prompt(bytes mark, bytes prompt_end) {
@@ -381,6 +402,7 @@ static json_t *begun_in_prompt(const call_format *f, const call_format *rest,
     tag_writer w;
     if (o->choice == CALL_REQUIRED) return calls;
     tag_begin(&w);
+    if (o->content != NULL) add_white(&w);
     tag_mark(&w, rest->content_open, nothing);
     tag_add(&w, o->content != NULL ? json_deep_copy_whole(o->content) : triggered(f, o));
     return either(tag_end_sequence(&w), calls);

@@ -61,6 +61,16 @@ TAGGED = scripted.Family("""\
                          ("<|endoftext|>", "<|user|>", "<|assistant|>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>",
                           "<arg_value>", "</arg_value>", "<|end|>"), "<|end|>")
 
+# The ways of Nemotron and of MiniMax M3.
+LINES = scripted.Family("""\
+{%- for m in messages %}<|{{ m.role }}|>
+{%- if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% elif m.role == 'assistant' %}</think>{% endif %}{{ m.content }}
+{%- for c in m.tool_calls or [] %}<call>{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}</call>
+{{- '\\n' }}{% endfor %}<|end|>
+{%- endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}""",
+                        ("<|endoftext|>", "<|user|>", "<|assistant|>", "<|end|>", "<think>", "</think>", "<call>", "</call>"), "<|end|>")
+
 
 @pytest.fixture(scope="module")
 def harmony(launch, tmp_path_factory):
@@ -85,6 +95,11 @@ def closed(launch, tmp_path_factory):
 @pytest.fixture(scope="module")
 def tagged(launch, tmp_path_factory):
     return scripted.start(launch, tmp_path_factory.mktemp("tagged"), TAGGED)
+
+
+@pytest.fixture(scope="module")
+def lines(launch, tmp_path_factory):
+    return scripted.start(launch, tmp_path_factory.mktemp("lines"), LINES)
 
 
 asked = iter(range(10**6))
@@ -208,3 +223,27 @@ def test_a_tool_without_arguments_is_called(tagged, parameters, choice, stream):
     tagged.say("what time is it", "<tool_call>now</tool_call>", once=True)
     got = chat(tagged, "what time is it", stream, tools=[{"type": "function", "function": function}, TOOL], tool_choice=choice)
     assert got == ("", [("now", "{}")], "tool_calls")
+
+
+# Behind the line break one more call was forced.
+@both
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "run"}}])
+@pytest.mark.parametrize("white", ["", "\n", "\n\n"])
+def test_white_space_stands_behind_the_last_call(lines, white, choice, parallel, stream):
+    said = '<call>{"name": "run", "arguments": ' + ARGUMENTS + "}</call>" + white
+    more = dict(tools=[TOOL], tool_choice=choice, parallel_tool_calls=parallel)
+    assert ask(lines, said, stream, **more) == ("", "", CALLED, "tool_calls")
+
+
+# White space led to reasoning and to calls, but not to the content.
+@both
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("more", [{}, {"tools": [TOOL]}], ids=["plain", "tools"])
+@pytest.mark.parametrize("before", ["\n", " ", "\n\n", "</think>", "<think>hm</think>\n"])
+def test_white_space_leads_to_constrained_content(lines, before, more, form, stream):
+    # In tokens of their own: what leads nowhere must not be hidden by what comes next.
+    question = f"question {next(asked)}."
+    lines.say(question, [before, ARGUMENTS])
+    content, calls, finish = chat(lines, question, stream, response_format=form, **more)
+    assert (json.loads(content), calls, finish) == (json.loads(ARGUMENTS), [], "stop")
