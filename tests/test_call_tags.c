@@ -322,9 +322,10 @@ static void a_call_without_arguments_may_have_an_empty_line(void) {
     static const char short_one[] = "<calls>\n<call name=\"f\">\n</call>\n</calls>";
     static const char with_one[] = "<calls>\n<call name=\"f\">\n<p name=\"a\">x</p>\n</call>\n"
                                    "</calls>";
+    static const char needed[] =
+        "{\"properties\":{\"a\":{\"type\":\"string\"}},\"required\":[\"a\"]}";
     static const char *const schemas[] = {"{}", "{\"properties\":{\"a\":{\"type\":\"string\"}}}",
-                                          "{\"properties\":{\"a\":{\"type\":\"string\"}},"
-                                          "\"required\":[\"a\"]}"};
+                                          needed};
     call_format *f = learn(source);
     EXPECT_EQ(call_format_style(f), CALL_TAGS);
     for (size_t i = 0; i < INFERD_COUNT(schemas); i++) {
