@@ -111,6 +111,37 @@ static void a_preamble_is_content(void) {
     call_format_close(f);
 }
 
+/* "final json" was content, and without tools the header of a call. */
+static void headers_in_other_forms_are_no_content(void) {
+    static const char *const other[] = {
+        "<|channel|>final <|constrain|>json<|message|>",
+        "<|channel|>final json<|message|>",
+        "<|channel|>comment<|message|>",
+        "<|channel|>commentary to=browser.search <|constrain|>json<|message|>",
+        "<|channel|>analysis to=python code<|message|>",
+        " to=browser.search<|channel|>commentary json<|message|>",
+    };
+    call_format *f = learn(channels);
+    call_parser_options no_calls = {.no_calls = true};
+    for (size_t i = 0; i < INFERD_COUNT(other) + INFERD_COUNT(heads); i++) {
+        bool calls = i >= INFERD_COUNT(other);
+        const char *head = calls ? heads[i - INFERD_COUNT(other)] : other[i];
+        char text[160];
+        snprintf(text, sizeof text, "%s{\"a\": 1}", head);
+        expect_read(__LINE__, f, &no_calls, text, "", "{\"a\": 1}", "");
+        if (!calls) READS(f, text, "", "{\"a\": 1}", "");
+        snprintf(text, sizeof text, THOUGHT "%s{\"a\": 1}", head);
+        expect_read(__LINE__, f, &no_calls, text, "hm", "{\"a\": 1}", "");
+        for (size_t n = 2; n < strlen(head); n++) {
+            snprintf(text, sizeof text, "%.*s", (int)n, head);
+            expect_read(__LINE__, f, &no_calls, text, "", "", "");
+        }
+    }
+    READS(f, "<|channel|>final<|message|>a to=b <c", "", "a to=b <c", "");
+    READS(f, "<|channel|>final<|message|>a to=b", "", "a to=b", "");
+    call_format_close(f);
+}
+
 /* "anal" was content. */
 static void half_a_header_is_no_content(void) {
     call_format *f = learn(channels);
@@ -441,6 +472,7 @@ static void the_mark_behind_reasoning_may_stand_before_constrained_content(void)
 static const test_case cases[] = {
     TEST(the_name_may_be_in_the_header_or_behind_the_channel),
     TEST(a_preamble_is_content),
+    TEST(headers_in_other_forms_are_no_content),
     TEST(half_a_header_is_no_content),
     TEST(the_known_format_has_all_marks),
     TEST(reasoning_behind_content_is_reasoning),

@@ -4,7 +4,8 @@
  * around them is layout: a reader skips it, a writer (tags_message.c) writes it.  Four bytes stand
  * for what differs from call to call: CALL_ID the id of the call, CALL_INDEX its number, CALL_NAME
  * its name once more, CALL_KEY the key of the argument before it.  A part of a mark between two
- * bytes CALL_MAYBE may be left out; such marks are of name_close and other_name_close only. */
+ * bytes CALL_MAYBE may be left out; such marks are of name_close, other_name_close and
+ * headers only. */
 #ifndef INFERD_CALLS_FORMAT_H
 #define INFERD_CALLS_FORMAT_H
 
@@ -35,6 +36,8 @@ typedef enum call_type {
     CALL_TYPES
 } call_type;
 
+enum { CALL_HEADERS = 3 };
+
 struct call_format {
     const char *name; // static
     call_style style;
@@ -48,7 +51,8 @@ struct call_format {
     bytes reasoning_open, reasoning_close;
     bytes content_open, content_close;
     bytes preamble_open; // of content before calls, where content_open does not open it; or empty
-    bytes turn_close;    // behind all marks, before the token that ends the turn; or empty
+    bytes headers[CALL_HEADERS]; // other forms of content_open, which are read; or empty
+    bytes turn_close;            // behind all marks, before the token that ends the turn; or empty
     bytes section_open, call_open, name_close, call_close, separator, section_close;
     /* A second way to write what comes before the name, and behind it; usually none. */
     bytes other_open, other_name_close;

@@ -51,6 +51,8 @@ bool call_format_bind(call_format *f, const tokenizer *tok) {
         &f->prompt_end,     &f->preamble_open,   &f->turn_close};
     for (size_t i = 0; i < INFERD_COUNT(marks); i++)
         if (!bind_mark(f, tok, marks[i])) return false;
+    for (int i = 0; i < CALL_HEADERS; i++)
+        if (!bind_mark(f, tok, &f->headers[i])) return false;
     for (int t = 0; t < CALL_TYPES; t++)
         if (!bind_mark(f, tok, &f->key_close[t]) || !bind_mark(f, tok, &f->value_close[t]))
             return false;
@@ -103,9 +105,13 @@ reasoning call_format_reasoning(const call_format *f) {
 /* ---- opening ---- */
 
 /* gpt-oss writes the name of a call in the header of the turn, or behind the channel; then it may
- * say that JSON follows.  Content that calls follow is in the channel of calls. */
+ * say that JSON follows.  Content that calls follow is in the channel of calls.  Whatever else
+ * stands in the header of a message is no content: a format of it, a tool that the request does not
+ * have. */
 static bool set_harmony(call_format *f) {
 #define MAYBE(text) "\x05" text "\x05"
+#define WORD        "\x03"
+#define FORMAT      MAYBE("<|constrain|>") MAYBE("json") MAYBE("code") "<|message|>"
 #define OF_JSON     MAYBE(" ") MAYBE("<|constrain|>") MAYBE("json") "<|message|>"
     const struct {
         bytes *mark;
@@ -115,6 +121,9 @@ static bool set_harmony(call_format *f) {
                  {&f->other_name_close, OF_JSON},
                  {&f->preamble_open, "<|channel|>commentary<|message|>"},
                  {&f->content_open, "<|channel|>final<|message|>"},
+                 {&f->headers[0], "<|channel|>" WORD FORMAT},
+                 {&f->headers[1], "<|channel|>" WORD " to=" WORD FORMAT},
+                 {&f->headers[2], " to=" WORD "<|channel|>" WORD FORMAT},
                  {&f->reasoning_open, "<|channel|>analysis<|message|>"},
                  {&f->reasoning_close, "<|end|><|start|>assistant"}};
     bool written = bytes_start(bytes_trim(f->content_open), bytes_of("<|channel|>final"));
@@ -126,6 +135,8 @@ static bool set_harmony(call_format *f) {
     f->closes_turn = true;
     return ok;
 #undef OF_JSON
+#undef FORMAT
+#undef WORD
 #undef MAYBE
 }
 

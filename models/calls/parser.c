@@ -153,6 +153,7 @@ static size_t list_marks(const call_parser *p, parser_mark marks[PARSER_MARKS]) 
     add_mark(marks, &n, structured ? MARK_TURN : MARK_ANSWER, f->reasoning_close);
     add_mark(marks, &n, MARK_CONTENT, f->content_open);
     add_mark(marks, &n, MARK_CONTENT, f->preamble_open);
+    for (int i = 0; i < CALL_HEADERS; i++) add_mark(marks, &n, MARK_CONTENT, f->headers[i]);
     add_mark(marks, &n, MARK_LAYOUT, f->content_close);
     add_mark(marks, &n, MARK_LAYOUT, f->turn_close);
     return n;

@@ -41,7 +41,7 @@ typedef enum object_state {
     OBJECT_NEXT
 } object_state;
 
-enum { PARSER_MARKS = 10, PARSER_KEY_BYTES_MAX = 1024 };
+enum { PARSER_MARKS = 12, PARSER_KEY_BYTES_MAX = 1024 };
 
 typedef enum mark_kind {
     MARK_CALLS,       // calls begin
