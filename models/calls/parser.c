@@ -16,7 +16,7 @@ static void send(call_parser *p, const call_event *ev) {
 /* Text without the names of control tokens, which are between bytes 0xff. */
 static void send_text(call_parser *p, call_event_kind kind, bytes text) {
     size_t from = 0;
-    for (size_t i = 0; i <= text.n; i++) {
+    for (size_t i = 0; text.n > 0 && i <= text.n; i++) {
         bool mark = i < text.n && text.p[i] == '\xff';
         if (i < text.n && !mark) continue;
         bytes part = {text.p + from, i - from};
