@@ -10,8 +10,8 @@
  * byte is text and the rest is looked at again.  A step never depends on where the text was cut:
  * if what is there could go on in two ways, it waits.
  *
- * The work is linear in the text, whatever it is: a step that waits has read at most a mark, whose
- * placeholders are bounded, a name, or white space, and more white space behind that takes no step;
+ * The work is linear in the text, whatever it is: a step that waits has read at most a mark with
+ * bounded placeholders, a name, or white space, and more white space behind that takes no step;
  * values and objects go on from where they were. */
 #ifndef INFERD_CALLS_PARSER_H
 #define INFERD_CALLS_PARSER_H

@@ -77,21 +77,12 @@ bool learn_prompted(prober *p, call_format *f) {
 
 /* ---- text ---- */
 
-static void add_json(buf *out, const json_t *v) {
-    char *text = json_dumps_whole(v, JSON_ENCODE_ANY);
-    if (text == NULL)
-        out->failed = true;
-    else
-        buf_add_str(out, text);
-    free(text);
-}
-
 static void add_tools(const call_format *f, buf *out, const json_t *tools) {
     size_t i;
     json_t *tool, *call = NULL;
     buf_add_str(out, before_tools);
     json_array_foreach((json_t *)(uintptr_t)tools, i, tool) {
-        add_json(out, json_object_get(tool, "function"));
+        call_write_json(json_object_get(tool, "function"), out);
         buf_add_char(out, '\n');
     }
     buf_add_str(out, before_example);

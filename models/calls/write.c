@@ -46,7 +46,7 @@ static void add_mark(const call_format *f, const written_call *c, bytes mark, by
     }
 }
 
-static void add_json(buf *out, const json_t *v) {
+void call_write_json(const json_t *v, buf *out) {
     char *text = json_dumps_whole(v, JSON_ENCODE_ANY);
     if (text == NULL)
         out->failed = true;
@@ -57,7 +57,7 @@ static void add_json(buf *out, const json_t *v) {
 
 static void add_json_string(buf *out, bytes text) {
     json_t *v = json_stringn_nocheck(text.p == NULL ? "" : text.p, text.n);
-    add_json(out, v);
+    call_write_json(v, out);
     json_decref(v);
 }
 
@@ -112,7 +112,7 @@ static void add_argument(const call_format *f, const written_call *c, bytes key,
         else if (f->python_words)
             add_python(out, v);
         else
-            add_json(out, v);
+            call_write_json(v, out);
         add_mark(f, c, f->value_close[type], key, out);
         return;
     }
@@ -129,7 +129,7 @@ static void add_argument(const call_format *f, const written_call *c, bytes key,
         add(out, text);
         add(out, f->quote);
     } else {
-        add_json(out, v);
+        call_write_json(v, out);
     }
 }
 

@@ -14,5 +14,6 @@ void call_write(const call_format *f, const json_t *calls, buf *out);
 /* The text of a content: a string, or the texts of its parts, joined by newlines as chats join
  * them. */
 void call_write_content(const json_t *content, buf *out);
+void call_write_json(const json_t *v, buf *out); // any value, as JSON
 
 #endif

@@ -361,7 +361,7 @@ void api_split_calls(draft *d) {
     list_end(&l);
 }
 
-/* A greeting before the first word of a user, who said nothing. */
+/* Before a greeting stands an empty message of the user. */
 static void open_with_user(draft *d) {
     list l = list_begin(d);
     size_t n = json_array_size(d->messages), first = 0;

@@ -181,8 +181,8 @@ static void set_scope(const api_job *job, const api_params *p, uint64_t scope[2]
     scope[1] = siphash(job->app->scope_secret, salt, strlen(salt));
 }
 
-/* A conversation of which the next turn may come: its text and tokens are kept.  One whose tokens
- * are only counted has those that are kept. */
+/* The text and tokens of a conversation are kept, since its next turn may come.  Tokens that are
+ * only counted are those that are kept. */
 static bool is_kept(const api_job *job, const api_params *p) {
     bool keeps = job->config->c->limits.transcript_bytes_max > 0;
     return keeps && api_is_chat(job->route) && p->use_cache && !p->add_special;

@@ -265,6 +265,19 @@ static void write_double(char *number, size_t n) {
     memcpy(number, text, used);
 }
 
+/* The first number at `i` or behind it, in no string; *end is behind it.  text.n: none. */
+static size_t next_number(bytes text, size_t i, size_t *end) {
+    for (; i < text.n; i++) {
+        if (text.p[i] == '"') {
+            i = string_end(text, i);
+            continue;
+        }
+        *end = number_end(text, i);
+        if (*end > i) return i;
+    }
+    return text.n;
+}
+
 /* A copy of the text in which integers beyond 64 bits are doubles, as most readers of JSON have
  * them; NULL: no memory. */
 static char *without_wide(bytes text) {
@@ -272,16 +285,8 @@ static char *without_wide(bytes text) {
     if (copy == NULL) return NULL;
     memcpy(copy, text.p, text.n);
     copy[text.n] = 0;
-    for (size_t i = 0; i < text.n; i++) {
-        if (text.p[i] == '"') {
-            i = string_end(text, i);
-            continue;
-        }
-        size_t end = number_end(text, i);
-        if (end == i) continue;
+    for (size_t end, i = 0; (i = next_number(text, i, &end)) < text.n; i = end)
         if (is_wide((bytes){text.p + i, end - i})) write_double(copy + i, end - i);
-        i = end - 1;
-    }
     return copy;
 }
 
@@ -440,16 +445,8 @@ uint32_t json_lines_find(const json_lines *l, const char *path) {
 /* -- wide integers -- */
 
 bool json_in_has_wide(bytes text) {
-    for (size_t i = 0; i < text.n; i++) {
-        if (text.p[i] == '"') {
-            i = string_end(text, i);
-            continue;
-        }
-        size_t end = number_end(text, i);
-        if (end == i) continue;
+    for (size_t end, i = 0; (i = next_number(text, i, &end)) < text.n; i = end)
         if (fabs(strtod(text.p + i, NULL)) >= 0x1p63) return true;
-        i = end - 1;
-    }
     return false;
 }
 
