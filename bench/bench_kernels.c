@@ -204,7 +204,7 @@ static void forward(batch *b) {
         be_matmul(be, k, h, &layers[i].wk, NULL, n);
         be_matmul(be, v, h, &layers[i].wv, NULL, n);
         be_rope(be, q, k, &rope, HEADS, KV_HEADS, HEAD_DIM);
-        be_attention(be, attn, q, k, v, i, &spec);
+        be_attention(be, attn, q, k, v, i, &spec, NULL);
         be_matmul(be, h, attn, &layers[i].wo, NULL, n);
         be_add(be, x, h, n, DIM);
         be_rmsnorm(be, h, x, &layers[i].ffn_norm, n, 1e-5f);

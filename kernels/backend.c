@@ -339,8 +339,8 @@ void be_rope(backend *be, act *q, act *k, const rope_spec *r, uint32_t n_heads, 
     if (ready(be, "rope")) be->ops->rope(be, q, k, r, n_heads, n_kv_heads, head_dim);
 }
 void be_attention(backend *be, act *out, const act *q, const act *k, const act *v,
-                  uint32_t layer_idx, const attn_spec *spec) {
-    if (ready(be, "attention")) be->ops->attention(be, out, q, k, v, layer_idx, spec);
+                  uint32_t layer_idx, const attn_spec *spec, const vec *sinks) {
+    if (ready(be, "attention")) be->ops->attention(be, out, q, k, v, layer_idx, spec, sinks);
 }
 void be_head_norm(backend *be, act *x, const vec *w, uint32_t n, uint32_t n_heads,
                   uint32_t head_dim, float eps) {
@@ -349,6 +349,15 @@ void be_head_norm(backend *be, act *x, const vec *w, uint32_t n, uint32_t n_head
 void be_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, uint32_t n,
             uint32_t dim) {
     if (ready(be, "glu")) be->ops->glu(be, fn, out, gate, up, n, dim);
+}
+void be_experts(backend *be, act *out, const act *x, const act *logits, const expert_weights *w,
+                act *hidden, act *parts, uint32_t n) {
+    INFERD_CHECK(w->n_used >= 1 && w->n_used <= w->n_experts && w->n_used <= BE_EXPERTS_USED_MAX &&
+                 w->n_experts <= BE_EXPERTS_MAX);
+    if (ready(be, "experts")) be->ops->experts(be, out, x, logits, w, hidden, parts, n);
+}
+void be_scale(backend *be, act *x, uint32_t n, uint32_t dim, float factor) {
+    if (ready(be, "scale")) be->ops->scale(be, x, n, dim, factor);
 }
 void be_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim) {
     if (ready(be, "add")) be->ops->add(be, x, y, n, dim);

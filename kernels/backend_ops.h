@@ -92,11 +92,14 @@ typedef struct backend_ops {
     void (*rope)(backend *be, act *q, act *k, const rope_spec *r, uint32_t n_heads,
                  uint32_t n_kv_heads, uint32_t head_dim);
     void (*attention)(backend *be, act *out, const act *q, const act *k, const act *v,
-                      uint32_t layer_idx, const attn_spec *spec);
+                      uint32_t layer_idx, const attn_spec *spec, const vec *sinks);
     void (*head_norm)(backend *be, act *x, const vec *w, uint32_t n, uint32_t n_heads,
                       uint32_t head_dim, float eps);
     void (*glu)(backend *be, act_fn fn, act *out, const act *gate, const act *up, uint32_t n,
                 uint32_t dim);
+    void (*experts)(backend *be, act *out, const act *x, const act *logits, const expert_weights *w,
+                    act *hidden, act *parts, uint32_t n);
+    void (*scale)(backend *be, act *x, uint32_t n, uint32_t dim, float factor);
     void (*add)(backend *be, act *x, const act *y, uint32_t n, uint32_t dim);
     void (*take_logit_rows)(backend *be, act *out, const act *x, uint32_t dim);
     void (*softcap)(backend *be, act *x, uint32_t n, uint32_t dim, float cap);

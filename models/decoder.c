@@ -26,7 +26,7 @@ static void attend(backend *be, const decoder_spec *s, const decoder_layer *w, d
     }
     be_rope(be, t->q, t->k, local ? &s->local_rope : &s->rope, s->n_heads, s->n_kv_heads,
             s->head_dim);
-    be_attention(be, t->att, t->q, t->k, t->v, layer_idx, local ? &s->local_attn : &s->attn);
+    be_attention(be, t->att, t->q, t->k, t->v, layer_idx, local ? &s->local_attn : &s->attn, NULL);
 }
 
 /* x += Wo att */

@@ -829,7 +829,7 @@ static void backend_step(device *d, const weight *table, const kv_layout *l, int
     be_step_begin(d->be, &r.b, l);
     be_embed(d->be, q, table, 1);
     be_embed(d->be, k, table, -2);
-    be_attention(d->be, out, q, k, k, 0, &spec);
+    be_attention(d->be, out, q, k, k, 0, &spec, NULL);
     sync_ok(d);
 }
 

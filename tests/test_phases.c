@@ -141,7 +141,7 @@ static void pass(device *d, net *m, const family *f, uint32_t n, bool one_by_one
             OP(be_head_norm(be, m->k, &l->head_norm, n, KV_HEADS, HEAD_DIM, eps));
         }
         OP(be_rope(be, m->q, m->k, &rope, HEADS, KV_HEADS, HEAD_DIM));
-        OP(be_attention(be, m->att, m->q, m->k, m->v, (uint32_t)i, &spec));
+        OP(be_attention(be, m->att, m->q, m->k, m->v, (uint32_t)i, &spec, NULL));
         OP(be_matmul(be, m->h, m->att, &l->o, NULL, n));
         if (f->post_norms) OP(be_rmsnorm(be, m->h, m->h, &l->post_norm, n, eps));
         OP(be_add(be, m->x, m->h, n, DIM));

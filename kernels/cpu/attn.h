@@ -54,6 +54,7 @@ struct attn_plan;
 typedef struct attn_job {
     float *out; // [n, n_heads * head_dim]
     const float *q, *k, *v;
+    const float *sinks; // [n_heads] scores without a value; NULL: none
     const batch *b;
     const kv_layout *kv;
     const attn_spec *spec;

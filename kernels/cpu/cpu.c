@@ -26,6 +26,7 @@ static void cpu_close(backend *be) {
     arena_close(c->pages);
     scratch_close(&c->scratch);
     phases_close(c->phases);
+    experts_close(c->experts);
     for (size_t i = 0; i < ATTN_PLANS; i++) attn_plan_close(c->plans[i].plan);
     for (size_t i = 0; i < ROPE_TABLES; i++) {
         free(c->ropes[i].data);
@@ -62,9 +63,9 @@ static void cpu_get_stats(const backend *be, backend_stats *out) {
 
 static uint32_t cpu_get_profile(const backend *be, be_part out[BE_PARTS_MAX]) {
     static const char *const names[N_STEP_PARTS] = {
-        [PART_EMBED] = "embed",      [PART_NORM] = "norm, round", [PART_MATMUL] = "q k v, o, down",
-        [PART_GATE_UP] = "gate, up", [PART_HEAD] = "head",        [PART_STORE] = "turn, store",
-        [PART_ATTEND] = "attend",    [PART_OTHER] = "other"};
+        [PART_EMBED] = "embed",       [PART_NORM] = "norm, round", [PART_MATMUL] = "q k v, o, down",
+        [PART_GATE_UP] = "gate, up",  [PART_EXPERTS] = "experts",  [PART_HEAD] = "head",
+        [PART_STORE] = "turn, store", [PART_ATTEND] = "attend",    [PART_OTHER] = "other"};
     const cpu_backend *c = cpu_of_const(be);
     if (c->part_ns == NULL) return 0;
     for (uint32_t i = 0; i < N_STEP_PARTS; i++) out[i] = (be_part){names[i], c->part_ns[i]};
@@ -578,6 +579,7 @@ static void cpu_step_begin(backend *be, const batch *b, const kv_layout *kv) {
     c->kv = kv;
     c->step++;
     c->wanted = NULL;
+    experts_begin_step(c->experts);
     c->step_began_us = clock_now_us();
     arena_step_begin(c->pages);
     if (!check_pages(c, b, kv)) return;
@@ -619,6 +621,7 @@ static void cpu_step_finish(backend *be, be_step_result *out) {
     cpu_sync(be);
     out->device_us = c->step_ended_us - c->step_began_us;
     out->n_saturated = c->n_saturated;
+    out->n_experts = experts_counts(c->experts, &out->expert_rows, &out->n_expert_reads);
     c->n_saturated = 0;
     if (c->wanted == NULL) return;
     out->logits = c->wanted->data;
@@ -696,6 +699,8 @@ static const backend_ops cpu_ops = {
     .attention = cpu_attention,
     .head_norm = cpu_head_norm,
     .glu = cpu_glu,
+    .experts = cpu_experts,
+    .scale = cpu_scale,
     .add = cpu_add,
     .take_logit_rows = cpu_take_logit_rows,
     .softcap = cpu_softcap,
@@ -759,8 +764,10 @@ inferd_status cpu_open(const backend_options *options, backend **out, inferd_err
     s = open_arena(c, options, err);
     if (s != INFERD_OK) goto fail;
     c->phases = phases_open();
+    c->experts = experts_open();
     for (size_t i = 0; i < ATTN_PLANS; i++) c->plans[i].plan = attn_plan_open();
-    if (c->phases == NULL || c->plans[0].plan == NULL || c->plans[1].plan == NULL) {
+    if (c->phases == NULL || c->experts == NULL || c->plans[0].plan == NULL ||
+        c->plans[1].plan == NULL) {
         s = inferd_fail(err, INFERD_ENOMEM, "no memory for the plan of a step");
         goto fail;
     }

@@ -19,7 +19,8 @@ typedef struct rope_table {
     size_t capacity;
     float *inv_freq; // [n_pairs] the frequencies of the table; owned
     uint32_t n_pairs, n_pairs_max;
-    float scale;
+    float scale, growth;
+    uint32_t growth_length;
     uint64_t step; // that it was made for; 0 = none
 } rope_table;
 
@@ -63,6 +64,7 @@ typedef struct cpu_backend {
     tpool *threads;
     arena *pages;
     phases *phases;
+    experts *experts;
     uint64_t *part_ns; // [N_STEP_PARTS] profile of the steps; NULL: off; owned
 
     const batch *batch; // of the current step, borrowed
@@ -103,11 +105,14 @@ void cpu_matmul(backend *be, act *out, const act *x, const weight *w, const vec 
 void cpu_rope(backend *be, act *q, act *k, const rope_spec *r, uint32_t n_heads,
               uint32_t n_kv_heads, uint32_t head_dim);
 void cpu_attention(backend *be, act *out, const act *q, const act *k, const act *v,
-                   uint32_t layer_idx, const attn_spec *spec);
+                   uint32_t layer_idx, const attn_spec *spec, const vec *sinks);
 void cpu_head_norm(backend *be, act *x, const vec *w, uint32_t n, uint32_t n_heads,
                    uint32_t head_dim, float eps);
 void cpu_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, uint32_t n,
              uint32_t dim);
+void cpu_experts(backend *be, act *out, const act *x, const act *logits, const expert_weights *w,
+                 act *hidden, act *parts, uint32_t n);
+void cpu_scale(backend *be, act *x, uint32_t n, uint32_t dim, float factor);
 void cpu_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim);
 void cpu_take_logit_rows(backend *be, act *out, const act *x, uint32_t dim);
 void cpu_softcap(backend *be, act *x, uint32_t n, uint32_t dim, float cap);

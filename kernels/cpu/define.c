@@ -89,7 +89,7 @@ void quantize_define(const void *job, uint32_t begin, uint32_t end) {
     float *normed = malloc((size_t)j->dim * sizeof *normed);
     INFERD_CHECK(normed != NULL);
     for (uint32_t row = begin * QACT_ROWS; row < end * QACT_ROWS && row < j->n; row++) {
-        const float *x = j->x + (size_t)row * j->dim;
+        const float *x = j->x + (size_t)(j->rows != NULL ? j->rows[row] : row) * j->dim;
         if (j->norm != NULL) {
             norm(x, j->norm, j->dim, j->eps, normed);
             x = normed;
@@ -103,11 +103,18 @@ void quantize_define(const void *job, uint32_t begin, uint32_t end) {
     free(normed);
 }
 
-/* silu: a / (1 + e^-a);  gelu: a / 2 * (1 + tanh(sqrt(2 / pi) * (a + 0.044715 a^3))) */
-static double activate(act_fn fn, double a) {
-    if (fn == ACT_SILU) return a / (1.0 + exp(-a));
+/* silu: a / (1 + e^-a);  gelu: a / 2 * (1 + tanh(sqrt(2 / pi) * (a + 0.044715 a^3))); times b.
+ * Clamped SwiGLU: see act_fn. */
+static double gate_of(act_fn fn, double a, double b) {
+    const double limit = (double)ACT_CLAMP;
+    if (fn == ACT_SILU) return a / (1.0 + exp(-a)) * b;
+    if (fn == ACT_CLAMPED_SWIGLU) {
+        a = a > limit ? limit : a; // NaN stays
+        b = b > limit ? limit : b < -limit ? -limit : b;
+        return a / (1.0 + exp((double)-ACT_CLAMP_SLOPE * a)) * (b + 1.0);
+    }
     double inner = sqrt(2.0 / 3.14159265358979323846) * (a + 0.044715 * a * a * a);
-    return a / 2 * (1 + tanh(inner));
+    return a / 2 * (1 + tanh(inner)) * b;
 }
 
 /* x . w, where row i of x is as qact.h has it and w is row `o` of the matrix */
@@ -154,8 +161,8 @@ void qglu_define(const void *job, uint32_t begin, uint32_t end) {
             if (j->gate_bias != NULL) gate += (double)j->gate_bias[o];
             if (j->up_bias != NULL) up += (double)j->up_bias[o];
             // rounded as between two operations
-            double product = activate(j->fn, (double)(float)gate) * (double)(float)up;
-            j->out[(size_t)i * rows + o] = (float)product;
+            j->out[(size_t)i * rows + o] =
+                (float)gate_of(j->fn, (double)(float)gate, (double)(float)up);
         }
     }
 }
@@ -183,6 +190,8 @@ void rope_define(const void *job, uint32_t begin, uint32_t end) {
                 else
                     turn(&x[i], &x[i + j->n_pairs], cosine[i], sine[i]);
             }
+            for (uint32_t i = 0; j->growth != NULL && head < j->n_heads && i < j->head_dim; i++)
+                x[i] *= j->growth[row];
         }
     }
 }
@@ -191,20 +200,40 @@ void rope_define(const void *job, uint32_t begin, uint32_t end) {
 void silu_mul_define(const void *job, uint32_t begin, uint32_t end) {
     const flat_job *j = job;
     for (size_t i = (size_t)begin * FLAT_UNIT; i < (size_t)end * FLAT_UNIT && i < j->n; i++)
-        j->out[i] = (float)(activate(ACT_SILU, (double)j->a[i]) * (double)j->b[i]);
+        j->out[i] = (float)gate_of(ACT_SILU, (double)j->a[i], (double)j->b[i]);
 }
 
 /* out = gelu(a) * b */
 void gelu_mul_define(const void *job, uint32_t begin, uint32_t end) {
     const flat_job *j = job;
     for (size_t i = (size_t)begin * FLAT_UNIT; i < (size_t)end * FLAT_UNIT && i < j->n; i++)
-        j->out[i] = (float)(activate(ACT_GELU_TANH, (double)j->a[i]) * (double)j->b[i]);
+        j->out[i] = (float)gate_of(ACT_GELU_TANH, (double)j->a[i], (double)j->b[i]);
+}
+
+void clamped_mul_define(const void *job, uint32_t begin, uint32_t end) {
+    const flat_job *j = job;
+    for (size_t i = (size_t)begin * FLAT_UNIT; i < (size_t)end * FLAT_UNIT && i < j->n; i++)
+        j->out[i] = (float)gate_of(ACT_CLAMPED_SWIGLU, (double)j->a[i], (double)j->b[i]);
 }
 
 void add_define(const void *job, uint32_t begin, uint32_t end) {
     const flat_job *j = job;
     for (size_t i = (size_t)begin * FLAT_UNIT; i < (size_t)end * FLAT_UNIT && i < j->n; i++)
         j->out[i] = j->a[i] + j->b[i];
+}
+
+void combine_define(const void *job, uint32_t begin, uint32_t end) {
+    const combine_job *j = job;
+    for (size_t row = begin; row < end; row++) {
+        const uint32_t *slots = j->slots + row * j->n_used;
+        for (uint32_t d = 0; d < j->dim; d++) {
+            double sum = 0;
+            for (uint32_t i = 0; i < j->n_used; i++)
+                sum += (double)j->p[row * j->n_used + i] *
+                       (double)j->parts[(size_t)slots[i] * j->dim + d];
+            j->out[row * j->dim + d] = (float)sum;
+        }
+    }
 }
 
 /* ---- attention ---- */
@@ -304,16 +333,17 @@ static double score(const attn_job *j, const batch_seq *s, uint32_t kv_head, uin
     return cap != 0 ? cap * tanh(sum / cap) : sum;
 }
 
-/* out = sum over p of softmax(scores)[p] * v[p] */
+/* out = sum over p of softmax(scores and the sink)[p] * v[p] */
 static void attend_head(const attn_job *j, uint32_t row, uint32_t head) {
     const kv_layout *l = j->kv;
     const batch_seq *s = &j->b->seqs[j->b->row_seq[row]];
     uint32_t kv_head = head / (j->spec->n_heads / j->spec->n_kv_heads), pos = j->b->positions[row];
     size_t at = ((size_t)row * j->spec->n_heads + head) * j->spec->head_dim;
     const float *q = j->q + at;
-    double max = -INFINITY, total = 0, sum[HEAD_DIM_MAX] = {0};
+    double max = j->sinks != NULL ? (double)j->sinks[head] : -INFINITY, sum[HEAD_DIM_MAX] = {0};
     uint32_t begin = attn_begin(j->spec, pos);
     for (uint32_t p = begin; p <= pos; p++) max = fmax(max, score(j, s, kv_head, p, q));
+    double total = j->sinks != NULL ? exp((double)j->sinks[head] - max) : 0;
     for (uint32_t p = begin; p <= pos; p++) {
         double weight_of_p = exp(score(j, s, kv_head, p, q) - max);
         const unsigned char *values = kv_at(j, s, p, kv_head) + kv_k_bytes(l->type, l->head_dim);

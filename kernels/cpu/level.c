@@ -15,7 +15,8 @@
         .name = #level, .has_bf16 = bf16, .matmul = matmul_##matmul_of,                            \
         .qmatmul = qmatmul_##qmatmul_of, .qglu = qglu_##qmatmul_of,                                \
         .quantize = quantize_##quant_of, .rmsnorm = rmsnorm_##quant_of, .rope = rope_##rows_of,    \
-        .silu_mul = silu_mul_##rows_of, .gelu_mul = gelu_mul_##rows_of, .add = add_##rows_of,      \
+        .silu_mul = silu_mul_##rows_of, .gelu_mul = gelu_mul_##rows_of,                            \
+        .clamped_mul = clamped_mul_##rows_of, .add = add_##rows_of, .combine = combine_##rows_of,  \
         .kv_store = kv_store_##attention_of, .attend = attend_##attention_of,                      \
         .attend_merge = attend_merge_##attention_of, .pack = pack_fn                               \
     }

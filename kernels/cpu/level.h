@@ -51,6 +51,7 @@ typedef struct rmsnorm_job { // range: rows
 typedef struct rope_job { // range: rows
     float *q, *k;         // [n, n_heads * head_dim], [n, n_kv_heads * head_dim]
     const float *table;   // [n, 2, n_pairs] cosines and sines of each row
+    const float *growth;  // [n] q is multiplied by it afterwards; NULL: it is not
     uint32_t n_pairs, n_heads, n_kv_heads, head_dim;
     bool interleaved;
 } rope_job;
@@ -63,6 +64,14 @@ typedef struct flat_job { // range: units
     size_t n; // floats
 } flat_job;
 
+typedef struct combine_job { // range: rows
+    float *out;              // [n, dim] = sum over i of p[row, i] * parts[slots[row, i]]
+    const float *parts;      // [slots, dim]
+    const uint32_t *slots;   // [n, n_used]
+    const float *p;          // [n, n_used]
+    uint32_t n_used, dim;
+} combine_job;
+
 typedef struct cpu_level {
     const char *name;
     bool has_bf16;          // products of bf16: quantize, qmatmul and qglu take MATH_BF16
@@ -74,7 +83,9 @@ typedef struct cpu_level {
     range_fn *rope;         // rope_job
     range_fn *silu_mul;     // flat_job: out = silu(a) * b
     range_fn *gelu_mul;     // flat_job: out = gelu(a) * b, the tanh form
+    range_fn *clamped_mul;  // flat_job: out = ACT_CLAMPED_SWIGLU of a and b
     range_fn *add;          // flat_job: out = a + b
+    range_fn *combine;      // combine_job
     range_fn *kv_store;     // attn_job, range: rows
     range_fn *attend;       // attn_job, range: units of the plan (attn_plan.h)
     range_fn *attend_merge; // attn_job, range: merges of the plan
@@ -88,6 +99,12 @@ static inline cpu_math level_math(const cpu_level *level, dtype type, bool exact
     return MATH_I16;
 }
 
+static inline range_fn *level_gate(const cpu_level *level, act_fn fn) {
+    return fn == ACT_SILU             ? level->silu_mul
+           : fn == ACT_CLAMPED_SWIGLU ? level->clamped_mul
+                                      : level->gelu_mul;
+}
+
 /* The level named by `wanted`, or the best this machine has when it is NULL or "". */
 const cpu_level *level_choose(const char *wanted, inferd_err *err); // NULL: failed
 
@@ -95,8 +112,8 @@ const cpu_level *level_choose(const char *wanted, inferd_err *err); // NULL: fai
 
 #define CPU_LEVEL_FUNCTIONS(level)                                                                 \
     range_fn matmul_##level, quantize_##level, qmatmul_##level, qglu_##level, rmsnorm_##level,     \
-        rope_##level, silu_mul_##level, gelu_mul_##level, add_##level, kv_store_##level,           \
-        attend_##level, attend_merge_##level
+        rope_##level, silu_mul_##level, gelu_mul_##level, clamped_mul_##level, add_##level,        \
+        combine_##level, kv_store_##level, attend_##level, attend_merge_##level
 
 /* One unit of the plan (attn_plan.h), for a type of keys and values. */
 struct attn_unit;

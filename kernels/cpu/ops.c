@@ -15,6 +15,7 @@ static phases_env env_of(cpu_backend *c) {
                         .arena = arena_base(c->pages),
                         .page_bytes = ARENA_PAGE_BYTES,
                         .n_saturated = &c->n_saturated,
+                        .experts = c->experts,
                         .part_ns = c->part_ns};
 }
 
@@ -110,6 +111,32 @@ void cpu_softcap(backend *be, act *x, uint32_t n, uint32_t dim, float cap) {
     o->dim = dim;
 }
 
+void cpu_scale(backend *be, act *x, uint32_t n, uint32_t dim, float factor) {
+    op *o = add_op(be, OP_SCALE, n);
+    o->out = x;
+    o->f = factor;
+    o->dim = dim;
+}
+
+void cpu_experts(backend *be, act *out, const act *x, const act *logits, const expert_weights *w,
+                 act *hidden, act *parts, uint32_t n) {
+    cpu_backend *c = cpu_of(be);
+    if (n == 0) return;
+    if (!experts_reserve(c->experts, w, x->rows_max, level_math(c->level, w->gate->type, c->exact),
+                         level_math(c->level, w->down->type, c->exact))) {
+        backend_fail(be, INFERD_ENOMEM, "no memory for %u rows of %u experts each", x->rows_max,
+                     w->n_used);
+        return;
+    }
+    op *o = add_op(be, OP_EXPERTS, n);
+    o->out = out;
+    o->a = x;
+    o->b = logits;
+    o->d = hidden;
+    o->e = parts;
+    o->experts = w;
+}
+
 /* ---- rotary embedding ---- */
 
 /* Replace *p by n floats, all zero so that none faults later; false: no memory, *p is unchanged. */
@@ -129,16 +156,17 @@ static float *angles(backend *be, const rope_spec *r) {
     for (size_t i = 0; i < ROPE_TABLES; i++) {
         const rope_table *t = &c->ropes[i];
         if (t->step == c->step && t->n_pairs == r->n_pairs && t->scale == r->scale &&
+            t->growth == r->growth && t->growth_length == r->growth_length &&
             memcmp(t->inv_freq, r->inv_freq, freq_bytes) == 0)
             return t->data;
     }
     rope_table *t = &c->ropes[c->next_rope++ % ROPE_TABLES];
     uint32_t n_rows = c->batch->n_rows;
-    size_t n = (size_t)n_rows * 2 * r->n_pairs;
-    if (t->step == c->step) cpu_flush(c, true); // recorded operations still read the table
+    size_t n = (size_t)n_rows * (2 * r->n_pairs + 1); // and growth
+    if (t->step == c->step) cpu_flush(c, true);       // recorded operations still read the table
     t->step = 0;
     if (n > t->capacity) { // once: later steps have no more rows than the activations
-        size_t capacity = (size_t)u32_max(n_rows, c->rows_max) * 2 * r->n_pairs;
+        size_t capacity = (size_t)u32_max(n_rows, c->rows_max) * (2 * r->n_pairs + 1);
         if (!replace(&t->data, capacity)) return NULL;
         t->capacity = capacity;
     }
@@ -152,6 +180,8 @@ static float *angles(backend *be, const rope_spec *r) {
     memcpy(t->inv_freq, r->inv_freq, freq_bytes);
     t->n_pairs = r->n_pairs;
     t->scale = r->scale;
+    t->growth = r->growth;
+    t->growth_length = r->growth_length;
     t->step = c->step;
     return t->data;
 }
@@ -176,6 +206,7 @@ void cpu_rope(backend *be, act *q, act *k, const rope_spec *r, uint32_t n_heads,
     o->n_kv_heads = n_kv_heads;
     o->dim = head_dim;
     o->interleaved = r->interleaved;
+    o->grows = r->growth != 0;
 }
 
 /* ---- attention ---- */
@@ -196,7 +227,7 @@ static const attn_plan *plan_of(cpu_backend *c, const attn_spec *spec) {
 }
 
 void cpu_attention(backend *be, act *out, const act *q, const act *k, const act *v,
-                   uint32_t layer_idx, const attn_spec *spec) {
+                   uint32_t layer_idx, const attn_spec *spec, const vec *sinks) {
     cpu_backend *c = cpu_of(be);
     if (spec->head_dim > HEAD_DIM_MAX) {
         backend_fail(be, INFERD_EUNSUPPORTED, "heads of %u, at most %u are possible",
@@ -213,6 +244,7 @@ void cpu_attention(backend *be, act *out, const act *q, const act *k, const act 
     o->a = q;
     o->b = k;
     o->c = v;
+    if (sinks != NULL) o->v = *sinks;
     o->layer_idx = layer_idx;
     o->attn = *spec;
     o->plan = plan;

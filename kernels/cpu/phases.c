@@ -6,7 +6,7 @@
 
 enum {
     OPS_MAX = 1024,
-    PHASES_MAX = 6 * OPS_MAX, // an operation makes at most three, and three more when timed
+    PHASES_MAX = 14 * OPS_MAX, // an operation makes at most seven, and seven more when timed
     JOB_BYTES_PER_OP = 768,
     GROUP_MAX = TPOOL_READS_MAX,
     FETCHING_ROWS_MAX = 8
@@ -73,7 +73,7 @@ void phases_clear(phases *p) {
 
 static bool reads(const op *o, const act *a) {
     if (o->a == a || o->b == a || o->c == a) return true;
-    return o->out == a && (o->kind == OP_ADD || o->kind == OP_SOFTCAP);
+    return o->out == a && (o->kind == OP_ADD || o->kind == OP_SOFTCAP || o->kind == OP_SCALE);
 }
 
 /* ---- making phases ---- */
@@ -230,21 +230,25 @@ static void embed(const void *job, uint32_t begin, uint32_t end) {
 
 typedef struct angles_job {
     float *table;
-    const float *inv_freq;
+    const rope_spec *rope;
     const uint32_t *positions;
-    uint32_t n_pairs;
-    float scale;
+    uint32_t n_rows;
 } angles_job;
 
 static void fill_angles(const void *job, uint32_t begin, uint32_t end) {
     const angles_job *j = job;
+    const rope_spec *r = j->rope;
+    float *growth = j->table + (size_t)j->n_rows * 2 * r->n_pairs;
     for (uint32_t row = begin; row < end; row++) {
-        float *cosine = j->table + (size_t)row * 2 * j->n_pairs, *sine = cosine + j->n_pairs;
-        for (uint32_t i = 0; i < j->n_pairs; i++) {
-            double angle = (double)j->positions[row] * (double)j->inv_freq[i];
-            cosine[i] = (float)(cos(angle) * (double)j->scale);
-            sine[i] = (float)(sin(angle) * (double)j->scale);
+        float *cosine = j->table + (size_t)row * 2 * r->n_pairs, *sine = cosine + r->n_pairs;
+        uint32_t position = j->positions[row];
+        for (uint32_t i = 0; i < r->n_pairs; i++) {
+            double angle = (double)position * (double)r->inv_freq[i];
+            cosine[i] = (float)(cos(angle) * (double)r->scale);
+            sine[i] = (float)(sin(angle) * (double)r->scale);
         }
+        if (r->growth != 0)
+            growth[row] = (float)(1 + (double)r->growth * log1p(position / r->growth_length));
     }
 }
 
@@ -271,6 +275,18 @@ static void cap_softly(const void *job, uint32_t begin, uint32_t end) {
     const softcap_job *j = job;
     for (size_t i = (size_t)begin * FLAT_UNIT; i < (size_t)end * FLAT_UNIT && i < j->n; i++)
         j->x[i] = j->cap * tanhf(j->x[i] / j->cap);
+}
+
+typedef struct scale_job {
+    float *x;
+    size_t n;
+    float factor;
+} scale_job;
+
+static void scale_by(const void *job, uint32_t begin, uint32_t end) {
+    const scale_job *j = job;
+    size_t limit = size_min((size_t)end * FLAT_UNIT, j->n);
+    for (size_t i = (size_t)begin * FLAT_UNIT; i < limit; i++) j->x[i] *= j->factor;
 }
 
 static uint32_t flat_units(size_t n) {
@@ -419,6 +435,38 @@ static uint32_t make_norm(maker *m, uint32_t i) {
     return 1;
 }
 
+/* ---- experts ---- */
+
+static void make_experts(maker *m, const op *o) {
+    enum { ROUTED_ALONE = 4, PARTS_PER_RANK = 16 };
+    const expert_weights *w = o->experts;
+    uint32_t n_ranks = tpool_n_threads(m->env->threads);
+    experts_job job = {.room = m->env->experts,
+                       .level = m->env->level,
+                       .w = w,
+                       .math = math_of(m, w->gate),
+                       .down_math = math_of(m, w->down),
+                       .x = o->a->data,
+                       .logits = o->b->data,
+                       .hidden = o->d->data,
+                       .parts = o->e->data,
+                       .out = o->out->data,
+                       .n = o->n,
+                       .n_parts = n_ranks * PARTS_PER_RANK};
+    const void *j = copy_job(m, &job, sizeof job);
+    if (o->n <= ROUTED_ALONE) {
+        phase(m, PART_OTHER, experts_route_and_sort, j, 1, PHASE_ALONE);
+    } else {
+        phase(m, PART_OTHER, experts_route, j, o->n, PHASE_SPLIT);
+        phase(m, PART_OTHER, experts_sort, j, 1, PHASE_ALONE);
+    }
+    phase(m, PART_NORM, experts_gather, j, job.n_parts, PHASE_SPLIT);
+    phase(m, PART_EXPERTS, experts_hidden, j, job.n_parts, PHASE_SHARE);
+    if (job.down_math != MATH_F32) phase(m, PART_NORM, experts_again, j, job.n_parts, PHASE_SPLIT);
+    phase(m, PART_EXPERTS, experts_down, j, job.n_parts, PHASE_SHARE);
+    phase(m, PART_OTHER, experts_sum, j, o->n, PHASE_SPLIT);
+}
+
 /* ---- attention ---- */
 
 static const void *head_norm_job(maker *m, const op *o) {
@@ -435,8 +483,15 @@ static uint32_t make_heads(maker *m, uint32_t i) {
     for (; k < i + 2 && (o = at(m, k, OP_HEAD_NORM)) != NULL && o->n == n_rows; k++)
         stack_put(&stack, level->rmsnorm, head_norm_job(m, o), o->n_heads);
     if ((o = at(m, k, OP_ROPE)) != NULL && o->n == n_rows) {
-        rope_job job = {o->out->data, o->b->data,    o->table, o->n_pairs,
-                        o->n_heads,   o->n_kv_heads, o->dim,   o->interleaved};
+        rope_job job = {.q = o->out->data,
+                        .k = o->b->data,
+                        .table = o->table,
+                        .growth = o->grows ? o->table + (size_t)o->n * 2 * o->n_pairs : NULL,
+                        .n_pairs = o->n_pairs,
+                        .n_heads = o->n_heads,
+                        .n_kv_heads = o->n_kv_heads,
+                        .head_dim = o->dim,
+                        .interleaved = o->interleaved};
         stack_put(&stack, level->rope, copy_job(m, &job, sizeof job), 1);
         k++;
     }
@@ -447,6 +502,7 @@ static uint32_t make_heads(maker *m, uint32_t i) {
                         .q = o->a->data,
                         .k = o->b->data,
                         .v = o->c->data,
+                        .sinks = o->v.data,
                         .b = m->env->b,
                         .kv = m->env->kv,
                         .spec = &o->attn,
@@ -484,8 +540,7 @@ static uint32_t make(maker *m, uint32_t i) {
     case OP_MATMUL:
         return make_products(m, i, NULL);
     case OP_ANGLES: {
-        angles_job job = {o->table, o->rope->inv_freq, m->env->b->positions, o->rope->n_pairs,
-                          o->rope->scale};
+        angles_job job = {o->table, o->rope, m->env->b->positions, o->n};
         phase(m, PART_STORE, fill_angles, copy_job(m, &job, sizeof job), o->n, PHASE_SPLIT);
         return 1;
     }
@@ -494,9 +549,18 @@ static uint32_t make(maker *m, uint32_t i) {
     case OP_ATTENTION:
         return make_heads(m, i);
     case OP_GLU:
-        make_flat(m, o->fn == ACT_SILU ? level->silu_mul : level->gelu_mul,
+        make_flat(m, level_gate(level, o->fn),
                   (flat_job){o->out->data, o->a->data, o->b->data, (size_t)o->n * o->dim});
         return 1;
+    case OP_EXPERTS:
+        make_experts(m, o);
+        return 1;
+    case OP_SCALE: {
+        scale_job job = {o->out->data, (size_t)o->n * o->dim, o->f};
+        phase(m, PART_OTHER, scale_by, copy_job(m, &job, sizeof job), flat_units(job.n),
+              PHASE_SPLIT);
+        return 1;
+    }
     case OP_ADD:
         make_flat(m, level->add,
                   (flat_job){o->out->data, o->out->data, o->a->data, (size_t)o->n * o->dim});

@@ -21,6 +21,7 @@
 #define INFERD_CPU_PHASES_H
 
 #include "cpu/attn_plan.h"
+#include "cpu/experts.h"
 #include "cpu/level.h"
 #include "cpu/threads.h"
 
@@ -40,6 +41,8 @@ typedef enum op_kind {
     OP_ROPE,
     OP_ATTENTION,
     OP_GLU,
+    OP_EXPERTS,
+    OP_SCALE,
     OP_ADD,
     OP_TAKE,
     OP_SOFTCAP
@@ -49,20 +52,23 @@ typedef struct op {
     op_kind kind;
     uint32_t n; // rows
     act *out;
-    const act *a, *b, *c; // read: x / q, k, v / gate, up
+    const act *a, *b, *c; // read: x / q, k, v / gate, up / x, logits of experts
+    act *d, *e;           // EXPERTS: hidden, parts; only it reads them
     weight w;             // EMBED, MATMUL
     vec v;                // NORM, HEAD_NORM: weights; MATMUL: bias
-    float f;              // eps, scale of the embedding, cap
-    uint32_t dim;         // of rows, for ADD, GLU, TAKE, SOFTCAP; of a head for HEAD_NORM
+    float f;              // eps, scale of the embedding, cap, factor
+    uint32_t dim;         // of rows, for ADD, GLU, SCALE, TAKE, SOFTCAP; of a head for HEAD_NORM
     uint32_t n_heads, n_kv_heads;
     act_fn fn;
-    const rope_spec *rope; // ANGLES: borrowed until the step is run
-    float *table;          // ANGLES writes, ROPE reads: [n, 2, n_pairs]
-    uint32_t n_pairs;      // ROPE
-    bool interleaved;      // ROPE
-    uint32_t layer_idx;    // ATTENTION
-    attn_spec attn;        // ATTENTION
-    const attn_plan *plan; // ATTENTION
+    const rope_spec *rope;         // ANGLES: borrowed until the step is run
+    float *table;                  // ANGLES writes, ROPE reads: [n, 2, n_pairs], then [n] of growth
+    bool grows;                    // ROPE: with growth
+    uint32_t n_pairs;              // ROPE
+    bool interleaved;              // ROPE
+    uint32_t layer_idx;            // ATTENTION
+    attn_spec attn;                // ATTENTION; v: its sinks
+    const expert_weights *experts; // EXPERTS: borrowed until the step is run
+    const attn_plan *plan;         // ATTENTION
 } op;
 
 /* Which part of a step a phase belongs to, for profiles. */
@@ -71,6 +77,7 @@ typedef enum step_part {
     PART_NORM, // and rounding to integers
     PART_MATMUL,
     PART_GATE_UP,
+    PART_EXPERTS,
     PART_HEAD, // the output matrix, a row per token of the vocabulary: for rows with logits only
     PART_STORE,
     PART_ATTEND,
@@ -88,6 +95,7 @@ typedef struct phases_env {
     unsigned char *arena;
     size_t page_bytes;
     uint64_t *n_saturated; // attn.h: keys and values that were too large are added here
+    experts *experts;      // experts.h: of the steps' mixtures
     uint64_t *part_ns; // [N_STEP_PARTS] the time of each part is added here; NULL: do not measure
 } phases_env;
 

@@ -230,7 +230,10 @@ void cuda_head_norm(backend *be, act *x, const vec *w, uint32_t n, uint32_t n_he
 void cuda_rope_op(backend *be, act *q, act *k, const rope_spec *r, uint32_t n_heads,
                   uint32_t n_kv_heads, uint32_t head_dim);
 void cuda_attention(backend *be, act *out, const act *q, const act *k, const act *v,
-                    uint32_t layer_idx, const attn_spec *spec);
+                    uint32_t layer_idx, const attn_spec *spec, const vec *sinks);
+void cuda_experts(backend *be, act *out, const act *x, const act *logits, const expert_weights *w,
+                  act *hidden, act *parts, uint32_t n);
+void cuda_scale(backend *be, act *x, uint32_t n, uint32_t dim, float factor);
 void cuda_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, uint32_t n,
               uint32_t dim);
 void cuda_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim);

@@ -334,12 +334,16 @@ void cuda_rope_op(backend *be, act *q, act *k, const rope_spec *r, uint32_t n_he
 }
 
 void cuda_attention(backend *be, act *out, const act *q, const act *k, const act *v,
-                    uint32_t layer_idx, const attn_spec *spec) {
+                    uint32_t layer_idx, const attn_spec *spec, const vec *sinks) {
     cuda_backend *c = cuda_of(be);
     inferd_err err = {0};
     inferd_status s = attention_supported(spec->n_heads, spec->n_kv_heads, spec->head_dim, &err);
     if (s != INFERD_OK) {
         backend_fail(be, s, "%s", err.text);
+        return;
+    }
+    if (sinks != NULL && sinks->data != NULL) {
+        backend_fail(be, INFERD_EUNSUPPORTED, "attention sinks are not supported on GPUs");
         return;
     }
     step_op *o = note(be, OP_ATTENTION, c->batch->n_rows);
@@ -361,6 +365,17 @@ void cuda_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, 
     o->a = gate;
     o->b = up;
     o->fn = fn;
+}
+
+void cuda_experts(backend *be, act *out, const act *x, const act *logits, const expert_weights *w,
+                  act *hidden, act *parts, uint32_t n) {
+    (void)out, (void)x, (void)logits, (void)w, (void)hidden, (void)parts, (void)n;
+    backend_fail(be, INFERD_EUNSUPPORTED, "mixtures of experts are not supported on GPUs");
+}
+
+void cuda_scale(backend *be, act *x, uint32_t n, uint32_t dim, float factor) {
+    (void)x, (void)n, (void)dim, (void)factor;
+    backend_fail(be, INFERD_EUNSUPPORTED, "scaled residuals are not supported on GPUs");
 }
 
 void cuda_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim) {

@@ -669,10 +669,14 @@ typedef void values_fn(const unit_state *u, const stream *st, const group *g, si
 
 /* ---- units ---- */
 
-/* A sum of zero may be -0 or 0, depending on the other queries: + 0 makes it 0. */
-static void write_out(const attn_job *j, uint32_t row, uint32_t head, const float *acc, float sum) {
+/* The weighted sum of values over the sum of weights, of which the sink has one, too.  A sum of
+ * zero may be -0 or 0, depending on the other queries: + 0 makes it 0. */
+static void write_out(const attn_job *j, uint32_t row, uint32_t head, const float *acc, float max,
+                      float sum) {
     const attn_spec *spec = j->spec;
     float *out = j->out + ((size_t)row * spec->n_heads + head) * spec->head_dim;
+    if (j->sinks != NULL)
+        sum += expf(j->sinks[head] - max); // infinite: nothing but the sink counts
     for (uint32_t d = 0; d < spec->head_dim; d++) out[d] = acc[d] / sum + 0.0f;
 }
 
@@ -790,7 +794,7 @@ INLINE void attend_unit(kv_type type, score_fn *const *scores, values_fn *const 
     if (!unit->whole) return;
     for (uint32_t i = 0; i < u.n_queries; i++)
         write_out(j, rows[i / unit->n_heads], unit->head_begin + i % unit->n_heads, u.acc[i],
-                  u.sum[i]);
+                  u.max[i], u.sum[i]);
 }
 
 #define ATTEND(type)                                                                               \
@@ -840,7 +844,7 @@ static void merge_query(const attn_job *j, uint32_t row, uint32_t head) {
             vf_store(acc + d,
                      vf_fma(vf_load(partial + d), vf_set1(gain[0]), vf_load(acc + d) * keep[0]));
     }
-    write_out(j, row, head, acc, sum[0]);
+    write_out(j, row, head, acc, max[0], sum[0]);
 }
 
 void LEVEL(attend_merge)(const void *job, uint32_t begin, uint32_t end) {

@@ -294,7 +294,9 @@ static void gated(const qglu_job *j, uint32_t o, uint32_t end, uint32_t row_begi
             finish(b, scale, offset(j->up_bias, o), NULL, b, p.n_out);
             for (uint32_t l = 0; l < p.n_lanes; l += VW) { // lanes past the last are computed, too
                 vf va = vf_load(a + l), vb = vf_load(b + l);
-                vf_store(a + l, j->fn == ACT_SILU ? vf_silu_mul(va, vb) : vf_gelu_mul(va, vb));
+                vf_store(a + l, j->fn == ACT_SILU             ? vf_silu_mul(va, vb)
+                                : j->fn == ACT_CLAMPED_SWIGLU ? vf_clamped_mul(va, vb)
+                                                              : vf_gelu_mul(va, vb));
             }
             memcpy(j->out + (size_t)row * n_features + o, a, p.n_out * sizeof *a);
         }

@@ -272,7 +272,7 @@ INLINE void bf16_tile(const row_in *in, uint32_t cols, uint32_t *q) {
 
 /* Also prefetches the row of the next tile: the products left it in L3, or in another core. */
 INLINE row_in open_row(const qact_job *j, bool normed, size_t row) {
-    row_in in = {.x = j->x + row * j->dim};
+    row_in in = {.x = j->x + (j->rows != NULL ? j->rows[row] : row) * j->dim};
     if (row + QACT_ROWS < j->n)
         for (uint32_t i = 0; i < j->dim; i += 16)
             __builtin_prefetch(in.x + (size_t)QACT_ROWS * j->dim + i);

@@ -40,6 +40,8 @@ void LEVEL(rope)(const void *job, uint32_t begin, uint32_t end) {
                 turn_pairs(x, cosine, sine, j->n_pairs);
             else
                 turn_halves(x, cosine, sine, j->n_pairs);
+            if (j->growth == NULL || head >= j->n_heads) continue;
+            for (uint32_t i = 0; i < j->head_dim; i++) x[i] *= j->growth[row];
         }
     }
 }
@@ -61,9 +63,22 @@ void LEVEL(rope)(const void *job, uint32_t begin, uint32_t end) {
     }
 GATED(silu_mul)
 GATED(gelu_mul)
+GATED(clamped_mul)
 
 void LEVEL(add)(const void *job, uint32_t begin, uint32_t end) {
     const flat_job *j = job;
     size_t limit = size_min((size_t)end * FLAT_UNIT, j->n);
     for (size_t i = (size_t)begin * FLAT_UNIT; i < limit; i++) j->out[i] = j->a[i] + j->b[i];
+}
+
+void LEVEL(combine)(const void *job, uint32_t begin, uint32_t end) {
+    const combine_job *j = job;
+    for (size_t row = begin; row < end; row++) {
+        float *restrict out = j->out + row * j->dim;
+        for (uint32_t i = 0; i < j->n_used; i++) {
+            const float *restrict part = j->parts + (size_t)j->slots[row * j->n_used + i] * j->dim;
+            const float p = j->p[row * j->n_used + i];
+            for (uint32_t d = 0; d < j->dim; d++) out[d] = p * part[d] + (i > 0 ? out[d] : 0.0f);
+        }
+    }
 }

@@ -361,4 +361,13 @@ INLINE vf vf_gelu_mul(vf a, vf b) {
     return a / (vf_exp(-u) + 1.0f) * b;
 }
 
+/* ACT_CLAMPED_SWIGLU; not a number fails every comparison and stays. */
+INLINE vf vf_clamped_mul(vf a, vf b) {
+    vf limit = vf_set1(7.0f);
+    a = vf_select((vi)(a > limit), limit, a);
+    b = vf_select((vi)(b > limit), limit, b);
+    b = vf_select((vi)(b < -limit), -limit, b);
+    return a / (vf_exp(a * -1.702f) + 1.0f) * (b + 1.0f);
+}
+
 #endif

@@ -34,7 +34,15 @@ typedef enum act_kind {
     ACT_LOGITS  // read by the sampler
 } act_kind;
 
-typedef enum act_fn { ACT_SILU, ACT_GELU_TANH } act_fn;
+/* The function of a gate a and its factor b:
+ *
+ *     SILU             a sigmoid(a) b
+ *     GELU_TANH        gelu(a) b, the tanh form
+ *     CLAMPED_SWIGLU   a' sigmoid(1.702 a') (b' + 1), a' = min(a, 7), b' = b within -7 .. 7
+ * (gpt-oss) */
+typedef enum act_fn { ACT_SILU, ACT_GELU_TANH, ACT_CLAMPED_SWIGLU } act_fn;
+#define ACT_CLAMP       7.0f
+#define ACT_CLAMP_SLOPE 1.702f
 
 /* A weight matrix [rows, cols] as prepared for this backend; `data` lies in a window. */
 typedef struct weight {
@@ -52,12 +60,18 @@ typedef struct vec {
 
 /* Rotary embedding of the first 2 * n_pairs dimensions of each head: angle = position *
  * inv_freq[i]. interleaved: pairs are (2i, 2i+1), as GGUF `llama` files have them; else (i, i +
- * n_pairs). */
+ * n_pairs).  n_pairs 0: none.
+ *
+ * growth (Ministral 3): then q is multiplied by 1 + growth * ln(1 + floor(position /
+ * growth_length)), so that attention stays sharp at positions beyond the length of training; 0:
+ * it is not. */
 typedef struct rope_spec {
     const float *inv_freq; // [n_pairs] host memory, borrowed from the model
     uint32_t n_pairs;
     float scale; // cos and sin are multiplied by it (YaRN); 1 otherwise
     bool interleaved;
+    float growth;
+    uint32_t growth_length;
 } rope_spec;
 
 typedef struct attn_spec {
@@ -66,6 +80,23 @@ typedef struct attn_spec {
     float softcap;   // scores become cap * tanh(score / cap); 0 = off
     uint32_t window; // attend to the last `window` positions; 0 = all
 } attn_spec;
+
+/* A mixture of experts: each row goes through n_used of n_experts feed-forward networks, those with
+ * the largest logits (of equal ones the one with the lower number), and their results are weighted:
+ *
+ *     p = softmax of the logits of the chosen ones      = softmax of all, divided by its sum over
+ *                                                         the chosen ones
+ *
+ * Matrices of one role have one type and shape and lie at equal distances in one window. */
+typedef struct expert_weights {
+    uint32_t n_experts, n_used;
+    act_fn fn;
+    const weight *gate, *up; // [n_experts] each [ffn, dim]
+    const weight *down;      // [n_experts] each [dim, ffn]
+    vec gate_bias, up_bias;  // [n_experts * ffn]; data NULL: absent
+    vec down_bias;           // [n_experts * dim]
+} expert_weights;
+enum { BE_EXPERTS_MAX = 1024, BE_EXPERTS_USED_MAX = 32 };
 
 #define BE_NO_HOST_BYTES UINT64_C(1)
 
@@ -319,6 +350,7 @@ typedef struct be_needs {
     uint32_t context;              // positions of a sequence
     uint32_t n_vocab;
     uint32_t n_heads, n_kv_heads, head_dim;
+    uint32_t n_experts, n_experts_used; // 0: none
     kv_layout kv;
     be_act_shape acts[BE_NEEDS_ACTS]; // [n_acts] as they will be opened
     rope_spec ropes[BE_NEEDS_ROPES];  // [n_ropes]
@@ -357,7 +389,10 @@ typedef struct be_step_result {
     const sample_result *draws; // [n] of be_draw; NULL: none
     uint64_t n_saturated;       // keys and values stored as the largest number of f16, because they
                                 // are larger; with two unfinished steps it may be the other's
-} be_step_result;               // host memory, valid until the next be_step_begin or _finish
+    const uint32_t *expert_rows; // [n_experts] rows that each expert computed, in all layers
+    uint32_t n_experts;          // 0: the step had no experts
+    uint32_t n_expert_reads;     // experts whose weights were read, in all layers
+} be_step_result;                // host memory, valid until the next be_step_begin or _finish
 inferd_status be_step_finish(backend *be, be_step_result *out, inferd_err *err);
 
 // out[n, cols] = table[token of the row] * scale
@@ -370,15 +405,24 @@ void be_matmul(backend *be, act *out, const act *x, const weight *w, const vec *
 void be_rope(backend *be, act *q, act *k, const rope_spec *r, uint32_t n_heads, uint32_t n_kv_heads,
              uint32_t head_dim);
 // stores k and v of all rows in their slots of layer layer_idx, then attends:
-// out[n, n_heads * head_dim], causal over the sequence's stored positions
+// out[n, n_heads * head_dim], causal over the sequence's stored positions.  With sinks[n_heads] the
+// softmax of a head has one more score, sinks[head], that belongs to no value (NULL or absent:
+// none)
 void be_attention(backend *be, act *out, const act *q, const act *k, const act *v,
-                  uint32_t layer_idx, const attn_spec *spec);
+                  uint32_t layer_idx, const attn_spec *spec, const vec *sinks);
 // x[n, n_heads * head_dim]: each head normed by itself, in place (Qwen3, Gemma 3)
 void be_head_norm(backend *be, act *x, const vec *w, uint32_t n, uint32_t n_heads,
                   uint32_t head_dim, float eps);
 // out[n, dim] = fn(gate) * up
 void be_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, uint32_t n,
             uint32_t dim);
+// out[n, dim] = sum over the chosen experts e of p_e (Wd_e fn(Wg_e x + bg_e, Wu_e x + bu_e) +
+// bd_e), chosen by logits[n, n_experts], the sum in ascending order of experts.  hidden[n * n_used,
+// ffn] and parts[n * n_used, dim] are scratch; nothing of them is read afterwards.
+void be_experts(backend *be, act *out, const act *x, const act *logits, const expert_weights *w,
+                act *hidden, act *parts, uint32_t n);
+// x[n, dim] *= factor
+void be_scale(backend *be, act *x, uint32_t n, uint32_t dim, float factor);
 // x[n, dim] += y
 void be_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim);
 // out[i, dim] = x[batch.logit_rows[i], dim]
