@@ -111,7 +111,7 @@ static void work_deinit(work *w) {
 }
 
 static void attend(const work *w, uint32_t layer) {
-    attn_job job = {out, q, k, v, &w->b, &w->l, &w->spec, w->plan, arena, PAGE_BYTES, layer};
+    attn_job job = {out, q, k, v, NULL, &w->b, &w->l, &w->spec, w->plan, arena, PAGE_BYTES, layer};
     tpool_share(threads, level->attend, &job, attn_plan_n_units(w->plan));
     if (attn_plan_n_merges(w->plan) > 0)
         tpool_share(threads, level->attend_merge, &job, attn_plan_n_merges(w->plan));
@@ -165,7 +165,7 @@ static void bench_prompt(const shape *s, type_name t) {
     for (size_t i = 0; i < INFERD_COUNT(lens); i++) {
         work w;
         INFERD_CHECK(work_init(&w, s, t.type, s->n_layers, 1, lens[i], lens[i], false));
-        attn_job job = {out, q, k, v, &w.b, &w.l, &w.spec, w.plan, arena, PAGE_BYTES, 0};
+        attn_job job = {out, q, k, v, NULL, &w.b, &w.l, &w.spec, w.plan, arena, PAGE_BYTES, 0};
         double seconds = measure(&w), store = 1e9;
         for (int round = 0; round < 20; round++) {
             double at = now_s();

@@ -183,12 +183,17 @@ uint32_t bound_n_unused_tensors(const bound_model *p) {
 }
 
 uint64_t bound_step_bytes(const bound_model *p) {
-    uint64_t n_bytes = 0;
+    uint64_t n_bytes = 0, experts = 0;
     for (size_t i = 0; i < p->plan.n; i++) {
         const weight_entry *e = &p->plan.entries[i];
         if (e->matrix == NULL || (e->matrix == &p->weights.embed && !p->m->spec.tied)) continue;
-        n_bytes += be_weight_bytes(p->be, e->tensor->type, e->rows, e->cols);
+        uint64_t all = be_weight_bytes(p->be, e->tensor->type, e->rows, e->cols);
+        if (e->expert)
+            experts += all;
+        else
+            n_bytes += all;
     }
+    if (experts > 0) n_bytes += experts / p->m->spec.n_experts * p->m->spec.n_experts_used;
     return n_bytes;
 }
 

@@ -1,8 +1,8 @@
 /* decoder.h - one forward pass for decoder-only transformers, driven by a description.
  *
- * A decoder_spec describes a model of a family (shapes, rotary embedding, biases); the reader of
- * each architecture in arch.c fills one in from the file, and weights.c binds the tensors it needs.
- * A new family needs a reader and, rarely, a new branch here.
+ * A decoder_spec describes a model: its shapes, and what its layers do beside the usual.  Each
+ * architecture has a file in arch/ that reads one from the metadata of a model, and weights.c binds
+ * the tensors it needs.  A new architecture needs such a file and, rarely, a new field here.
  *
  * Thread: the spec is read-only after reading; decoder_forward the engine's. */
 #ifndef INFERD_DECODER_H
@@ -22,41 +22,71 @@ enum {
     DECODER_CONTEXT_MAX = 1 << 24
 };
 
+/* How layers of one kind attend.  A model has one kind, or two that alternate: with and without a
+ * window (Gemma 3, gpt-oss), with and without rotation (SmolLM3). */
+enum { DECODER_KINDS_MAX = 2 };
+typedef struct attn_kind {
+    rope_spec rope;   // n_pairs 0: q and k are not rotated
+    float *rope_freq; // owned: rope.inv_freq points to it
+    attn_spec attn;
+} attn_kind;
+
+/* How rotary frequencies are changed for contexts that are longer than the first training's. */
+typedef enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN, ROPE_LONG } rope_scaling;
+
+/* What the rows of q and k are normed over. */
+typedef enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL } qk_norm;
+
 typedef struct decoder_spec {
     const char *architecture; // "llama"
-    uint32_t n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim;
-    uint32_t n_vocab; // rows of the embedding and of the head
+    uint32_t n_layers, dim, n_heads, n_kv_heads, head_dim;
+    uint32_t n_mtp_layers; // behind them in the file: they predict further tokens, and are not read
+    uint32_t ffn_dim;      // of a dense layer, or of each expert
+    uint32_t n_vocab;      // rows of the embedding and of the head
     uint32_t context_trained;
     float norm_eps;
-    float embed_scale; // of the embedding; 1 for most
-    bool tied;         // the head is the embedding
-    float *rope_freq;  // [rope.n_pairs] owned: rope.inv_freq points to it
-    rope_spec rope;
-    attn_spec attn;
-    bool qk_norm;    // q and k are normed per head (Qwen3, Gemma 3)
-    bool post_norms; // the output of a block is normed before it is added (Gemma 3)
-    act_fn act;      // of the gate
-    float softcap;   // of the logits; 0 = none
-    /* Layers with a sliding window (Gemma 3), a bit each: these have local_rope and local_attn, the
-     * others rope and attn. */
-    uint64_t local_layers[DECODER_LAYERS_MAX / 64];
-    float *local_rope_freq; // owned: local_rope.inv_freq points to it
-    rope_spec local_rope;
-    attn_spec local_attn;
+    bool tied; // the head is the embedding
+
+    /* attention */
+    attn_kind kinds[DECODER_KINDS_MAX];
+    uint32_t n_kinds;
+    rope_scaling rope_scaling;                      // of kinds[0]
+    uint32_t rope_original;                         // positions of the first training
+    uint64_t other_layers[DECODER_LAYERS_MAX / 64]; // a bit for each layer of kinds[1]
+    qk_norm qk_norm;                                // Qwen3, Gemma 3: each head; OLMo 2: all of q
+    bool qkv_bias, out_bias;                        // such tensors are required
+    bool fused_gate_up;                             // one tensor may hold both, gate first
+    bool sinks;                                     // gpt-oss
+
+    /* feed-forward */
+    act_fn act;                         // of the gate
+    uint32_t n_experts, n_experts_used; // 0: every layer is dense
+    bool expert_bias;                   // and of the router: required
+
+    /* sums and scales; 1 and 0 for most */
+    bool pre_norms;  // the input of a block is normed (not OLMo 2)
+    bool post_norms; // its output is normed before it is added (Gemma 3, OLMo 2)
+    float embed_scale, residual_scale, logit_scale;
+    float softcap;             // of the logits; 0 = none
+    const char *ffn_norm_name; // of the tensor; "ffn_norm" for most
 } decoder_spec;
 
-static inline bool decoder_layer_is_local(const decoder_spec *s, uint32_t layer_idx) {
-    return s->local_layers[layer_idx / 64] >> layer_idx % 64 & 1;
+static inline const attn_kind *decoder_kind_of(const decoder_spec *s, uint32_t layer_idx) {
+    return &s->kinds[s->other_layers[layer_idx / 64] >> layer_idx % 64 & 1];
 }
 
 typedef struct decoder_layer {
-    vec attn_norm, ffn_norm;
-    vec q_norm, k_norm;                // qk_norm: [head_dim]
+    vec attn_norm, ffn_norm;           // pre_norms
+    vec q_norm, k_norm;                // [head_dim], or [heads * head_dim]
     vec post_attn_norm, post_ffn_norm; // post_norms
+    vec sinks;                         // [n_heads]; absent without
     weight wq, wk, wv, wo;
-    vec bq, bk, bv, bo; // data NULL: absent
-    weight w_gate, w_up, w_down;
+    vec bq, bk, bv, bo;          // data NULL: absent
+    weight w_gate, w_up, w_down; // dense
     vec b_gate, b_up, b_down;
+    weight w_router; // [n_experts, dim]
+    vec b_router;
+    expert_weights experts;
 } decoder_layer;
 
 typedef struct decoder_weights {
@@ -64,6 +94,7 @@ typedef struct decoder_weights {
     weight head; // the same data as embed when tied
     vec norm;
     decoder_layer *layers; // [n_layers] owned
+    weight *experts;       // [n_layers][gate, up, down][n_experts] owned
 } decoder_weights;
 
 /* Activations of one step, [rows_max, ...], in the scratch of the backend. */
@@ -71,21 +102,21 @@ typedef struct decoder_scratch {
     act *x;               // [rows, dim] the residual stream
     act *h;               // [rows, dim] normed, or the output of a block
     act *q, *k, *v, *att; // [rows, heads * head_dim]
-    act *gate, *up;       // [rows, ffn_dim]
+    act *gate, *up;       // [rows, ffn_dim]; NULL with experts
+    act *router;          // [rows, n_experts]; these three are NULL without
+    act *hidden, *parts;  // [rows * n_experts_used, ffn_dim], [rows * n_experts_used, dim]
     act *last, *last_att; // [logits, dim], [logits, heads * head_dim] the rows with logits
     act *logits;          // [logits, n_vocab]
 } decoder_scratch;
 
-/* -- arch.c: the supported families -- */
-/* Fill in the spec from the metadata; an unknown architecture is INFERD_EUNSUPPORTED and lists the
- * known ones.  Every number is checked for range here. */
-inferd_status decoder_spec_read(const gguf *g, decoder_spec *out, inferd_err *err);
+/* -- arch/ -- */
+/* Fill in the spec from the metadata, for a service of `context` positions (0: all that the model
+ * was trained for).  An unknown architecture is INFERD_EUNSUPPORTED and lists the known ones.
+ * Every number is checked for range here, and a key that would be ignored is refused by its name.
+ */
+inferd_status decoder_spec_read(const gguf *g, uint32_t context, decoder_spec *out,
+                                inferd_err *err);
 void decoder_spec_deinit(decoder_spec *s);
-
-/* -- arch_keys.c: the keys that the families' files may have -- */
-/* Every key of the architecture is honoured by the reader, or has no effect, or is refused by
- * its name.  The spec is complete except for its vocabulary. */
-inferd_status decoder_keys_check(const gguf *g, const decoder_spec *s, inferd_err *err);
 /* A tensor that is not read, and that no computation needs. */
 bool decoder_tensor_is_harmless(const decoder_spec *s, const char *name);
 

@@ -38,7 +38,8 @@ typedef struct shape {
     float linear_factor; // of all frequencies; 0: none
     uint32_t window;     // of local layers; 0: none
     bool tied, qk_norm, post_norms;
-    const char *missing; // the feature that this build lacks; NULL: none
+    uint32_t n_experts, n_used; // 0: dense; ffn_dim is of each
+    bool of_gpt_oss;            // biases, sinks, YaRN
 } shape;
 
 static const shape shapes[] = {
@@ -53,14 +54,24 @@ static const shape shapes[] = {
     {"mistral-7b", "llama", 4096, 32, 32, 8, 128, 14336, 32768, 32768, 1e-5f, 1e6f},
     {"gemma-3-4b", "gemma3", 2560, 34, 8, 4, 256, 10240, 262208, 131072, 1e-6f, 1e6f,
      .linear_factor = 8, .window = 1024, .tied = true, .qk_norm = true, .post_norms = true},
-    {"mixtral-8x7b", .missing = "a mixture of 8 experts"},
-    {"gpt-oss-20b", .missing = "a mixture of 32 experts, MXFP4 and attention sinks"},
+    {"qwen3-30b-a3b", "qwen3moe", 2048, 48, 32, 4, 128, 768, 151936, 40960, 1e-6f, 1e6f,
+     .qk_norm = true, .n_experts = 128, .n_used = 8},
+    {"mixtral-8x7b", "llama", 4096, 32, 32, 8, 128, 14336, 32000, 32768, 1e-5f, 1e6f,
+     .n_experts = 8, .n_used = 2},
+    {"gpt-oss-20b", "gpt-oss", 2880, 24, 64, 8, 64, 2880, 201088, 131072, 1e-5f, 150000,
+     .window = 128, .n_experts = 32, .n_used = 4, .of_gpt_oss = true},
     // One of each family for tests; rows are whole blocks of every type.
     {"tiny", "llama", 256, 2, 4, 2, 64, 512, 512, 2048, 1e-5f, 10000},
     {"tiny-qwen3", "qwen3", 256, 2, 4, 2, 128, 512, 512, 2048, 1e-6f, 1e6f, .tied = true,
      .qk_norm = true},
     {"tiny-gemma3", "gemma3", 256, 7, 4, 2, 64, 512, 512, 2048, 1e-6f, 1e6f, .linear_factor = 8,
      .window = 16, .tied = true, .qk_norm = true, .post_norms = true},
+    {"tiny-qwen3moe", "qwen3moe", 256, 2, 4, 2, 128, 256, 512, 2048, 1e-6f, 1e6f, .qk_norm = true,
+     .n_experts = 16, .n_used = 4},
+    {"tiny-mixtral", "llama", 256, 2, 4, 2, 64, 512, 512, 2048, 1e-5f, 10000, .n_experts = 8,
+     .n_used = 2},
+    {"tiny-gpt-oss", "gpt-oss", 256, 4, 8, 2, 64, 256, 512, 2048, 1e-5f, 150000, .window = 32,
+     .n_experts = 8, .n_used = 4, .of_gpt_oss = true},
 };
 
 /* -- the path -- */
@@ -108,10 +119,6 @@ static inferd_status find_shape(bytes name, wanted *w, inferd_err *err) {
     char names[256];
     for (size_t i = 0; i < INFERD_COUNT(shapes); i++) {
         if (!is_word(name, shapes[i].name)) continue;
-        if (shapes[i].missing != NULL)
-            return inferd_fail(err, INFERD_EUNSUPPORTED,
-                               "%s needs %s; only dense models can be computed", shapes[i].name,
-                               shapes[i].missing);
         w->s = shapes[i];
         return INFERD_OK;
     }
@@ -268,7 +275,16 @@ static void describe(header *h, const wanted *w) {
         put_str(h, ".rope.scaling.type", "linear");
         put_f32(h, ".rope.scaling.factor", s->linear_factor);
     }
+    if (s->of_gpt_oss) {
+        put_str(h, ".rope.scaling.type", "yarn");
+        put_f32(h, ".rope.scaling.factor", 32);
+        put_u32(h, ".rope.scaling.original_context_length", 4096);
+    }
     if (s->window != 0) put_u32(h, ".attention.sliding_window", s->window);
+    if (s->n_experts == 0) return;
+    put_u32(h, ".expert_count", s->n_experts);
+    put_u32(h, ".expert_used_count", s->n_used);
+    put_u32(h, ".expert_feed_forward_length", s->ffn_dim);
 }
 
 /* -- the vocabulary -- */
@@ -324,20 +340,27 @@ static void put_vocabulary(header *h, uint32_t n_vocab) {
 
 /* -- the tensors -- */
 
-/* rows 0: a vector. */
-static void put_tensor(header *h, const char *name, dtype type, uint32_t cols, uint32_t rows) {
+/* [n, rows, cols]; n or rows 0: one dimension fewer. */
+static void put_stack(header *h, const char *name, dtype type, uint32_t cols, uint32_t rows,
+                      uint32_t n) {
     dtype_info about = dtype_about(type);
     INFERD_CHECK(cols % about.block_elems == 0);
     put_text(&h->tensors, name, strlen(name));
-    put(&h->tensors, rows == 0 ? 1 : 2, 4);
+    put(&h->tensors, rows == 0 ? 1 : n == 0 ? 2 : 3, 4);
     put(&h->tensors, cols, 8);
     if (rows != 0) put(&h->tensors, rows, 8);
+    if (n != 0) put(&h->tensors, n, 8);
     put(&h->tensors, type, 4);
     put(&h->tensors, h->data_bytes, 8);
-    uint64_t n_bytes = (uint64_t)(cols / about.block_elems) * about.block_bytes * u32_max(rows, 1);
+    uint64_t n_bytes =
+        (uint64_t)(cols / about.block_elems) * about.block_bytes * u32_max(rows, 1) * u32_max(n, 1);
     h->data_bytes +=
         (n_bytes + GGUF_ALIGNMENT_DEFAULT - 1) / GGUF_ALIGNMENT_DEFAULT * GGUF_ALIGNMENT_DEFAULT;
     h->n_tensors++;
+}
+
+static void put_tensor(header *h, const char *name, dtype type, uint32_t cols, uint32_t rows) {
+    put_stack(h, name, type, cols, rows, 0);
 }
 
 /* q4_k_m spends more bits on the first and last eighths of the layers and every third between. */
@@ -346,36 +369,65 @@ static bool is_precise(uint32_t layer, uint32_t n_layers) {
     return layer < eighth || layer >= 7 * n_layers / 8 || (layer - eighth) % 3 == 2;
 }
 
+/* The type itself, or one of nearly as many bits when its blocks are no divisor of a row. */
+static dtype type_of_row(dtype type, uint32_t cols) {
+    if (cols % dtype_about(type).block_elems == 0) return type;
+    switch ((int)type) { // as quantizers of real files choose
+    case DTYPE_Q5_K:
+        return DTYPE_Q5_1;
+    case DTYPE_Q6_K:
+        return DTYPE_Q8_0;
+    default:
+        return DTYPE_Q5_0;
+    }
+}
+
 static void put_layer(header *h, const wanted *w, uint32_t layer) {
     const shape *s = &w->s;
     dtype type = w->type.type;
     dtype some = w->type.mixed && is_precise(layer, s->n_layers) ? DTYPE_Q6_K : type;
     uint32_t q_dim = s->n_heads * s->head_dim, kv_dim = s->n_kv_heads * s->head_dim;
+    const uint32_t n = s->n_experts;
+    const bool oss = s->of_gpt_oss, dense = n == 0;
     const struct {
         const char *name;
         dtype type;
-        uint32_t cols, rows;
-        bool absent;
+        uint32_t cols, rows, n;
+        bool present;
     } all[] = {
-        {"attn_norm", DTYPE_F32, s->dim, 0, false},
-        {"attn_q", type, s->dim, q_dim, false},
-        {"attn_k", type, s->dim, kv_dim, false},
-        {"attn_v", some, s->dim, kv_dim, false},
-        {"attn_q_norm", DTYPE_F32, s->head_dim, 0, !s->qk_norm},
-        {"attn_k_norm", DTYPE_F32, s->head_dim, 0, !s->qk_norm},
-        {"attn_output", type, q_dim, s->dim, false},
-        {"post_attention_norm", DTYPE_F32, s->dim, 0, !s->post_norms},
-        {"ffn_norm", DTYPE_F32, s->dim, 0, false},
-        {"ffn_gate", type, s->dim, s->ffn_dim, false},
-        {"ffn_up", type, s->dim, s->ffn_dim, false},
-        {"ffn_down", some, s->ffn_dim, s->dim, false},
-        {"post_ffw_norm", DTYPE_F32, s->dim, 0, !s->post_norms},
+        {"attn_norm.weight", DTYPE_F32, s->dim, 0, 0, true},
+        {"attn_q.weight", type, s->dim, q_dim, 0, true},
+        {"attn_k.weight", type, s->dim, kv_dim, 0, true},
+        {"attn_v.weight", some, s->dim, kv_dim, 0, true},
+        {"attn_q.bias", DTYPE_F32, q_dim, 0, 0, oss},
+        {"attn_k.bias", DTYPE_F32, kv_dim, 0, 0, oss},
+        {"attn_v.bias", DTYPE_F32, kv_dim, 0, 0, oss},
+        {"attn_q_norm.weight", DTYPE_F32, s->head_dim, 0, 0, s->qk_norm},
+        {"attn_k_norm.weight", DTYPE_F32, s->head_dim, 0, 0, s->qk_norm},
+        {"attn_sinks.weight", DTYPE_F32, s->n_heads, 0, 0, oss},
+        {"attn_output.weight", type, q_dim, s->dim, 0, true},
+        {"attn_output.bias", DTYPE_F32, s->dim, 0, 0, oss},
+        {"post_attention_norm.weight", DTYPE_F32, s->dim, 0, 0, s->post_norms || oss},
+        {"ffn_norm.weight", DTYPE_F32, s->dim, 0, 0, !oss},
+        {"ffn_gate.weight", type, s->dim, s->ffn_dim, 0, dense},
+        {"ffn_up.weight", type, s->dim, s->ffn_dim, 0, dense},
+        {"ffn_down.weight", some, s->ffn_dim, s->dim, 0, dense},
+        {"ffn_gate_inp.weight", DTYPE_F32, s->dim, n, 0, !dense},
+        {"ffn_gate_inp.bias", DTYPE_F32, n, 0, 0, oss},
+        {"ffn_gate_exps.weight", type, s->dim, s->ffn_dim, n, !dense},
+        {"ffn_up_exps.weight", type, s->dim, s->ffn_dim, n, !dense},
+        {"ffn_down_exps.weight", some, s->ffn_dim, s->dim, n, !dense},
+        {"ffn_gate_exps.bias", DTYPE_F32, s->ffn_dim, n, 0, oss},
+        {"ffn_up_exps.bias", DTYPE_F32, s->ffn_dim, n, 0, oss},
+        {"ffn_down_exps.bias", DTYPE_F32, s->dim, n, 0, oss},
+        {"post_ffw_norm.weight", DTYPE_F32, s->dim, 0, 0, s->post_norms},
     };
     char name[GGUF_NAME_BYTES_MAX + 1];
     for (size_t i = 0; i < INFERD_COUNT(all); i++) {
-        if (all[i].absent) continue;
-        snprintf(name, sizeof name, "blk.%u.%s.weight", layer, all[i].name);
-        put_tensor(h, name, all[i].type, all[i].cols, all[i].rows);
+        if (!all[i].present) continue;
+        snprintf(name, sizeof name, "blk.%u.%s", layer, all[i].name);
+        put_stack(h, name, type_of_row(all[i].type, all[i].cols), all[i].cols, all[i].rows,
+                  all[i].n);
     }
 }
 
@@ -384,10 +436,11 @@ static void put_tensors(header *h, const wanted *w) {
     dtype type = w->type.type, of_head = w->type.mixed ? DTYPE_Q6_K : type;
     h->rope_freqs_at = h->data_bytes;
     if (s->llama3_factor != 0) put_tensor(h, "rope_freqs.weight", DTYPE_F32, s->head_dim / 2, 0);
-    put_tensor(h, "token_embd.weight", s->tied ? of_head : type, s->dim, s->n_vocab);
+    put_tensor(h, "token_embd.weight", type_of_row(s->tied ? of_head : type, s->dim), s->dim,
+               s->n_vocab);
     for (uint32_t i = 0; i < s->n_layers; i++) put_layer(h, w, i);
     put_tensor(h, "output_norm.weight", DTYPE_F32, s->dim, 0);
-    if (!s->tied) put_tensor(h, "output.weight", of_head, s->dim, s->n_vocab);
+    if (!s->tied) put_tensor(h, "output.weight", type_of_row(of_head, s->dim), s->dim, s->n_vocab);
 }
 
 /* Llama 3's scaling as divisors: long wavelengths become slower by the factor, short ones stay, and
@@ -480,6 +533,6 @@ inferd_status dummy_model_open(const char *path, gguf **out, uint64_t *seed, inf
 float dummy_scale(const char *tensor_name, uint32_t n_layers) {
     const double normal = 0.02;
     bool residual =
-        strstr(tensor_name, ".attn_output.") != NULL || strstr(tensor_name, ".ffn_down.") != NULL;
+        strstr(tensor_name, ".attn_output.") != NULL || strstr(tensor_name, ".ffn_down") != NULL;
     return (float)(residual ? normal / sqrt(2.0 * n_layers) : normal);
 }

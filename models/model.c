@@ -152,6 +152,8 @@ static void fill_info(model *m) {
     m->info.n_kv_heads = s->n_kv_heads;
     m->info.head_dim = s->head_dim;
     m->info.ffn_dim = s->ffn_dim;
+    m->info.n_experts = s->n_experts;
+    m->info.n_experts_used = s->n_experts_used;
     m->info.n_params = count_params(m->file);
     m->info.file_bytes = gguf_file_bytes(m->file);
 }
@@ -178,7 +180,7 @@ inferd_status model_open(const model_options *options, model **out, inferd_err *
     if (m == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a model");
     if ((st = copy_bytes((bytes){options->path, strlen(options->path)}, &m->path, err)) ||
         (st = open_file(m, options, err)) || (st = check_is_model(m->file, err)) ||
-        (st = decoder_spec_read(m->file, &m->spec, err)) ||
+        (st = decoder_spec_read(m->file, options->context_max, &m->spec, err)) ||
         (st = tok_open(m->file, &m->tok, err)) || (st = read_vocabulary_size(m, err)) ||
         (st = weights_check(m->file, &m->spec, err)) || (st = open_template(m, options, err)) ||
         (st = set_context(m, options->context_max, err)) || (st = model_read_sampling(m, err)) ||

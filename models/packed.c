@@ -79,7 +79,7 @@ static uint64_t plan_sum(const weight_plan *plan) {
                                                 e->cols,
                                                 e->tensor->type,
                                                 e->matrix != NULL,
-                                                e->tensor->file_offset,
+                                                weight_entry_file_offset(e),
                                                 e->tensor->n_bytes};
         packed_sum_add(&s, words, sizeof words);
     }

@@ -203,7 +203,7 @@ static void touch_pages(stage *s, const segment *g) {
 
 static inferd_status read_segment(stage *s, const segment *g, unsigned char *out, inferd_err *err) {
     size_t row = weight_entry_row_bytes(g->entry), n_bytes = g->n_rows * row;
-    uint64_t from = (uint64_t)g->row_begin * row;
+    uint64_t from = g->entry->tensor_at + (uint64_t)g->row_begin * row;
     for (size_t at = 0; at < n_bytes; at += READ_BYTES) {
         if (atomic_load(&s->cancelled))
             return inferd_fail(err, INFERD_ECANCELED,
@@ -350,8 +350,8 @@ static bool offer_cached(stage *s) {
     uint64_t from = 0, end = 0;
     if (s->from.plan->n > 0 && !s->from.in_order) {
         const weight_entry *last = s->order[s->from.plan->n - 1];
-        from = s->order[0]->tensor->file_offset;
-        end = last->tensor->file_offset + last->rows * (uint64_t)weight_entry_row_bytes(last);
+        from = weight_entry_file_offset(s->order[0]);
+        end = weight_entry_file_offset(last) + last->rows * (uint64_t)weight_entry_row_bytes(last);
         fd = cached_open(s->from.m->file, from, end, &share);
     }
     pthread_mutex_lock(&s->lock);
@@ -402,9 +402,8 @@ static void *read_all(void *arg) {
 
 static int by_position(const void *a, const void *b) {
     const weight_entry *x = *(const weight_entry *const *)a, *y = *(const weight_entry *const *)b;
-    return x->tensor->file_offset < y->tensor->file_offset
-               ? -1
-               : x->tensor->file_offset > y->tensor->file_offset;
+    uint64_t x_at = weight_entry_file_offset(x), y_at = weight_entry_file_offset(y);
+    return x_at < y_at ? -1 : x_at > y_at;
 }
 
 /* A buffer holds every vector, and a group of rows of every matrix. */
@@ -567,7 +566,7 @@ static inferd_status make_up(stage *s, const weight_entry *e, uint32_t begin, ui
     if (e->matrix == NULL)
         be_vec_fill(s->from.be, e->vector, 1.0f);
     else
-        be_weight_dummy_rows(s->from.be, e->matrix, dummy_seed(e->tensor->name, m->dummy_seed),
+        be_weight_dummy_rows(s->from.be, e->matrix, weight_entry_seed(e, m->dummy_seed),
                              dummy_scale(e->tensor->name, m->spec.n_layers), begin, n);
     return be_check(s->from.be, err);
 }
@@ -652,8 +651,8 @@ static inferd_status cached_vectors(stage *s, uint32_t n, bool *there, inferd_er
     unsigned char *at = s->buffers[0].p;
     for (uint32_t i = 0; i < n && *there && st == INFERD_OK; i++) {
         const weight_entry *e = s->vectors[i];
-        *there = cached_read(s->cached_fd, e->tensor->file_offset, at, weight_entry_row_bytes(e),
-                             &s->waited_us);
+        *there = cached_read(s->cached_fd, weight_entry_file_offset(e), at,
+                             weight_entry_row_bytes(e), &s->waited_us);
         if (*there) st = prepare_vector(s, e, at, err);
     }
     return st;

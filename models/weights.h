@@ -7,6 +7,9 @@
  *     window   | embed | norm | head | layer 0: attn_norm wq wk ... | layer 1 ... |
  *              each 256-byte aligned
  *
+ * A tensor may hold several matrices, one after the other: q, k and v; gate and up; one of each
+ * expert.
+ *
  * Thread: weights_plan any; the others the engine's. */
 #ifndef INFERD_WEIGHTS_H
 #define INFERD_WEIGHTS_H
@@ -16,11 +19,13 @@
 
 typedef struct weight_entry {
     const gguf_tensor *tensor; // borrowed from the gguf
+    uint64_t tensor_at;        // where its bytes begin in the tensor, which may hold several
     weight *matrix;            // exactly one of matrix and vector is set; inside decoder_weights
     vec *vector;
     uint32_t rows, cols; // of a vector: rows = 1
     size_t offset;       // in the window
     uint32_t unit;       // 0: the ends; 1 + i: layer i
+    bool expert;         // a step reads those of the chosen experts only
 } weight_entry;
 
 typedef struct weight_plan {
@@ -41,6 +46,10 @@ void weights_deinit(decoder_weights *w, weight_plan *plan);
 
 /* Bytes of a row in the file; of a vector: all of it. */
 size_t weight_entry_row_bytes(const weight_entry *e);
+/* Where its bytes begin in the file. */
+uint64_t weight_entry_file_offset(const weight_entry *e);
+/* Of made-up weights: entries of one tensor differ. */
+uint64_t weight_entry_seed(const weight_entry *e, uint64_t seed);
 /* The window's bytes lie at `base`: set every matrix and vector. */
 void weights_bind(backend *be, const decoder_spec *s, decoder_weights *w, const weight_plan *plan,
                   void *base);

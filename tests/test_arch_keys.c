@@ -46,7 +46,7 @@ static inferd_status read_spec(tiny_gguf *g, decoder_spec *s, inferd_err *err) {
     gguf *file = open_good(g);
     tiny_gguf_deinit(g);
     *err = (inferd_err){0};
-    inferd_status st = decoder_spec_read(file, s, err);
+    inferd_status st = decoder_spec_read(file, 0, s, err);
     gguf_close(file);
     return st;
 }
@@ -211,7 +211,8 @@ static void layers_are(tiny_gguf *g, const char *expected) {
     char got[DECODER_LAYERS_MAX + 1];
     EXPECT_EQ(read_spec(g, &s, &err), INFERD_OK);
     if (err.status != INFERD_OK) printf("  %s\n", err.text);
-    for (uint32_t i = 0; i < s.n_layers; i++) got[i] = decoder_layer_is_local(&s, i) ? 'w' : 'g';
+    for (uint32_t i = 0; i < s.n_layers; i++)
+        got[i] = (decoder_kind_of(&s, i) == &s.kinds[1]) ? 'w' : 'g';
     got[s.n_layers] = 0;
     EXPECT_STR(got, expected);
     decoder_spec_deinit(&s);
@@ -352,7 +353,7 @@ static void the_base_has_another_name_too(void) {
     memcpy(at, "gemma9", 6);
     tiny_kv_f32(&g, "gemma3.rope.global.freq_base", 400); // pairs 0 and 8 of 16: 1 and 1/20
     EXPECT_EQ(read_spec(&g, &s, &err), INFERD_OK);
-    EXPECT(fabsf(s.rope_freq[8] - 0.05f) < 1e-6f);
+    EXPECT(fabsf(s.kinds[0].rope_freq[8] - 0.05f) < 1e-6f);
     decoder_spec_deinit(&s);
     begin(&g, &llama);
     tiny_kv_f32(&g, "llama.rope.global.freq_base", 400);
@@ -368,8 +369,8 @@ static void local_layers_have_a_base_of_their_own(void) {
         begin_windowed(&g);
         tiny_kv_f32(&g, key(&gemma3, names[i]), 400); // pairs 0 and 8 of 16: 1 and 1/20
         EXPECT_EQ(read_spec(&g, &s, &err), INFERD_OK);
-        EXPECT(fabsf(s.local_rope.inv_freq[8] - 0.05f) < 1e-6f);
-        EXPECT(fabsf(s.rope.inv_freq[8] - 0.001f) < 1e-8f);
+        EXPECT(fabsf(s.kinds[1].rope.inv_freq[8] - 0.05f) < 1e-6f);
+        EXPECT(fabsf(s.kinds[0].rope.inv_freq[8] - 0.001f) < 1e-8f);
         decoder_spec_deinit(&s);
     }
 }
@@ -479,7 +480,7 @@ static inferd_status check_weights(tiny_gguf *g, inferd_err *err) {
     gguf *file = open_good(g);
     tiny_gguf_deinit(g);
     *err = (inferd_err){0};
-    EXPECT_EQ(decoder_spec_read(file, &s, err), INFERD_OK);
+    EXPECT_EQ(decoder_spec_read(file, 0, &s, err), INFERD_OK);
     s.n_vocab = 32;
     s.tied = true;
     inferd_status st = weights_check(file, &s, err);

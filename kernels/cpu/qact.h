@@ -126,9 +126,9 @@ static inline size_t qact_index(cpu_math math, uint32_t n, size_t padded, uint32
 
 typedef struct qact_job { // range: qact_tiles(n)
     qact out;
-    const float *x;       // [n, dim]
-    const float *norm;    // [dim] RMS norm taken first, with these weights; NULL: none
-    float *normed;        // [n, dim] the normed rows as floats, too; NULL: not needed
+    const float *x;    // [n, dim]
+    const float *norm; // [dim] RMS norm taken first, with these weights; NULL: none
+    float *normed;     // [n, dim] the normed rows as floats, too; NULL: not needed
     uint32_t n, dim;
     float eps;
     cpu_math math;        // I16 or BF16

@@ -70,7 +70,7 @@ static void walk_keys(const gguf *g, volatile uint64_t *sink) {
 static void read_spec(const gguf *g) {
     decoder_spec s;
     inferd_err err = {0};
-    inferd_status st = decoder_spec_read(g, &s, &err);
+    inferd_status st = decoder_spec_read(g, 0, &s, &err);
     if (st == INFERD_OK) {
         s.n_vocab = 32;
         s.tied = gguf_find_tensor(g, "output.weight") == NULL;

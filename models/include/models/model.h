@@ -48,7 +48,9 @@ typedef struct model_info {
     uint32_t context_trained; // positions the model was trained for
     uint32_t context;         // positions served
     uint32_t n_vocab;         // rows of the output head: every id must be below
-    uint32_t n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim;
+    uint32_t n_layers, dim, n_heads, n_kv_heads, head_dim;
+    uint32_t ffn_dim;                   // of a layer, or of each expert
+    uint32_t n_experts, n_experts_used; // 0: none
     uint64_t n_params;
     uint64_t file_bytes;
     sampling_defaults sampling; // of its files
@@ -122,7 +124,7 @@ uint64_t bound_stage_bytes(const bound_model *p); // to read, or to make up
 const kv_layout *bound_kv(const bound_model *p);
 /* Tensors of the file that are not read and not needed for text: those of an image encoder. */
 uint32_t bound_n_unused_tensors(const bound_model *p);
-/* Bytes of prepared weights that a step of few rows reads, each once. */
+/* Bytes of prepared weights that a step of one row reads. */
 uint64_t bound_step_bytes(const bound_model *p);
 /* How the matrices are multiplied on this device, for people: "i16: Q4_1 66.4 MB, Q8_0 30.1 MB;
  * f32: F16 3.0 MB"; "" if there is one way for all. */
