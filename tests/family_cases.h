@@ -42,23 +42,23 @@ typedef struct family_case {
 /* ---- fields of the description ---- */
 
 static inline void flip_rope_pairs(decoder_spec *s) {
-    s->rope.interleaved = !s->rope.interleaved;
+    s->kinds[0].rope.interleaved = !s->kinds[0].rope.interleaved;
 }
 
 static inline void flip_local_rope_pairs(decoder_spec *s) {
-    s->local_rope.interleaved = !s->local_rope.interleaved;
+    s->kinds[1].rope.interleaved = !s->kinds[1].rope.interleaved;
 }
 
 static inline void flip_attn_scale(decoder_spec *s) {
-    s->attn.scale *= 1.05f;
+    s->kinds[0].attn.scale *= 1.05f;
 }
 
 static inline void flip_local_attn_scale(decoder_spec *s) {
-    s->local_attn.scale *= 1.05f;
+    s->kinds[1].attn.scale *= 1.05f;
 }
 
 static inline void flip_qk_norm(decoder_spec *s) {
-    s->qk_norm = !s->qk_norm;
+    s->qk_norm = s->qk_norm == QK_NORM_NONE ? QK_NORM_HEAD : QK_NORM_NONE;
 }
 
 static inline void flip_post_norms(decoder_spec *s) {
@@ -78,38 +78,38 @@ static inline void flip_softcap(decoder_spec *s) {
 }
 
 static inline void flip_attn_softcap(decoder_spec *s) {
-    s->attn.softcap = 50;
+    s->kinds[0].attn.softcap = 50;
 }
 
 /* One key more or fewer in each window. */
 static inline void flip_window_plus(decoder_spec *s) {
-    s->local_attn.window++;
+    s->kinds[1].attn.window++;
 }
 
 static inline void flip_window_minus(decoder_spec *s) {
-    s->local_attn.window--;
+    s->kinds[1].attn.window--;
 }
 
 static inline void flip_window_all(decoder_spec *s) {
-    s->attn.window = 64;
+    s->kinds[0].attn.window = 64;
 }
 
 /* Layer 0 of a family that has windows. */
 static inline void flip_layer_0(decoder_spec *s) {
-    s->local_layers[0] ^= 1;
+    s->other_layers[0] ^= 1;
 }
 
 static inline void flip_last_layer(decoder_spec *s) {
-    s->local_layers[(s->n_layers - 1) / 64] ^= (uint64_t)1 << (s->n_layers - 1) % 64;
+    s->other_layers[(s->n_layers - 1) / 64] ^= (uint64_t)1 << (s->n_layers - 1) % 64;
 }
 
 /* The windowed layers with the rotary frequencies of the others. */
 static inline void flip_one_rope(decoder_spec *s) {
-    memcpy(s->local_rope_freq, s->rope_freq, s->rope.n_pairs * sizeof *s->rope_freq);
+    memcpy(s->kinds[1].rope_freq, s->kinds[0].rope_freq, s->kinds[0].rope.n_pairs * sizeof *s->kinds[0].rope_freq);
 }
 
 static inline void flip_rope_scale(decoder_spec *s) {
-    s->rope.scale *= 1.05f;
+    s->kinds[0].rope.scale *= 1.05f;
 }
 
 /* ---- lists that several families share ---- */
@@ -240,12 +240,12 @@ static const family_case family_cases[] = {
     {"nemo", false, flips_llama},
     {"qwen3", false, flips_qwen3},
     {"gemma3", false, flips_gemma3},
-    {"qwen2", true, flips_qwen2},
-    {"qwen2-yarn", true, flips_qwen2_yarn},
-    {"qwen3moe", true, flips_qwen3moe},
-    {"mixtral", true, flips_mixtral},
-    {"gpt-oss", true, flips_gpt_oss},
-    {"gpt-oss-mxfp4", true, flips_gpt_oss},
+    {"qwen2", false, flips_qwen2},
+    {"qwen2-yarn", false, flips_qwen2_yarn},
+    {"qwen3moe", false, flips_qwen3moe},
+    {"mixtral", false, flips_mixtral},
+    {"gpt-oss", false, flips_gpt_oss},
+    {"gpt-oss-mxfp4", false, flips_gpt_oss},
 };
 
 #endif
