@@ -173,6 +173,12 @@ static void llama_3_1_agrees(void) {
 static void qwen3_agrees(void) {
     ids_agree("qwen3", "gpt2", "qwen2", false);
 }
+static void gpt_oss_agrees(void) {
+    ids_agree("gpt-oss", "gpt2", "gpt-4o", false);
+}
+static void deepseek_v3_agrees(void) {
+    ids_agree("deepseek-v3", "gpt2", "deepseek-v3", false);
+}
 static void mistral_agrees(void) {
     ids_agree("mistral-v0.1", "llama", "default", true);
 }
@@ -181,10 +187,8 @@ static void gemma_3_agrees(void) {
 }
 
 static const test_case cases[] = {
-    TEST(llama_3_1_agrees),
-    TEST(qwen3_agrees),
-    TEST(mistral_agrees),
-    TEST(gemma_3_agrees),
+    TEST(llama_3_1_agrees),   TEST(qwen3_agrees),   TEST(gpt_oss_agrees),
+    TEST(deepseek_v3_agrees), TEST(mistral_agrees), TEST(gemma_3_agrees),
 };
 
 TEST_MAIN(cases)

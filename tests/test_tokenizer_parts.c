@@ -98,13 +98,59 @@ static void deepseek_words(void) {
     expect_words(PRETOK_DEEPSEEK_CODER, "aʔb 한글", "aʔb| |한글");
 }
 
+static void relatives_of_llama3_differ_in_one_place(void) {
+    expect_words(PRETOK_QWEN35, "e\u0301t !\u0301",
+                 "e\u0301t| !|\u0301"); // a mark is no sign
+    expect_words(PRETOK_QWEN35, "\u0301 \u0301a", "\u0301| \u0301a");
+    expect_words(PRETOK_QWEN2, "e\u0301t", "e|\u0301t");
+    expect_words(PRETOK_SEED_CODER, "end.\n\nnext", "end|.|\n\n|next");
+    expect_words(PRETOK_UFAKZEKA, "Ankara'da it's", "Ankara|'da| it|'s");
+    expect_words(PRETOK_QWEN2, "Ankara'da", "Ankara|'d|a");
+    expect_words(PRETOK_MINICPM5, "a  1234", "a|  |123|4"); // what ends before a number ends a text
+    expect_words(PRETOK_LLAMA3, "a  1234", "a| | |123|4");
+    expect_words(PRETOK_LAGUNA, "a. \n\n b", "a|.| |\n\n| b");
+    expect_words(PRETOK_JAIS2, "a        b", "a|    |  | | b"); // seven of eight
+    expect_words(PRETOK_JAIS2, "a     ", "a|    | ");
+    expect_words(PRETOK_EXAONE_MOE, "to be or  not 2 b", "to be or| | not| |2| b");
+    expect_words(PRETOK_EXAONE_MOE, "a.\n\nb", "a|.\n|\n|b");
+}
+
+static void o200k_words(void) {
+    expect_words(PRETOK_O200K, "HelloWorld's WE'LL", "Hello|World's| WE'LL");
+    expect_words(PRETOK_O200K, "v1234 x'T", "v|123|4| x'T");
+    expect_words(PRETOK_TINY_AYA, "1234567 12345x 12", "1|234|567| |123|45|x| |12");
+    expect_words(PRETOK_YOUTU, "AB中文，，한글C1 2", "AB|中文|，，|한글|C|1| |2");
+    expect_words(PRETOK_KIMI_K2, "x中文y 中 々〇1", "x|中文|y| |中| |々〇|1");
+    expect_words(PRETOK_KIMI_K2, "a/b //\n/", "a|/b| //\n|/");
+}
+
+static void deepseek_v3_words(void) {
+    expect_words(PRETOK_DEEPSEEK_V3, "(foo ((bar) x.yé", "(foo| ((|bar|)| x|.y|é");
+    expect_words(PRETOK_DEEPSEEK_V3, "12345 中文カナ.\n\n", "123|45| |中文カナ|.\n\n");
+    expect_words(PRETOK_DEEPSEEK_V3,
+                 "\x01\x02\x03"
+                 "a \x01",
+                 "\x01\x02|\x03"
+                 "a| |\x01"); // gaps
+    expect_words(PRETOK_SPARK, "12 a.\n\n  b", "1|2| a|.|\n|\n| | b");
+}
+
+static void coarse_words(void) {
+    expect_words(PRETOK_FALCON, "a+b `x` 12345", "a|+|b| |`|x|`| |123|45");
+    expect_words(PRETOK_DEFAULT, "a+b `x` 12345", "a|+|b| `|x|`| |123|45");
+    expect_words(PRETOK_SUPERBPE, "on 1234567, and 12", "on |1|234|567|, and |12");
+    expect_words(PRETOK_SUPERBPE, "½12345", "½12|345");
+    expect_words(PRETOK_BLOOM, "Hello world, you... there", "Hello| world|,| you|...| there");
+    expect_words(PRETOK_VIKING, "Hello 12.", "Hello| |1|2|.");
+}
+
 static bool stop_at_second(void *ctx, const unsigned char *word, size_t n) {
     (void)word, (void)n;
     return ++*(int *)ctx < 2;
 }
 
 static void words_stop_when_told(void) {
-    for (int kind = PRETOK_GPT2; kind <= PRETOK_DEEPSEEK_CODER; kind++) {
+    for (int kind = PRETOK_GPT2; kind < PRETOK_KINDS; kind++) {
         int n = 0;
         EXPECT(!pretok_split((pretok_kind)kind, raw("a b 1 c d"), 9, stop_at_second, &n));
         EXPECT_EQ(n, 2);
@@ -128,7 +174,7 @@ static void long_runs_of_anything_are_linear(void) {
     for (size_t i = 0; i < INFERD_COUNT(units); i++) {
         size_t n_unit = strlen(units[i]), n = BYTES / n_unit * n_unit;
         for (size_t at = 0; at < n; at += n_unit) memcpy(text + at, units[i], n_unit);
-        for (int kind = PRETOK_GPT2; kind <= PRETOK_DEEPSEEK_CODER; kind++) {
+        for (int kind = PRETOK_GPT2; kind < PRETOK_KINDS; kind++) {
             size_t n_seen = 0;
             EXPECT(pretok_split((pretok_kind)kind, raw(text), n, count_word, &n_seen));
             EXPECT_EQ(n_seen, n);
@@ -334,6 +380,10 @@ static const test_case cases[] = {
     TEST(qwen2_is_llama3_with_numbers_alone),
     TEST(tekken_words),
     TEST(deepseek_words),
+    TEST(relatives_of_llama3_differ_in_one_place),
+    TEST(o200k_words),
+    TEST(deepseek_v3_words),
+    TEST(coarse_words),
     TEST(words_stop_when_told),
     TEST(long_runs_of_anything_are_linear),
     TEST(classes_are_those_of_unicode_16),

@@ -130,14 +130,14 @@ static bool encode_word(void *ctx, const unsigned char *p, size_t n) {
 /* ---- a stretch of text without special tokens ---- */
 
 static bool encode_bpe(encoder *e, const unsigned char *p, size_t n) {
-    if (e->t->nfc && !nfc_is_normal(p, n)) {
+    if (e->t->pretok->nfc && !nfc_is_normal(p, n)) {
         buf_clear(&e->text);
         if (!nfc_append(p, n, &e->text))
             return fail(e, INFERD_ENOMEM, "no memory to normalise a text");
         p = (const unsigned char *)e->text.p;
         n = e->text.n;
     }
-    return pretok_split(e->t->pretok, p, n, encode_word, e);
+    return pretok_split(e->t->pretok->kind, p, n, encode_word, e);
 }
 
 /* May merging cross from the character that ends before `space` into the space? */

@@ -233,6 +233,13 @@ static void find_ends(tokenizer *t) {
     }
 }
 
+/* Converters give a name to each row of the embeddings that has no token. */
+static bool fills_a_row(bytes name, size_t id) {
+    char filler[32];
+    int n = snprintf(filler, sizeof filler, "[PAD%zu]", id);
+    return name.n == (size_t)n && memcmp(name.p, filler, name.n) == 0;
+}
+
 /* The tokenizers that models were trained with match <unk> in text as they match control tokens.  A
  * special with a text that is not UTF-8 could match half a character; such a text cannot occur. */
 static inferd_status add_specials(tokenizer *t, inferd_err *err) {
@@ -242,6 +249,7 @@ static inferd_status add_specials(tokenizer *t, inferd_err *err) {
         bool control = t->kinds[i] == TOKEN_CONTROL || t->kinds[i] == TOKEN_UNKNOWN;
         if (!control && t->kinds[i] != TOKEN_USER_DEFINED) continue;
         if (utf8_valid_bytes((const unsigned char *)name.p, name.n) != name.n) continue;
+        if (fills_a_row(name, i)) continue;
         ok = specials_add(&t->specials, name, (tok_id)i, control);
     }
     return ok ? INFERD_OK : inferd_fail(err, INFERD_ENOMEM, "no memory for the special tokens");
@@ -269,8 +277,7 @@ inferd_status tok_open(const gguf *g, tokenizer **out, inferd_err *err) {
     if (s != INFERD_OK) goto fail;
     s = t->family == VOCAB_BPE ? vocab_bpe_load(t, g, room, err) : vocab_spm_load(t, g, room, err);
     if (s != INFERD_OK) goto fail;
-    bool bos = t->family == VOCAB_SPM || t->pretok == PRETOK_LLAMA3 ||
-               t->pretok == PRETOK_TEKKEN; // as in the models' training
+    bool bos = t->pretok == NULL || t->pretok->add_bos; // as in the models' training
     s = read_add(g, "tokenizer.ggml.add_bos_token", bos, t->bos, &t->add_bos, err);
     if (s != INFERD_OK) goto fail;
     s = read_add(g, "tokenizer.ggml.add_eos_token", false, t->eos, &t->add_eos, err);

@@ -59,9 +59,7 @@ struct tokenizer {
     tok_id byte_ids[256]; // the token of one byte; -1: none
 
     // byte-level BPE
-    pretok_kind pretok;
-    bool nfc;
-    bool ignore_merges; // a word that is a token is that token, whatever merging would give
+    const pretok_name *pretok; // NULL: SentencePiece
     size_t n_merges_dropped;
 
     // SentencePiece.  A character without a token of its own is the symbol n_vocab + character.

@@ -120,49 +120,30 @@ static inferd_status add_words(tokenizer *t, inferd_err *err) {
     for (size_t i = 0; i < t->n_vocab; i++) {
         tok_id id = (tok_id)i;
         size_t n = t->pieces[i].n;
-        if (n == 0 || !vocab_is_text(t, id) || (n > MERGE_SMALL_MAX && !t->ignore_merges)) continue;
+        if (n == 0 || !vocab_is_text(t, id) || (n > MERGE_SMALL_MAX && !t->pretok->ignore_merges))
+            continue;
         word_add(&t->words, id);
-        if (t->ignore_merges) t->word_states[i] = WORD_WHOLE;
+        if (t->pretok->ignore_merges) t->word_states[i] = WORD_WHOLE;
     }
     return INFERD_OK;
 }
 
-/* Names with the same published tokenizer.json, not only a similar one. */
 static inferd_status read_pretok(tokenizer *t, const gguf *g, inferd_err *err) {
-    static const struct {
-        const char *name;
-        pretok_kind kind;
-    } known[] = {
-        {"smollm", PRETOK_SMOLLM},    {"gpt-2", PRETOK_GPT2},
-        {"llama-bpe", PRETOK_LLAMA3}, {"qwen2", PRETOK_QWEN2},
-        {"starcoder", PRETOK_SMOLLM}, {"deepseek-llm", PRETOK_DEEPSEEK_LLM},
-        {"phi-2", PRETOK_GPT2},       {"deepseek-coder", PRETOK_DEEPSEEK_CODER},
-        {"llama3", PRETOK_LLAMA3},    {"llama-v3", PRETOK_LLAMA3},
-        {"refact", PRETOK_SMOLLM},    {"tekken", PRETOK_TEKKEN},
-    };
     bytes pre;
-    char shown[VOCAB_SHOWN_BYTES], names[256] = "";
+    char shown[VOCAB_SHOWN_BYTES], known[256];
     inferd_status s = gguf_str_opt(g, "tokenizer.ggml.pre", &pre, err);
     if (s != INFERD_OK) return s;
-    for (size_t i = 0, at = 0; i < INFERD_COUNT(known); i++) {
-        if (pre.p != NULL && pre.n == strlen(known[i].name) &&
-            memcmp(pre.p, known[i].name, pre.n) == 0) {
-            t->pretok = known[i].kind;
-            t->nfc = t->pretok == PRETOK_QWEN2;
-            t->ignore_merges = t->pretok == PRETOK_LLAMA3 || t->pretok == PRETOK_TEKKEN;
-            return INFERD_OK;
-        }
-        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i == 0 ? "" : ", ",
-                               known[i].name);
-    }
+    t->pretok = pre.p == NULL ? NULL : pretok_find(pre);
+    if (t->pretok != NULL) return INFERD_OK;
+    pretok_list(known, sizeof known);
     if (pre.p == NULL)
         return inferd_fail(
             err, INFERD_EUNSUPPORTED,
             "tokenizer.ggml.pre is absent, so how text splits into words is unknown; "
             "known are %s",
-            names);
+            known);
     return inferd_fail(err, INFERD_EUNSUPPORTED, "tokenizer.ggml.pre is \"%s\"; known are %s",
-                       vocab_show(pre, shown), names);
+                       vocab_show(pre, shown), known);
 }
 
 inferd_status vocab_bpe_load(tokenizer *t, const gguf *g, char *room, inferd_err *err) {

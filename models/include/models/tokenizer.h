@@ -1,8 +1,8 @@
 /* tokenizer.h - text to token ids and back, by the model's own vocabulary.
  *
- * Read from a GGUF file's metadata.  Byte-level BPE ("gpt2") with the pre-tokenizers smollm, gpt-2,
- * llama-bpe, qwen2, tekken, starcoder, deepseek-llm, deepseek-coder, and SentencePiece BPE with
- * byte fallback ("llama").  Anything else is an error, never a guess.
+ * Read from a GGUF file's metadata.  Byte-level BPE ("gpt2") with the pre-tokenizers that
+ * docs/models.md lists, and SentencePiece BPE with byte fallback ("llama").  Anything else is an
+ * error, never a guess.
  *
  * Text comes with spans that say where special tokens may be matched: template text yes, text of a
  * request no, so that a request cannot forge messages of another role.

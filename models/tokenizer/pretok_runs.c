@@ -1,17 +1,7 @@
-/* pretok_stages.c - the DeepSeek pre-tokenizers.
- *
- * A stage searches [p, end) for the next match.  Stages nest instead of making lists: each match
- * and each gap goes to the next stage at once, and the output of the last stage is a word.  The
- * depth is the number of stages, and each stage reads the text once. */
-#include "tokenizer/pretok_stages.h"
+/* pretok_runs.c - searches for runs of characters: the steps that split a text coarsely. */
+#include <string.h>
 
-#include "tokenizer/unicode.h"
-#include "tokenizer/utf8.h"
-
-typedef const unsigned char *cursor;
-
-/* The first match in [p, end): its start, and in *to its end; NULL: none. */
-typedef cursor (*find_fn)(cursor p, cursor end, cursor *to);
+#include "tokenizer/pretok_step.h"
 
 typedef bool (*in_class_fn)(uint32_t c);
 
@@ -76,9 +66,6 @@ static bool is_letter(uint32_t c) {
 static bool is_punctuation(uint32_t c) {
     return unicode_is_punctuation(unicode_kind(c));
 }
-static bool is_number(uint32_t c) {
-    return unicode_is_number(unicode_kind(c));
-}
 static bool is_space(uint32_t c) {
     return unicode_is_space(unicode_kind(c));
 }
@@ -114,13 +101,14 @@ static cursor find_run_after_space(cursor p, cursor end, cursor *to, in_class_fn
 }
 
 /* [\r\n] */
-static cursor find_newline(cursor p, cursor end, cursor *to) {
+cursor pretok_find_newline(cursor p, cursor end, cursor *to) {
     while (p < end && *p != '\r' && *p != '\n') p++;
     *to = p + 1;
     return p < end ? p : NULL;
 }
+
 /* \s+$ */
-static cursor find_last_spaces(cursor p, cursor end, cursor *to) {
+cursor pretok_find_last_spaces(cursor p, cursor end, cursor *to) {
     cursor from = end;
     while (from > p) {
         unsigned n;
@@ -131,55 +119,84 @@ static cursor find_last_spaces(cursor p, cursor end, cursor *to) {
     *to = end;
     return from < end ? from : NULL;
 }
-static cursor find_cased_letters(cursor p, cursor end, cursor *to) {
+cursor pretok_find_cased_letters(cursor p, cursor end, cursor *to) {
     return find_run_after_space(p, end, to, is_cased_letter);
 }
-static cursor find_listed_punctuation(cursor p, cursor end, cursor *to) {
+cursor pretok_find_listed_punctuation(cursor p, cursor end, cursor *to) {
     return find_run_after_space(p, end, to, is_listed_punctuation);
 }
-static cursor find_letters(cursor p, cursor end, cursor *to) {
+cursor pretok_find_letters(cursor p, cursor end, cursor *to) {
     return find_run_after_space(p, end, to, is_letter);
 }
-static cursor find_punctuation(cursor p, cursor end, cursor *to) {
+cursor pretok_find_punctuation(cursor p, cursor end, cursor *to) {
     return find_run_after_space(p, end, to, is_punctuation);
 }
-static cursor find_east_asian(cursor p, cursor end, cursor *to) {
+cursor pretok_find_east_asian(cursor p, cursor end, cursor *to) {
     return find_run(p, end, to, is_east_asian);
 }
-/* \p{N} : one alone. */
-static cursor find_number(cursor p, cursor end, cursor *to) {
-    unsigned n = 0;
-    while (p < end && !is_number(utf8_decode(p, &n))) p += n;
-    *to = p + n;
-    return p < end ? p : NULL;
+
+/* \n+ */
+static bool is_line_feed(uint32_t c) {
+    return c == '\n';
+}
+cursor pretok_find_newlines(cursor p, cursor end, cursor *to) {
+    return find_run(p, end, to, is_line_feed);
 }
 
-/* `stages` ends with NULL. */
-static bool split(const find_fn *stages, cursor p, cursor end, pretok_word_fn word, void *ctx) {
-    if (*stages == NULL) return p == end || word(ctx, p, (size_t)(end - p));
-    while (p < end) {
-        cursor to, from = (*stages)(p, end, &to);
-        if (from == NULL) return split(stages + 1, p, end, word, ctx);
-        if (!split(stages + 1, p, from, word, ctx) || !split(stages + 1, from, to, word, ctx))
-            return false;
-        p = to;
-    }
-    return true;
+/* [U+4E00-U+9FA5, Hiragana, Katakana]+ */
+static bool is_han_or_kana(uint32_t c) {
+    return (c >= 0x4E00 && c <= 0x9FA5) || (c >= 0x3040 && c <= 0x30FF);
+}
+cursor pretok_find_han_or_kana(cursor p, cursor end, cursor *to) {
+    return find_run(p, end, to, is_han_or_kana);
 }
 
-bool pretok_split_deepseek_llm(const unsigned char *p, size_t n, pretok_word_fn word, void *ctx) {
-    static const find_fn stages[] = {find_newline,
-                                     find_cased_letters,
-                                     find_listed_punctuation,
-                                     find_last_spaces,
-                                     find_east_asian,
-                                     find_number,
-                                     NULL};
-    return split(stages, p, p + n, word, ctx);
+/* [\p{P}$+<=>^~|`]+ of falcon; the default of llama.cpp forgets the last. */
+static bool is_default_sign(uint32_t c) {
+    return is_punctuation(c) || (c < 0x80 && c != 0 && c != '`' && strchr("$+<=>^~|", (int)c));
+}
+static bool is_falcon_sign(uint32_t c) {
+    return c == '`' || is_default_sign(c);
+}
+cursor pretok_find_falcon_signs(cursor p, cursor end, cursor *to) {
+    return find_run(p, end, to, is_falcon_sign);
+}
+cursor pretok_find_default_signs(cursor p, cursor end, cursor *to) {
+    return find_run(p, end, to, is_default_sign);
 }
 
-bool pretok_split_deepseek_coder(const unsigned char *p, size_t n, pretok_word_fn word, void *ctx) {
-    static const find_fn stages[] = {find_newline,    find_letters, find_punctuation,
-                                     find_east_asian, find_number,  NULL};
-    return split(stages, p, p + n, word, ctx);
+/* [^(\s|.,!?...)]+ with the commas and full stops of some scripts. */
+static bool is_bloom_word(uint32_t c) {
+    static const uint16_t others[] = {'(',    ')',    '|',    '.',    ',',    '!',    '?',
+                                      0x2026, 0x3002, 0xFF0C, 0x3001, 0x0964, 0x06D4, 0x060C};
+    for (size_t i = 0; i < INFERD_COUNT(others); i++)
+        if (c == others[i]) return false;
+    return !is_space(c);
+}
+/*  ?[...]+ : only U+0020 joins a word. */
+cursor pretok_find_bloom_words(cursor p, cursor end, cursor *to) {
+    cursor from = find_run(p, end, to, is_bloom_word);
+    return from != NULL && from > p && from[-1] == ' ' ? from - 1 : from;
+}
+
+/* The four kinds of runs that Youtu takes out first; 0: none of them. */
+static unsigned youtu_run_of(uint32_t c) {
+    if (c < 0x2014) return 0;
+    if ((c >= 0xAC00 && c <= 0xD7A3) || (c >= 0x3131 && c <= 0x318E)) return 1; // Hangul
+    if (c == 0x2014 || c == 0x2018 || c == 0x2019 || c == 0x201C || c == 0x201D || c == 0x2026 ||
+        (c >= 0x3001 && c <= 0x303F) || (c >= 0xFE30 && c <= 0xFE4F) || c == 0xFF01 ||
+        c == 0xFF0C || c == 0xFF1A || c == 0xFF1B)
+        return 2;                             // punctuation
+    if (c >= 0x3105 && c <= 0x312F) return 3; // Bopomofo
+    return is_han_or_kana(c) ? 4 : 0;
+}
+cursor pretok_find_youtu_runs(cursor p, cursor end, cursor *to) {
+    unsigned run = 0, n;
+    for (; p < end; p += n)
+        if ((run = youtu_run_of(utf8_decode(p, &n))) != 0) break;
+    if (p == end) return NULL;
+    cursor at = p;
+    while (at < end && youtu_run_of(utf8_decode(at, &n)) == run) at += n;
+    *to = at;
+    return p;
 }
