@@ -162,6 +162,13 @@ bool model_path_is_dummy(const char *path) {
     return strncmp(path, MODEL_DUMMY_PREFIX, sizeof MODEL_DUMMY_PREFIX - 1) == 0;
 }
 
+bytes model_path_name(const char *path) {
+    size_t prefix_n = sizeof MODEL_DUMMY_PREFIX - 1;
+    if (model_path_is_dummy(path)) return (bytes){path + prefix_n, strcspn(path + prefix_n, "?")};
+    const char *slash = strrchr(path, '/'), *begin = slash == NULL ? path : slash + 1;
+    return (bytes){begin, gguf_stem_bytes(path) - (size_t)(begin - path)};
+}
+
 static inferd_status open_file(model *m, const model_options *options, inferd_err *err) {
     m->dummy = model_path_is_dummy(options->path);
     if (!m->dummy) return gguf_open(options->path, &m->file, err);
@@ -221,12 +228,11 @@ const call_format *model_call_format(const model *m) {
 
 /* ---- other files ---- */
 
-model_file model_look_at_file(const model *m, model_file_id *out) {
+model_file model_look_at_file(const model *m, model_file_id *out, inferd_err *missing) {
     gguf_named now;
-    inferd_err ignored;
     *out = (model_file_id){0};
     if (m->dummy) return MODEL_FILE_SAME;
-    if (gguf_look(m->file, &now, &ignored) != INFERD_OK) return MODEL_FILE_MISSING;
+    if (gguf_look(m->file, &now, missing) != INFERD_OK) return MODEL_FILE_MISSING;
     *out = (model_file_id){now.device, now.inode, now.n_bytes, now.mtime_ns};
     return now.is_open ? MODEL_FILE_SAME : MODEL_FILE_REPLACED;
 }

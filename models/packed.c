@@ -80,7 +80,8 @@ static uint64_t plan_sum(const weight_plan *plan) {
                                                 e->tensor->type,
                                                 e->matrix != NULL,
                                                 weight_entry_file_offset(e),
-                                                e->tensor->n_bytes};
+                                                e->tensor->n_bytes,
+                                                e->tensor->part};
         packed_sum_add(&s, words, sizeof words);
     }
     return packed_sum_end(&s);
@@ -124,9 +125,10 @@ static uint64_t file_bytes(const weight_plan *plan) {
 }
 
 char *packed_path(const model *m, const backend *be) {
-    size_t n = strlen(m->path) + strlen(be_weight_layout(be)) + sizeof ".inferd-";
+    const char *of_model = gguf_path(m->file); // the same for all parts of a split model
+    size_t n = strlen(of_model) + strlen(be_weight_layout(be)) + sizeof ".inferd-";
     char *path = malloc(n);
-    if (path != NULL) snprintf(path, n, "%s.inferd-%s", m->path, be_weight_layout(be));
+    if (path != NULL) snprintf(path, n, "%s.inferd-%s", of_model, be_weight_layout(be));
     return path;
 }
 

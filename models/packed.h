@@ -3,13 +3,13 @@
  *     0           header (packed_header), then a sum for each chunk     little-endian
  *     n * 2 MiB   the window's bytes, in order, zeros up to a multiple of 2 MiB
  *
- * The file is called MODEL.inferd-LAYOUT, where LAYOUT is be_weight_layout; it is in the folder
- * of the model, or in the one that model_options names.  It is used when everything in its header
- * equals the present values: layout, plan of the window, and the model's size, time and header.
- * Each chunk of the window's bytes has a checksum (packed_sum): threads read and check chunks
- * independently of each other.  A file that does not match or is damaged is not used, and
- * the reason is a sentence for the log.  Packed weights come from a stage, which checked that they
- * are finite numbers, so those in a file with the right checksums are finite, too.
+ * The file is called MODEL.inferd-LAYOUT, where MODEL is the model's file, or the first part of a
+ * split model, and LAYOUT is be_weight_layout; it is in the same folder.  It is used when
+ * everything in its header equals the present values: layout, plan of the window, and the model's
+ * size, time and header. Each chunk of the window's bytes has a checksum (packed_sum): threads read
+ * and check chunks independently of each other.  A file that does not match or is damaged is not
+ * used, and the reason is a sentence for the log.  Packed weights come from a stage, which checked
+ * that they are finite numbers, so those in a file with the right checksums are finite, too.
  *
  * packed_sum: pairs of words of 8 bytes go round-robin to eight lanes,
  * lane = rotl((lane ^ first) * M, 29) + second; at the end the lanes go into one word the same way,

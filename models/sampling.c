@@ -129,14 +129,12 @@ static inferd_status read_side(const char *path, sampling_defaults *d, inferd_er
     return st;
 }
 
-/* "DIR/NAME.generation_config.json" of "DIR/NAME.gguf", else "DIR/generation_config.json"; NULL: no
- * memory. */
+/* "DIR/NAME.generation_config.json" of "DIR/NAME.gguf" or, of a split model,
+ * "DIR/NAME-00001-of-00003.gguf"; else "DIR/generation_config.json"; NULL: no memory. */
 static char *side_path(const char *model_path, bool of_model) {
     const char *slash = strrchr(model_path, '/');
     size_t n_folder = slash == NULL ? 0 : (size_t)(slash - model_path) + 1;
-    size_t n = strlen(model_path);
-    if (of_model && n > n_folder + 5 && strcmp(model_path + n - 5, ".gguf") == 0) n -= 5;
-    size_t n_kept = of_model ? n : n_folder;
+    size_t n_kept = of_model ? gguf_stem_bytes(model_path) : n_folder;
     char *path = malloc(n_kept + sizeof "." SIDE_FILE);
     if (path != NULL)
         sprintf(path, "%.*s%s" SIDE_FILE, (int)n_kept, model_path, of_model ? "." : "");

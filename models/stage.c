@@ -93,7 +93,7 @@ typedef struct cached_piece {
 struct stage {
     stage_source from;
     size_t page_bytes;
-    const weight_entry **order; // [plan->n] by offset in the file, MADE_UP: as planned; owned
+    const weight_entry **order; // [plan->n] by place in the files, MADE_UP: as planned; owned
     uint32_t group_rows_min;    // so that all threads have a group of rows
 
     pthread_t reader;
@@ -106,7 +106,7 @@ struct stage {
     bool wanted;                  // under lock: the engine waits for a wake
     reading reading;              // under lock
     position first;               // under lock: FROM_READER begins here, in `order`
-    int cached_fd;                // under lock until FROM_CACHE: see cached_open; -1: none
+    cached_range *files;          // [gguf_n_parts] reader's until FROM_CACHE; owned
     uint32_t n_to_move, n_ready;  // under lock: pages to move, and pages moved, for a packed file
     uint64_t packed_done;         // under lock: bytes of the window read from a packed file
     packed packed;                // reader's; of the engine while FROM_PACKED
@@ -298,9 +298,10 @@ static inferd_status read_chunk(stage *s, uint32_t i, size_t *there, inferd_err 
 /* Let the engine read from the page cache until it gives the packed file back. */
 static void offer_packed(stage *s) {
     uint64_t from = s->packed.data_at, end = from + s->packed.window_bytes;
-    cached_share share = cached_look(s->packed.fd, from, end);
+    const cached_range all = {s->packed.fd, from, end};
+    cached_share share = cached_look(&all, 1);
     if (share == CACHED_LITTLE) return;
-    if (share == CACHED_MOST) cached_fill(s->packed.fd, from, end);
+    if (share == CACHED_MOST) cached_fill(&all, 1);
     pthread_mutex_lock(&s->lock);
     s->reading = FROM_PACKED;
     bool wanted = s->wanted;
@@ -343,25 +344,34 @@ static inferd_status check_file(const stage *s, inferd_err *err) {
                                                : gguf_check_unchanged(m->file, err);
 }
 
+/* The read bytes of each file, with a descriptor of its own: not the model's, which the reader uses
+ * with read-ahead. */
+static void open_cached(stage *s) {
+    const gguf *g = s->from.m->file;
+    for (size_t i = 0; i < s->from.plan->n; i++) {
+        const weight_entry *e = s->order[i]; // in the order of each file
+        cached_range *r = &s->files[e->tensor->part];
+        if (r->end == 0)
+            *r = (cached_range){gguf_reopen(g, e->tensor->part), e->tensor->file_offset, 0};
+        r->end = e->tensor->file_offset + e->rows * (uint64_t)weight_entry_row_bytes(e);
+    }
+}
+
 /* Let the engine read from the page cache until it asks the reader.  False: cancelled. */
 static bool offer_cached(stage *s) {
     cached_share share = CACHED_LITTLE;
-    int fd = -1;
-    uint64_t from = 0, end = 0;
+    uint32_t n_files = gguf_n_parts(s->from.m->file);
     if (s->from.plan->n > 0 && !s->from.in_order) {
-        const weight_entry *last = s->order[s->from.plan->n - 1];
-        from = weight_entry_file_offset(s->order[0]);
-        end = weight_entry_file_offset(last) + last->rows * (uint64_t)weight_entry_row_bytes(last);
-        fd = cached_open(s->from.m->file, from, end, &share);
+        open_cached(s);
+        share = cached_look(s->files, n_files);
     }
     pthread_mutex_lock(&s->lock);
-    s->cached_fd = fd;
     s->reading = share != CACHED_LITTLE ? FROM_CACHE : FROM_READER;
     bool wanted = s->wanted;
     s->wanted = false;
     pthread_mutex_unlock(&s->lock);
     if (wanted) call_wake(s);
-    if (share == CACHED_MOST) cached_fill(fd, from, end);
+    if (share == CACHED_MOST) cached_fill(s->files, n_files);
     pthread_mutex_lock(&s->lock);
     while (s->reading == FROM_CACHE && !atomic_load(&s->cancelled))
         pthread_cond_wait(&s->changed, &s->lock);
@@ -389,7 +399,8 @@ static void *read_all(void *arg) {
     be_thread_beside(s->from.be);
     gguf_will_read(g);
     model_file_id unused;
-    s->renamed = model_look_at_file(s->from.m, &unused) == MODEL_FILE_REPLACED;
+    inferd_err ignored = {0};
+    s->renamed = model_look_at_file(s->from.m, &unused, &ignored) == MODEL_FILE_REPLACED;
     inferd_status st = check_file(s, &err);
     bool was_packed = st == INFERD_OK && !s->from.no_packed && read_packed(s);
     if (st == INFERD_OK && !was_packed) st = read_rows(s, &err);
@@ -403,6 +414,7 @@ static void *read_all(void *arg) {
 static int by_position(const void *a, const void *b) {
     const weight_entry *x = *(const weight_entry *const *)a, *y = *(const weight_entry *const *)b;
     uint64_t x_at = weight_entry_file_offset(x), y_at = weight_entry_file_offset(y);
+    if (x->tensor->part != y->tensor->part) return x->tensor->part < y->tensor->part ? -1 : 1;
     return x_at < y_at ? -1 : x_at > y_at;
 }
 
@@ -434,6 +446,11 @@ static inferd_status list_entries(stage *s, inferd_err *err) {
 
 static inferd_status open_reader(stage *s, inferd_err *err) {
     enum { ALIGN = 4096 };
+    uint32_t n_files = gguf_n_parts(s->from.m->file);
+    s->files = malloc(n_files * sizeof *s->files);
+    if (s->files == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for a list of %u files", n_files);
+    for (uint32_t i = 0; i < n_files; i++) s->files[i] = (cached_range){.fd = -1};
     s->buffer_bytes = choose_buffer(s);
     for (int i = 0; i < BUFFERS; i++) {
         s->buffers[i].p = aligned_alloc(ALIGN, s->buffer_bytes);
@@ -458,7 +475,6 @@ inferd_status stage_open(const stage_source *from, stage **out, inferd_err *err)
     stage *s = calloc(1, sizeof *s);
     if (s == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the stage of a model");
     s->from = *from;
-    s->cached_fd = -1;
     s->packed = PACKED_NONE;
     s->page_bytes = be_page_bytes(from->be);
     s->group_rows_min = be_n_threads(from->be) * BE_PREPARE_ROWS;
@@ -490,7 +506,9 @@ void stage_close(stage *s) {
         pthread_cond_destroy(&s->changed);
         pthread_mutex_destroy(&s->lock);
     }
-    if (s->cached_fd >= 0) close(s->cached_fd);
+    for (uint32_t i = 0; s->files != NULL && i < gguf_n_parts(s->from.m->file); i++)
+        if (s->files[i].fd >= 0) close(s->files[i].fd);
+    free(s->files);
     packed_close(&s->packed);
     for (int i = 0; i < BUFFERS; i++) free(s->buffers[i].p);
     free(s->order);
@@ -531,7 +549,7 @@ static void learn(uint64_t *known, size_t n_bytes, uint64_t began_ns) {
 
 /* A backend's error names the row; add file and tensor. */
 static void name_tensor(const stage *s, const weight_entry *e, inferd_err *err) {
-    inferd_context(err, "%s: tensor %s", gguf_path(s->from.m->file), e->tensor->name);
+    inferd_context(err, "%s: tensor %s", gguf_path_of(s->from.m->file, e->tensor), e->tensor->name);
 }
 
 static inferd_status prepare_vector(const stage *s, const weight_entry *e,
@@ -544,7 +562,7 @@ static inferd_status prepare_vector(const stage *s, const weight_entry *e,
     for (uint32_t i = 0; i < e->cols && st == INFERD_OK; i++)
         if (!isfinite(values[i]))
             st = inferd_fail(err, INFERD_EFORMAT, "%s: tensor %s[%u] is not a finite number",
-                             gguf_path(s->from.m->file), e->tensor->name, i);
+                             gguf_path_of(s->from.m->file, e->tensor), e->tensor->name, i);
     if (st == INFERD_OK) be_vec_load(s->from.be, e->vector, values);
     free(values);
     return st;
@@ -651,7 +669,7 @@ static inferd_status cached_vectors(stage *s, uint32_t n, bool *there, inferd_er
     unsigned char *at = s->buffers[0].p;
     for (uint32_t i = 0; i < n && *there && st == INFERD_OK; i++) {
         const weight_entry *e = s->vectors[i];
-        *there = cached_read(s->cached_fd, weight_entry_file_offset(e), at,
+        *there = cached_read(s->files[e->tensor->part].fd, weight_entry_file_offset(e), at,
                              weight_entry_row_bytes(e), &s->waited_us);
         if (*there) st = prepare_vector(s, e, at, err);
     }
@@ -677,10 +695,10 @@ static inferd_status cached_matrices(stage *s, uint64_t us, cached_piece *p, boo
     uint64_t until_us = clock_now_us() + us + size_min(us, CACHED_LATE_US);
     uint32_t n_done;
     if (p->n_parts == 0) return INFERD_OK;
-    inferd_status st = cached_rows(s->from.be, s->cached_fd, s->parts, p->n_parts, s->buffers[0].p,
-                                   s->buffer_bytes, round_up(p->largest, SEGMENT_ALIGN), until_us,
-                                   &n_done, there, &waited_us, err);
-    if (st != INFERD_OK) inferd_context(err, "%s", gguf_path(s->from.m->file));
+    inferd_status st =
+        cached_rows(s->from.be, s->from.m->file, s->files, s->parts, p->n_parts, s->buffers[0].p,
+                    s->buffer_bytes, round_up(p->largest, SEGMENT_ALIGN), until_us, &n_done, there,
+                    &waited_us, err);
     if (st != INFERD_OK || !*there) return st;
     if (n_done < p->n_parts) p->after = s->begins[n_done];
     if (waited_us == 0)

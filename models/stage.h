@@ -25,9 +25,11 @@
  *
  * Weights that are made up need no reader: their rows are made in such pieces too.
  *
+ * The parts of a split model are read one after the other, each in its own order.
+ *
  * As in any load, the file is the opened one before the first and after the last read (the path
  * must exist, but may name another file when the stage begins), short reads are errors, and so is
- * any value, scale or minimum that is not a finite number.
+ * any value, scale or minimum that is not a finite number.  That holds for every part.
  *
  * Thread: engine; it shares with the reader the fields that `lock` guards. */
 #ifndef INFERD_STAGE_H

@@ -25,23 +25,29 @@ static size_t read_now(int fd, unsigned char *out, size_t n, uint64_t at) {
     return got > 0 ? (size_t)got : 0;
 }
 
-cached_share cached_look(int fd, uint64_t from, uint64_t end) {
-    uint32_t n = 0;
+cached_share cached_look(const cached_range *ranges, uint32_t n) {
+    uint64_t n_bytes = 0, before = 0; // before: bytes of the ranges before ranges[at]
+    uint32_t n_cached = 0, at = 0;
     unsigned char byte;
-    for (uint32_t i = 0; i < SAMPLES && fd >= 0; i++)
-        n += read_now(fd, &byte, 1, from + (end - from) / SAMPLES * i) == 1;
-    return n == SAMPLES ? CACHED_ALL : n >= SAMPLES_MOST ? CACHED_MOST : CACHED_LITTLE;
+    for (uint32_t i = 0; i < n; i++) n_bytes += ranges[i].end - ranges[i].from;
+    for (uint32_t i = 0; i < SAMPLES && n_bytes > 0; i++) {
+        uint64_t position = n_bytes / SAMPLES * i;
+        while (position - before >= ranges[at].end - ranges[at].from) {
+            before += ranges[at].end - ranges[at].from;
+            at++;
+        }
+        const cached_range *r = &ranges[at];
+        n_cached += r->fd >= 0 && read_now(r->fd, &byte, 1, r->from + (position - before)) == 1;
+    }
+    return n_cached == SAMPLES        ? CACHED_ALL
+           : n_cached >= SAMPLES_MOST ? CACHED_MOST
+                                      : CACHED_LITTLE;
 }
 
-/* Not the model's own descriptor, which the reader uses with read-ahead. */
-int cached_open(const gguf *g, uint64_t from, uint64_t end, cached_share *share) {
-    int fd = gguf_reopen(g);
-    *share = cached_look(fd, from, end);
-    return fd;
-}
-
-void cached_fill(int fd, uint64_t from, uint64_t end) {
-    posix_fadvise(fd, (off_t)from, (off_t)(end - from), POSIX_FADV_WILLNEED); // may be ignored
+void cached_fill(const cached_range *ranges, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        posix_fadvise(ranges[i].fd, (off_t)ranges[i].from, // may be ignored
+                      (off_t)(ranges[i].end - ranges[i].from), POSIX_FADV_WILLNEED);
 }
 
 /* Read the same bytes, also from the disk; 0: the file ended, or it cannot be read. */
@@ -74,7 +80,8 @@ struct shared {
     const backend *be;
     uint32_t n;
     uint64_t until_us;
-    int fd; // of rows
+    const gguf *g; // of rows
+    const cached_range *files;
     const cached_part *parts;
     unsigned char *buffer;
     size_t part_bytes;
@@ -134,22 +141,25 @@ static bool take_rows(const shared *r, uint32_t i, uint32_t k, uint64_t *waited_
     const cached_part *p = &r->parts[k];
     unsigned char *rows = r->buffer + i * r->part_bytes;
     size_t row_bytes = weight_entry_row_bytes(p->entry);
+    const gguf_tensor *t = p->entry->tensor;
     uint64_t from = weight_entry_file_offset(p->entry) + p->row_begin * row_bytes;
-    if (!cached_read(r->fd, from, rows, p->n_rows * row_bytes, waited_us)) return false;
+    if (!cached_read(r->files[t->part].fd, from, rows, p->n_rows * row_bytes, waited_us))
+        return false;
     if (be_weight_prepare_part(r->be, p->entry->matrix, rows, p->row_begin, p->n_rows, err) !=
         INFERD_OK)
-        inferd_context(err, "tensor %s", p->entry->tensor->name);
+        inferd_context(err, "%s: tensor %s", gguf_path_of(r->g, t), t->name);
     return true;
 }
 
-inferd_status cached_rows(backend *be, int fd, const cached_part *parts, uint32_t n,
-                          unsigned char *buffer, size_t buffer_bytes, size_t part_bytes,
-                          uint64_t until_us, uint32_t *n_done, bool *there, uint64_t *waited_us,
-                          inferd_err *err) {
+inferd_status cached_rows(backend *be, const gguf *g, const cached_range *files,
+                          const cached_part *parts, uint32_t n, unsigned char *buffer,
+                          size_t buffer_bytes, size_t part_bytes, uint64_t until_us,
+                          uint32_t *n_done, bool *there, uint64_t *waited_us, inferd_err *err) {
     shared r = {.take = take_rows,
                 .n = n,
                 .until_us = until_us,
-                .fd = fd,
+                .g = g,
+                .files = files,
                 .parts = parts,
                 .buffer = buffer,
                 .part_bytes = part_bytes};

@@ -280,7 +280,8 @@ static void a_replaced_file_is_noticed(void) {
         model *m = open_model(path);
         if (m == NULL) continue;
         model_file_id before, after;
-        EXPECT_EQ(model_look_at_file(m, &before), MODEL_FILE_SAME);
+        inferd_err err = {0};
+        EXPECT_EQ(model_look_at_file(m, &before, &err), MODEL_FILE_SAME);
         if (how == 0) { // another one, the same bytes
             copy_file(path, moved);
             EXPECT_EQ(rename(moved, path), 0);
@@ -292,8 +293,9 @@ static void a_replaced_file_is_noticed(void) {
         } else {
             EXPECT_EQ(unlink(path), 0);
         }
-        EXPECT_EQ(model_look_at_file(m, &after),
+        EXPECT_EQ(model_look_at_file(m, &after, &err),
                   how == 3 ? MODEL_FILE_MISSING : MODEL_FILE_REPLACED);
+        EXPECT((how == 3) == (strstr(err.text, path) != NULL));
         EXPECT(before.inode != 0 && memcmp(&before, &after, sizeof before) != 0);
         EXPECT(how != 1 || (after.inode == before.inode && after.n_bytes == 100));
         model_close(m);
@@ -301,8 +303,9 @@ static void a_replaced_file_is_noticed(void) {
     }
     model *m = open_model("dummy:tiny");
     model_file_id id;
+    inferd_err err = {0};
     EXPECT(m != NULL);
-    EXPECT_EQ(model_look_at_file(m, &id), MODEL_FILE_SAME);
+    EXPECT_EQ(model_look_at_file(m, &id, &err), MODEL_FILE_SAME);
     model_close(m);
 }
 

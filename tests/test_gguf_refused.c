@@ -285,19 +285,21 @@ static void bad_alignments_are_refused(void) {
     is_refused(&t, INFERD_EFORMAT, "general.alignment is a string, expected u32");
 }
 
-static void parts_of_split_models_are_refused(void) {
+/* Whole sets are in test_gguf_split.c. */
+static void parts_of_split_models_need_their_names(void) {
     tiny_gguf t;
     fill_sample(&t);
     tiny_kv_bits(&t, "split.count", GGUF_U16, 3, 2);
-    is_refused(&t, INFERD_EUNSUPPORTED, "is one of 3 parts of a split model");
+    is_refused(&t, INFERD_EFORMAT, "key split.no is missing");
+    fill_sample(&t);
+    tiny_kv_bits(&t, "split.count", GGUF_U16, 3, 2);
+    tiny_kv_bits(&t, "split.no", GGUF_U16, 1, 2);
+    is_refused(&t, INFERD_EFORMAT,
+               "is part 2 of 3 of a split model (split.no, split.count); its name must end in "
+               "-00002-of-00003.gguf");
     fill_sample(&t);
     tiny_kv_str(&t, "split.count", "3");
     is_refused(&t, INFERD_EFORMAT, "split.count is a string, expected an integer");
-    fill_sample(&t);
-    tiny_kv_bits(&t, "split.count", GGUF_U16, 1, 2);
-    gguf *g = open_good(&t); // a set of one is a file
-    gguf_close(g);
-    tiny_gguf_deinit(&t);
 }
 
 /* ---- what it refuses: tensors ---- */
@@ -480,7 +482,7 @@ static const test_case cases[] = {
     TEST(bad_strings_are_refused),
     TEST(a_header_beyond_the_limit_is_refused),
     TEST(bad_alignments_are_refused),
-    TEST(parts_of_split_models_are_refused),
+    TEST(parts_of_split_models_need_their_names),
     TEST(names_of_tensors_are_checked),
     TEST(shapes_of_tensors_are_checked),
     TEST(places_of_tensors_are_checked),

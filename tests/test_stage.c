@@ -378,11 +378,11 @@ static void a_file_is_opened_again_wherever_its_name_is(void) {
         utimensat(AT_FDCWD, moved, (struct timespec[2]){first.st_atim, first.st_mtim}, 0) == 0);
     if (fine(gguf_open(path, &g, &err), &err)) {
         int again[3];
-        again[0] = gguf_reopen(g);
+        again[0] = gguf_reopen(g, 0);
         INFERD_CHECK(rename(moved, path) == 0);
-        again[1] = gguf_reopen(g);
+        again[1] = gguf_reopen(g, 0);
         INFERD_CHECK(unlink(path) == 0);
-        again[2] = gguf_reopen(g);
+        again[2] = gguf_reopen(g, 0);
         for (int i = 0; i < 3; i++) {
             EXPECT(same_inode(again[i], &first));
             close(again[i]);
@@ -395,11 +395,11 @@ static void a_file_is_opened_again_wherever_its_name_is(void) {
     INFERD_CHECK(fd >= 0 && fstat(fd, &first) == 0 && unlink(path) == 0);
     g = NULL;
     if (fine(gguf_open_fd(dup(fd), large_path, &g, &err), &err)) {
-        int again = gguf_reopen(g);
+        int again = gguf_reopen(g, 0);
         EXPECT(same_inode(again, &first));
         close(again);
         INFERD_CHECK(ftruncate(fd, first.st_size - 1) == 0);
-        EXPECT_EQ(gguf_reopen(g), -1); // not what it was
+        EXPECT_EQ(gguf_reopen(g, 0), -1); // not what it was
     }
     gguf_close(g);
     close(fd);

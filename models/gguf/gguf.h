@@ -1,11 +1,16 @@
-/* gguf.h - one GGUF file (version 2 or 3, little-endian), checked and open for reading.
+/* gguf.h - a model in GGUF (version 2 or 3, little-endian), checked and open for reading: one file,
+ * or all parts of a split model.
  *
- * The file is read with pread, never mapped: a file that is cut or replaced while we read is an
+ * A split model lies in the files PREFIX-00001-of-00003.gguf, PREFIX-00002-of-00003.gguf, ... of
+ * one folder.  Any of them may be named.  The metadata is that of the first part; a tensor says in
+ * which part it lies.  Names of the other parts are made from the named path alone.
+ *
+ * Files are read with pread, never mapped: a file that is cut or replaced while we read is an
  * error and not a signal.  Everything the header claims (counts, lengths, offsets, alignment) is
  * checked against the file size before memory is allocated; every error names the file and the
  * key or tensor, with the numbers.  Format: ggml docs/gguf.md.
  *
- * Always: each tensor's bytes lie inside the file and its element count did not overflow.
+ * Always: each tensor's bytes lie inside its file and its element count did not overflow.
  * Thread: any, read-only after gguf_open (gguf_read uses pread). */
 #ifndef INFERD_GGUF_H
 #define INFERD_GGUF_H
@@ -16,9 +21,11 @@
 
 enum { GGUF_DIMS_MAX = 4, GGUF_NAME_BYTES_MAX = 63 };
 
-/* Limits of a file, far above those of any model.  A header (metadata and tensor list) is read
- * whole, so its limit also bounds the memory that a bad file can take. */
+/* Limits of a model, far above those of any.  A header (metadata and tensor list) is read whole, so
+ * its limit also bounds the memory that bad files can take.  Bytes of headers and tensors: of all
+ * parts together; each part is an open file. */
 enum {
+    GGUF_PARTS_MAX = 512,
     GGUF_HEADER_BYTES_MAX = 64 << 20,
     GGUF_KEYS_MAX = 65536,
     GGUF_TENSORS_MAX = 65536,
@@ -52,7 +59,8 @@ typedef struct gguf_tensor {
     uint32_t n_dims;
     uint64_t dims[GGUF_DIMS_MAX]; // dims[0] is contiguous; 1 beyond n_dims
     dtype type;           // a type of files; dtype_about(type).supported: it can be computed
-    uint64_t file_offset; // of the first byte, from the start of the file
+    uint32_t part;        // its file
+    uint64_t file_offset; // of the first byte, from the start of that file
     uint64_t n_bytes;
 } gguf_tensor;
 
@@ -65,48 +73,55 @@ typedef struct gguf_array_view {
     const bytes *strings;
 } gguf_array_view;
 
-/* ENOTFOUND: no such file.  EIO: the system refuses.  EFORMAT: not a regular file, or its bytes
- * are wrong.  EUNSUPPORTED: a GGUF that this build does not read (version 1, big-endian, one part
- * of a split model). */
+/* ENOTFOUND: no such file, or a part is missing.  EIO: the system refuses.  EFORMAT: not a regular
+ * file, its bytes are wrong, or the parts do not belong together.  EUNSUPPORTED: a GGUF that this
+ * build does not read (version 1, big-endian). */
 inferd_status gguf_open(const char *path, gguf **out, inferd_err *err);
-/* The same for an open file without a path (a memfd); `name` is its name in errors.  The gguf
- * owns fd, also when this fails. */
+/* The same for an open file without a path (a memfd), which is a whole model; `name` is its name in
+ * errors.  The gguf owns fd, also when this fails. */
 inferd_status gguf_open_fd(int fd, const char *name, gguf **out, inferd_err *err);
 void gguf_close(gguf *g); // accepts NULL
 
-/* The file has the size and modification time it had at gguf_open, and its path, if it has one,
+/* Each file has the size and modification time it had at gguf_open, and its path, if it has one,
  * still names it; call after the last read. */
 inferd_status gguf_check_unchanged(const gguf *g, inferd_err *err);
 
-/* The same for the open file alone, whatever its path names now. */
+/* The same for the open files alone, whatever their paths name now. */
 inferd_status gguf_check_open(const gguf *g, inferd_err *err);
 
-/* Another descriptor of the open file, whatever its path names now; the caller closes it.  -1: it
+uint32_t gguf_n_parts(const gguf *g); // 1: the model is one file
+/* Another descriptor of an open file, whatever its path names now; the caller closes it.  -1: it
  * was changed, or the system does not give one (no /proc). */
-int gguf_reopen(const gguf *g);
+int gguf_reopen(const gguf *g, uint32_t part);
 
-/* The file that the path names now.  ENOTFOUND: none; EIO: the system does not say. */
+/* The file that the path names now; of a split model, all of them: the sum of the sizes, and
+ * hashes of the other numbers.  ENOTFOUND: one is missing; EIO: the system does not say. */
 typedef struct gguf_named {
     uint64_t device, inode, n_bytes, mtime_ns;
-    bool is_open; // the file that is open, unchanged
+    bool is_open; // the files that are open, unchanged
 } gguf_named;
 inferd_status gguf_look(const gguf *g, gguf_named *out, inferd_err *err);
-/* Properties that distinguish it from other files without reading all of it. */
+/* Properties that distinguish it from other models without reading all of it. */
 typedef struct gguf_identity {
-    uint64_t n_bytes, mtime_ns;
-    bytes header; // the file's first bytes, as far as they were read; borrowed
+    uint64_t n_bytes, mtime_ns; // of a split model: the sum, and a hash of all sizes and times
+    bytes header;               // the first bytes of each file, as far as they were read; borrowed
 } gguf_identity;
 gguf_identity gguf_identify(const gguf *g);
-/* The same metadata and the same tensors at the same offsets. */
+/* The same metadata and the same tensors at the same offsets, in as many parts. */
 bool gguf_same_header(const gguf *a, const gguf *b);
-/* The same bytes; the cheapest comparisons come first. */
+/* The same bytes in each part; the cheapest comparisons come first. */
 inferd_status gguf_same_bytes(const gguf *a, const gguf *b, bool *same, inferd_err *err);
-/* Advises the system that the tensors are read next, in the order of the file. */
+/* Advises the system that the tensors are read next, in the order of the files. */
 void gguf_will_read(const gguf *g);
 
-const char *gguf_path(const gguf *g);
-const char *gguf_label(const gguf *g); // the path at the start of errors: printable, shortened
-uint64_t gguf_file_bytes(const gguf *g);
+/* A path without ".gguf", and without "-00001-of-00003" before it: begins of names beside the
+ * file, the same for all parts of a split model. */
+size_t gguf_stem_bytes(const char *path);
+
+const char *gguf_path(const gguf *g);  // of the first part
+const char *gguf_label(const gguf *g); // the same at the start of errors: printable, shortened
+const char *gguf_path_of(const gguf *g, const gguf_tensor *t); // of the file that it lies in
+uint64_t gguf_file_bytes(const gguf *g);                       // of all parts
 
 /* Metadata.  Required forms fail when the key is absent, of another kind or outside [min, max];
  * `_or` forms give `fallback` when it is absent and still fail when it is wrong.  Any integer kind

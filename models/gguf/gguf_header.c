@@ -27,7 +27,8 @@ enum {
 };
 
 typedef struct cursor {
-    gguf *g;         // header grows; header_bytes of it are read
+    gguf *g; // of one part; header grows, and header_bytes of it are read
+    gguf_limits limits;
     size_t at;       // next byte; at <= header_bytes
     size_t capacity; // of g->header
     inferd_err *err;
@@ -44,23 +45,24 @@ static inferd_status need(cursor *c, uint64_t n, const char *what) {
                            "%s at byte %zu takes %" PRIu64 " bytes, but the file has only %" PRIu64
                            " more",
                            what, c->at, n, file_bytes - c->at);
-    if (n > GGUF_HEADER_BYTES_MAX - c->at)
+    size_t bytes_max = c->limits.header_bytes;
+    if (c->at > bytes_max || n > bytes_max - c->at)
         return inferd_fail(c->err, INFERD_EFORMAT,
                            "%s at byte %zu takes %" PRIu64
-                           " bytes, but a header may have at most %d in all",
-                           what, c->at, n, GGUF_HEADER_BYTES_MAX);
+                           " bytes, but a header may have at most %zu in all",
+                           what, c->at, n, bytes_max);
     size_t wanted = c->at + (size_t)n;
     if (wanted <= g->header_bytes) return INFERD_OK;
 
     size_t capacity = size_max(wanted, size_max(FIRST_READ_BYTES, 2 * c->capacity));
-    capacity = size_min(capacity, GGUF_HEADER_BYTES_MAX);
+    capacity = size_min(capacity, bytes_max);
     if (capacity > file_bytes) capacity = (size_t)file_bytes;
     unsigned char *header = realloc(g->header, capacity);
     if (header == NULL)
         return inferd_fail(c->err, INFERD_ENOMEM, "no memory for a header of %zu bytes", capacity);
     g->header = header;
     c->capacity = capacity;
-    inferd_status s = gguf_pread(g, g->header_bytes, header + g->header_bytes,
+    inferd_status s = gguf_pread(g->parts, g->header_bytes, header + g->header_bytes,
                                  capacity - g->header_bytes, c->err);
     if (s == INFERD_OK) g->header_bytes = capacity;
     return s;
@@ -158,7 +160,7 @@ static inferd_status read_begin(cursor *c) {
     c->at = FIXED_BYTES;
     s = check_count(c, n_entries, GGUF_KEYS_MAX, ENTRY_BYTES_MIN, "metadata keys");
     if (s != INFERD_OK) return s;
-    s = check_count(c, n_tensors, GGUF_TENSORS_MAX, TENSOR_BYTES_MIN, "tensors");
+    s = check_count(c, n_tensors, c->limits.n_tensors, TENSOR_BYTES_MIN, "tensors");
     if (s != INFERD_OK) return s;
 
     /* One more of each, so that an empty table is not NULL. */
@@ -250,6 +252,7 @@ static inferd_status take_entry(cursor *c, gguf_entry *e) {
             s = take_string(c, GGUF_STRING_BYTES_MAX, &e->at, &e->n, "its string");
         else
             s = take_numbers(c, e->kind, 1, e);
+        e->end = c->at;
     }
     if (s != INFERD_OK)
         inferd_context(c->err, "key %.*s", (int)size_min(key_bytes, KEY_BYTES_SHOWN),
@@ -277,8 +280,7 @@ static inferd_status index_entries(gguf *g, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* The header is complete and does not move any more: string arrays get their elements. */
-static inferd_status point_strings(gguf *g, inferd_err *err) {
+inferd_status gguf_point_strings(gguf *g, inferd_err *err) {
     g->strings = calloc(g->n_strings + 1, sizeof *g->strings);
     if (g->strings == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %zu strings", g->n_strings);
@@ -375,13 +377,22 @@ static int compare_tensors(const void *a, const void *b, void *context) {
     return strcmp(g->tensors[*(const uint32_t *)a].name, g->tensors[*(const uint32_t *)b].name);
 }
 
-static inferd_status index_tensors(gguf *g, inferd_err *err) {
+static inferd_status refuse_twice(const gguf *g, const gguf_tensor *a, const gguf_tensor *b,
+                                  inferd_err *err) {
+    if (a->part == b->part)
+        return inferd_fail(err, INFERD_EFORMAT, "tensor %s occurs twice", a->name);
+    return inferd_fail(err, INFERD_EFORMAT, "tensor %s occurs in part %u and in part %u of %u",
+                       a->name, u32_min(a->part, b->part) + 1, u32_max(a->part, b->part) + 1,
+                       g->n_parts);
+}
+
+inferd_status gguf_index_tensors(gguf *g, inferd_err *err) {
     for (size_t i = 0; i < g->n_tensors; i++) g->tensor_idx[i] = (uint32_t)i;
     qsort_r(g->tensor_idx, g->n_tensors, sizeof *g->tensor_idx, compare_tensors, g);
     for (size_t i = 1; i < g->n_tensors; i++)
         if (compare_tensors(&g->tensor_idx[i - 1], &g->tensor_idx[i], g) == 0)
-            return inferd_fail(err, INFERD_EFORMAT, "tensor %s occurs twice",
-                               g->tensors[g->tensor_idx[i]].name);
+            return refuse_twice(g, &g->tensors[g->tensor_idx[i - 1]], &g->tensors[g->tensor_idx[i]],
+                                err);
     return INFERD_OK;
 }
 
@@ -437,24 +448,8 @@ static inferd_status read_alignment(const gguf *g, uint64_t *out, inferd_err *er
     return INFERD_OK;
 }
 
-static inferd_status refuse_split(const gguf *g, inferd_err *err) {
-    const gguf_entry *e = gguf_find_entry(g, "split.count");
-    if (e == NULL) return INFERD_OK;
-    size_t n_bytes = gguf_kind_bytes(e->kind);
-    if (n_bytes == 0 || e->kind == GGUF_F32 || e->kind == GGUF_F64 || e->kind == GGUF_BOOL)
-        return inferd_fail(err, INFERD_EFORMAT, "key split.count is %s, expected an integer",
-                           gguf_kind_name(e->kind));
-    uint64_t n_parts = gguf_load(g->header + e->at, n_bytes);
-    if (n_parts <= 1) return INFERD_OK;
-    return inferd_fail(err, INFERD_EUNSUPPORTED,
-                       "is one of %" PRIu64
-                       " parts of a split model (split.count); merge them into "
-                       "one file first",
-                       n_parts);
-}
-
-inferd_status gguf_read_header(gguf *g, inferd_err *err) {
-    cursor c = {.g = g, .err = err};
+inferd_status gguf_read_header(gguf *g, gguf_limits limits, inferd_err *err) {
+    cursor c = {.g = g, .limits = limits, .err = err};
     uint64_t alignment;
     inferd_status s = read_begin(&c);
     for (size_t i = 0; s == INFERD_OK && i < g->n_entries; i++) {
@@ -462,15 +457,14 @@ inferd_status gguf_read_header(gguf *g, inferd_err *err) {
         if (s != INFERD_OK) inferd_context(err, "metadata %zu of %zu", i, g->n_entries);
     }
     if (s == INFERD_OK) s = index_entries(g, err);
-    if (s == INFERD_OK) s = refuse_split(g, err);
     if (s == INFERD_OK) s = read_alignment(g, &alignment, err);
     for (size_t i = 0; s == INFERD_OK && i < g->n_tensors; i++) s = take_tensor(&c, &g->tensors[i]);
-    if (s == INFERD_OK) s = index_tensors(g, err);
+    if (s == INFERD_OK) s = gguf_index_tensors(g, err);
     if (s == INFERD_OK) s = place_tensors(g, round_up(c.at, alignment), alignment, err);
     if (s != INFERD_OK) return s;
 
     unsigned char *trimmed = realloc(g->header, c.at); // drop bytes read ahead
     if (trimmed != NULL) g->header = trimmed;
-    g->header_bytes = c.at;
-    return point_strings(g, err);
+    g->header_bytes = g->parts->header_bytes = c.at;
+    return INFERD_OK;
 }

@@ -150,13 +150,13 @@ const char *gguf_show_value(const gguf *g, size_t i, char out[GGUF_SHOWN_BYTES])
 }
 
 static inferd_status missing(const gguf *g, const char *key, inferd_err *err) {
-    return inferd_fail(err, INFERD_EFORMAT, "%s: key %s is missing", g->label, key);
+    return inferd_fail(err, INFERD_EFORMAT, "%s: key %s is missing", gguf_label(g), key);
 }
 
 static inferd_status wrong_kind(const gguf *g, const char *key, const gguf_entry *e,
                                 const char *expected, inferd_err *err) {
     bool array = e->kind == GGUF_ARRAY;
-    return inferd_fail(err, INFERD_EFORMAT, "%s: key %s is %s%s%s, expected %s", g->label, key,
+    return inferd_fail(err, INFERD_EFORMAT, "%s: key %s is %s%s%s, expected %s", gguf_label(g), key,
                        gguf_kind_name(e->kind), array ? " of " : "",
                        array ? gguf_kind_name(e->element) : "", expected);
 }
@@ -169,13 +169,13 @@ static inferd_status read_u64(const gguf *g, const char *key, const gguf_entry *
     const unsigned char *p = g->header + e->at;
     if (is_signed(e->kind) && load_signed(e->kind, p) < 0)
         return inferd_fail(err, INFERD_EFORMAT,
-                           "%s: key %s is %" PRId64 ", expected %" PRIu64 " to %" PRIu64, g->label,
-                           key, load_signed(e->kind, p), min, max);
+                           "%s: key %s is %" PRId64 ", expected %" PRIu64 " to %" PRIu64,
+                           gguf_label(g), key, load_signed(e->kind, p), min, max);
     uint64_t v = load_unsigned(e->kind, p);
     if (v < min || v > max)
         return inferd_fail(err, INFERD_EFORMAT,
-                           "%s: key %s is %" PRIu64 ", expected %" PRIu64 " to %" PRIu64, g->label,
-                           key, v, min, max);
+                           "%s: key %s is %" PRIu64 ", expected %" PRIu64 " to %" PRIu64,
+                           gguf_label(g), key, v, min, max);
     *out = v;
     return INFERD_OK;
 }
@@ -201,8 +201,8 @@ static inferd_status read_f64(const gguf *g, const char *key, const gguf_entry *
         return wrong_kind(g, key, e, "a number", err);
     double v = load_real(e->kind, g->header + e->at);
     if (!(v >= min && v <= max)) // so that NaN is outside too
-        return inferd_fail(err, INFERD_EFORMAT, "%s: key %s is %g, expected %g to %g", g->label,
-                           key, v, min, max);
+        return inferd_fail(err, INFERD_EFORMAT, "%s: key %s is %g, expected %g to %g",
+                           gguf_label(g), key, v, min, max);
     *out = v;
     return INFERD_OK;
 }

@@ -52,7 +52,7 @@ static void see(uv_work_t *work) {
     file_look *f = work->data;
     for (uint32_t i = 0; i < f->config->c->n_models; i++) {
         glance *g = &f->glances[i];
-        g->file = model_look_at_file(g->served, &g->id);
+        g->file = model_look_at_file(g->served, &g->id, &g->err);
     }
 }
 
@@ -116,11 +116,9 @@ static void note(file_look *f, glance *g) {
     if (g->file == MODEL_FILE_REPLACED && same_id(&g->id, &k->alike)) g->file = MODEL_FILE_SAME;
     if (g->file == MODEL_FILE_SAME && s->file == MODEL_FILE_MISSING)
         registry_try_again(&f->app->models, g->slot);
-    if (g->file != s->file)
-        tell(s, model_file_name(g->file),
-             g->file == MODEL_FILE_MISSING
-                 ? "still served from memory; the file cannot be read again"
-                 : NULL);
+    bool missing = g->file == MODEL_FILE_MISSING;
+    if (missing) inferd_context(&g->err, "still served from memory; the file cannot be read again");
+    if (g->file != s->file) tell(s, model_file_name(g->file), missing ? g->err.text : NULL);
     s->file = g->file;
 }
 

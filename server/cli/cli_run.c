@@ -350,10 +350,9 @@ static inferd_status answer_lines(session *s, const run_options *o, inferd_err *
 
 /* "SmolLM2-135M-Instruct" of /models/SmolLM2-135M-Instruct.Q4_1.gguf. */
 static void name_model(const model_info *about, char *out, size_t n_out) {
-    const char *slash = strrchr(about->path, '/');
-    snprintf(out, n_out, "%s", slash != NULL ? slash + 1 : about->path);
+    bytes name = model_path_name(about->path);
+    snprintf(out, n_out, "%.*s", (int)name.n, name.p);
     size_t n = strlen(out), n_type = strlen(about->weights);
-    if (n > 5 && strcmp(out + n - 5, ".gguf") == 0) out[n -= 5] = 0;
     if (n > n_type + 1 && strcasecmp(out + n - n_type, about->weights) == 0 &&
         strchr("-._", out[n - n_type - 1]) != NULL)
         out[n - n_type - 1] = 0;

@@ -610,17 +610,16 @@ inferd_status config_load_text(const char *source_path, const char *text, size_t
     return INFERD_OK;
 }
 
-/* "models/smollm2.gguf" and "models/smollm2/" are both named smollm2. */
+/* "models/smollm2.gguf", "models/smollm2/" and "models/smollm2-00001-of-00003.gguf" are all named
+ * smollm2. */
 static char *name_of_file(const char *path) {
-    static const char suffix[] = ".gguf";
-    size_t n = strlen(path), prefix_n = sizeof MODEL_DUMMY_PREFIX - 1;
-    if (model_path_is_dummy(path)) return strndup(path + prefix_n, strcspn(path + prefix_n, "?"));
-    while (n > 1 && path[n - 1] == '/') n--;
-    size_t begin = n;
-    while (begin > 0 && path[begin - 1] != '/') begin--;
-    size_t suffix_n = sizeof suffix - 1;
-    if (n - begin > suffix_n && memcmp(path + n - suffix_n, suffix, suffix_n) == 0) n -= suffix_n;
-    return strndup(path + begin, n - begin);
+    char *trimmed = strdup(path);
+    size_t n = trimmed == NULL ? 0 : strlen(trimmed);
+    while (n > 1 && trimmed[n - 1] == '/') trimmed[--n] = 0;
+    bytes name = trimmed == NULL ? (bytes){0} : model_path_name(trimmed);
+    char *out = trimmed == NULL ? NULL : strndup(name.p, name.n);
+    free(trimmed);
+    return out;
 }
 
 inferd_status config_for_model(const char *model_path, inferd_config **out, inferd_err *err) {

@@ -29,7 +29,7 @@
 typedef struct model model;
 
 typedef struct model_options {
-    const char *path;          // a .gguf file, or dummy:NAME (models/dummy_model.h)
+    const char *path;          // a .gguf file, any part of a split one, or dummy:NAME
     const char *template_path; // a Jinja file that replaces the model's chat template, or NULL
     const char *tool_format;   // the name of one (models/calls.h); NULL: the template's
     uint32_t context_max;      // 0 = that of the file
@@ -39,6 +39,9 @@ typedef struct model_options {
 /* The prefix of a dummy path: a model of made-up weights at a real one's shape. */
 #define MODEL_DUMMY_PREFIX "dummy:"
 bool model_path_is_dummy(const char *path);
+/* The model's name in a path, borrowed from it: "m" of /x/m.gguf, of /x/m-00001-of-00003.gguf and
+ * of dummy:m?seed=1. */
+bytes model_path_name(const char *path);
 
 typedef struct model_info {
     const char *path;
@@ -65,16 +68,18 @@ const chat_template *model_chat_template(const model *m); // NULL: the model has
 const call_format *model_call_format(const model *m);     // NULL: it has no chat template
 
 /* The file that the path names now.  If that is not the open file, the data that model_open read
- * stays valid, but opening the path gives another file.  A made-up model's stays the same. */
+ * stays valid, but opening the path gives another file.  A made-up model's stays the same.  The
+ * file of a split model is all its parts. */
 typedef enum model_file {
     MODEL_FILE_SAME,
-    MODEL_FILE_REPLACED, // another file, or the same one changed
-    MODEL_FILE_MISSING   // none that can be found
+    MODEL_FILE_REPLACED, // another file, or the same one changed; one part is enough
+    MODEL_FILE_MISSING   // none that can be found, or a part is missing
 } model_file;
 typedef struct model_file_id { // of a file at a moment; all 0: no file
     uint64_t device, inode, n_bytes, mtime_ns;
 } model_file_id;
-model_file model_look_at_file(const model *m, model_file_id *out);
+/* `missing` names the file that is missing. */
+model_file model_look_at_file(const model *m, model_file_id *out, inferd_err *missing);
 const char *model_file_name(model_file f); // "replaced"
 /* Weights are read only while the path names a file: the opened one, or another that replaced it
  * before; the open file is whole, then.  `held`: also without that condition.  Whether the open
