@@ -352,8 +352,8 @@ static void open_cached(stage *s) {
         const weight_entry *e = s->order[i]; // in the order of each file
         cached_range *r = &s->files[e->tensor->part];
         if (r->end == 0)
-            *r = (cached_range){gguf_reopen(g, e->tensor->part), e->tensor->file_offset, 0};
-        r->end = e->tensor->file_offset + e->rows * (uint64_t)weight_entry_row_bytes(e);
+            *r = (cached_range){gguf_reopen(g, e->tensor->part), weight_entry_file_offset(e), 0};
+        r->end = weight_entry_file_offset(e) + e->rows * (uint64_t)weight_entry_row_bytes(e);
     }
 }
 

@@ -105,7 +105,8 @@ static inline void flip_last_layer(decoder_spec *s) {
 
 /* The windowed layers with the rotary frequencies of the others. */
 static inline void flip_one_rope(decoder_spec *s) {
-    memcpy(s->kinds[1].rope_freq, s->kinds[0].rope_freq, s->kinds[0].rope.n_pairs * sizeof *s->kinds[0].rope_freq);
+    memcpy(s->kinds[1].rope_freq, s->kinds[0].rope_freq,
+           s->kinds[0].rope.n_pairs * sizeof *s->kinds[0].rope_freq);
 }
 
 static inline void flip_rope_scale(decoder_spec *s) {
@@ -234,18 +235,12 @@ static const family_flip flips_gpt_oss[] = {
 };
 
 static const family_case family_cases[] = {
-    {"llama", false, flips_llama},
-    {"llama3-rope", false, flips_llama3_rope},
-    {"llama-bias", false, flips_llama_bias},
-    {"nemo", false, flips_llama},
-    {"qwen3", false, flips_qwen3},
-    {"gemma3", false, flips_gemma3},
-    {"qwen2", false, flips_qwen2},
-    {"qwen2-yarn", false, flips_qwen2_yarn},
-    {"qwen3moe", false, flips_qwen3moe},
-    {"mixtral", false, flips_mixtral},
-    {"gpt-oss", false, flips_gpt_oss},
-    {"gpt-oss-mxfp4", false, flips_gpt_oss},
+    {"llama", false, flips_llama},           {"llama3-rope", false, flips_llama3_rope},
+    {"llama-bias", false, flips_llama_bias}, {"nemo", false, flips_llama},
+    {"qwen3", false, flips_qwen3},           {"gemma3", false, flips_gemma3},
+    {"qwen2", false, flips_qwen2},           {"qwen2-yarn", false, flips_qwen2_yarn},
+    {"qwen3moe", false, flips_qwen3moe},     {"mixtral", false, flips_mixtral},
+    {"gpt-oss", false, flips_gpt_oss},       {"gpt-oss-mxfp4", false, flips_gpt_oss},
 };
 
 #endif
