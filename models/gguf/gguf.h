@@ -22,8 +22,8 @@
 enum { GGUF_DIMS_MAX = 4, GGUF_NAME_BYTES_MAX = 63 };
 
 /* Limits of a model, far above those of any.  A header (metadata and tensor list) is read whole, so
- * its limit also bounds the memory that bad files can take.  Bytes of headers and tensors: of all
- * parts together; each part is an open file. */
+ * its limit also bounds the memory that bad files can take.  Bytes of headers, keys and tensors: of
+ * all parts together; each part is an open file. */
 enum {
     GGUF_PARTS_MAX = 512,
     GGUF_HEADER_BYTES_MAX = 64 << 20,

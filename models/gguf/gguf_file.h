@@ -59,9 +59,9 @@ struct gguf {
 
 /* How much the header of one file may take. */
 typedef struct gguf_limits {
-    size_t header_bytes, n_tensors;
+    size_t header_bytes, n_keys, n_tensors;
 } gguf_limits;
-#define GGUF_LIMITS ((gguf_limits){GGUF_HEADER_BYTES_MAX, GGUF_TENSORS_MAX})
+#define GGUF_LIMITS ((gguf_limits){GGUF_HEADER_BYTES_MAX, GGUF_KEYS_MAX, GGUF_TENSORS_MAX})
 
 static inline uint64_t gguf_part_bytes(const gguf_part *p) {
     return (uint64_t)p->stat_at_open.st_size;

@@ -158,7 +158,7 @@ static inferd_status read_begin(cursor *c) {
 
     uint64_t n_tensors = gguf_load(p + 8, 8), n_entries = gguf_load(p + 16, 8);
     c->at = FIXED_BYTES;
-    s = check_count(c, n_entries, GGUF_KEYS_MAX, ENTRY_BYTES_MIN, "metadata keys");
+    s = check_count(c, n_entries, c->limits.n_keys, ENTRY_BYTES_MIN, "metadata keys");
     if (s != INFERD_OK) return s;
     s = check_count(c, n_tensors, c->limits.n_tensors, TENSOR_BYTES_MIN, "tensors");
     if (s != INFERD_OK) return s;

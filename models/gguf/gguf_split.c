@@ -162,19 +162,23 @@ static inferd_status open_beside(const gguf *named, uint32_t no, uint32_t n_part
     return s;
 }
 
+static void take_from(gguf_limits *left, const gguf *part) {
+    left->header_bytes -= part->header_bytes;
+    left->n_keys -= part->n_entries;
+    left->n_tensors -= part->n_tensors;
+}
+
 /* Every part but the one that is there already, in order; each is checked against the first. */
 static inferd_status open_others(gguf **parts, const split_keys *named, inferd_err *err) {
     gguf_limits left = GGUF_LIMITS;
-    left.header_bytes -= parts[named->no]->header_bytes;
-    left.n_tensors -= parts[named->no]->n_tensors;
+    take_from(&left, parts[named->no]);
     split_keys all = *named;
     all.has_tensors = false; // that of the first part counts
     inferd_status s = INFERD_OK;
     for (uint32_t i = 0; i < named->n_parts && s == INFERD_OK; i++) {
         if (parts[i] == NULL) {
             s = open_beside(parts[named->no], i, named->n_parts, left, &parts[i], err);
-            if (s == INFERD_OK) left.header_bytes -= parts[i]->header_bytes;
-            if (s == INFERD_OK) left.n_tensors -= parts[i]->n_tensors;
+            if (s == INFERD_OK) take_from(&left, parts[i]);
         }
         if (s == INFERD_OK) s = check_keys(parts[i], i, &all, err);
         if (s == INFERD_OK && i == 0) s = read_keys(parts[0], &all, err);

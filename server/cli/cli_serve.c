@@ -176,6 +176,8 @@ static void tell_state(server_life *s, uint32_t slot, const engine_model_info *i
         if (info->n_loads <= 1 && info->math[0] != 0) log_str(&line, "matrices", info->math);
         if (info->n_loads <= 1 && info->n_unused_tensors > 0)
             log_u64(&line, "unused_tensors", info->n_unused_tensors);
+        size_t n_dropped = tok_n_merges_dropped(model_tokenizer(app_model(s->app, slot)->m));
+        if (info->n_loads <= 1 && n_dropped > 0) log_u64(&line, "dropped_merges", n_dropped);
     }
     bool staged = info->state == MODEL_HOT || info->state == MODEL_WARM;
     if (staged && info->n_stages != s->seen_stages[slot]) {

@@ -108,7 +108,7 @@ static const option of_model[] = {
     {"name", OPTION_TEXT, AT(M, name), .min = 1, .max = 200, .required = true,
      .about = "its name in requests"},
     {"path", OPTION_PATH, AT(M, path), .min = 1, .max = PATH_BYTES_MAX, .required = true,
-     .about = "a GGUF file, or `dummy:SHAPE` with `--allow-dummy`"},
+     .about = "a GGUF file, any part of a split one, or `dummy:SHAPE` with `--allow-dummy`"},
     {"aliases", OPTION_TEXTS, AT(M, aliases), COUNT(M, n_aliases), .min = 1, .max = 64,
      .about = "further names"},
     {"max_context", OPTION_U32, AT(M, max_context), RANGE(0, 16777216, 0),
