@@ -127,11 +127,11 @@ static tokenizer *convert(json_t *file, const char *model, const char *pre, bool
     INFERD_CHECK(g != NULL);
     tiny_gguf_init(g);
     tiny_kv_str(g, "tokenizer.ggml.model", model);
-    tiny_kv_str(g, "tokenizer.ggml.pre", pre);
+    if (pre != NULL) tiny_kv_str(g, "tokenizer.ggml.pre", pre);
     tiny_kv_bool(g, "tokenizer.ggml.add_space_prefix", prefix);
     tiny_kv_strs(g, "tokenizer.ggml.tokens", v.names, v.n);
     tiny_kv_i32s(g, "tokenizer.ggml.token_type", v.kinds, v.n);
-    if (strcmp(model, "gpt2") == 0)
+    if (strcmp(model, "llama") != 0)
         put_merges(g, merges);
     else
         put_scores(g, json_object_get(json_model, "vocab"), merges);
@@ -185,10 +185,19 @@ static void mistral_agrees(void) {
 static void gemma_3_agrees(void) {
     ids_agree("gemma-3", "llama", "default", false);
 }
+/* Gemma 3 lists merges too; Gemma 4's files have only those. */
+static void gemma_3_agrees_by_its_merges(void) {
+    ids_agree("gemma-3", "gemma4", NULL, false);
+}
 
 static const test_case cases[] = {
-    TEST(llama_3_1_agrees),   TEST(qwen3_agrees),   TEST(gpt_oss_agrees),
-    TEST(deepseek_v3_agrees), TEST(mistral_agrees), TEST(gemma_3_agrees),
+    TEST(llama_3_1_agrees),
+    TEST(qwen3_agrees),
+    TEST(gpt_oss_agrees),
+    TEST(deepseek_v3_agrees),
+    TEST(mistral_agrees),
+    TEST(gemma_3_agrees),
+    TEST(gemma_3_agrees_by_its_merges),
 };
 
 TEST_MAIN(cases)

@@ -95,6 +95,88 @@ static void a_token_may_reach_across_a_space(void) {
     tok_close(t);
 }
 
+/* Gemma 4: the pieces of SentencePiece, and merges instead of scores. */
+static void listed_merges_have_the_order_of_the_list(void) {
+    static const char *const merges[] = {"b a", "a b",   "▁ a",   "▁a b", "▁ ▁",
+                                         "é b", "<s> a", "\n \n", NULL};
+    for (int relative = 0; relative < 2; relative++) {
+        tiny_words w;
+        words_spm(&w);
+        w.model = relative ? "gpt2" : "gemma4"; // files of relatives say so in another place
+        w.pre = relative ? "gemma4" : NULL;
+        w.merges = merges;
+        words_add(&w, "▁", WORD_NORMAL); // 259
+        words_add(&w, "a", WORD_NORMAL);
+        words_add(&w, "b", WORD_NORMAL);
+        words_add(&w, "ab", WORD_NORMAL); // 262
+        words_add(&w, "ba", WORD_NORMAL);
+        words_add(&w, "▁a", WORD_NORMAL);
+        words_add(&w, "▁ab", WORD_NORMAL); // 265
+        words_add(&w, "▁▁", WORD_NORMAL);
+        words_add(&w, "\n", WORD_NORMAL);
+        words_add(&w, "\n\n", WORD_NORMAL); // 268
+        tokenizer *t = words_open(&w);
+        expect_ids(t, "aba", false, "260 263"); // b a is first in the list
+        expect_ids(t, "ab", false, "262");
+        expect_ids(t, " ab", false, "259 262"); // a b is before the mark and a
+        expect_ids(t, " a", false, "264");
+        expect_ids(t, "  b", false, "266 261");
+        expect_ids(t, "a\n\n\nb", false, "260 268 267 261"); // lines are merged with the rest
+        expect_ids(t, "aé", false, "260 198 172");
+        expect_ids(t, "<s>a", true, "1 260");
+        EXPECT_EQ(tok_n_merges_dropped(t), 2); // é is no token, and <s> is no text
+        tok_close(t);
+    }
+}
+
+static void listed_merges_must_be_there(void) {
+    tiny_words w;
+    words_spm(&w);
+    w.model = "gemma4";
+    words_refused(&w, INFERD_EFORMAT, "tokenizer.ggml.merges is absent");
+}
+
+/* Text that says <unk> is the token to the tokenizers that models were trained with. */
+static void the_unknown_token_is_matched_where_control_tokens_are(void) {
+    tokenizer *t = open_ab(false);
+    expect_ids(t, "a<unk>b", true, "260 0 261");
+    expect_ids(t, "<unk>", false, "63 120 113 110 65"); // a request cannot write it
+    tok_close(t);
+}
+
+/* Converters write rows without a token so; no text is one of them. */
+static void fillers_are_not_matched(void) {
+    tiny_words w;
+    fill(&w);
+    words_add(&w, "[PAD265]", WORD_USER_DEFINED);
+    tok_id other = words_add(&w, "[PAD7]", WORD_USER_DEFINED); // the name of something
+    tokenizer *t = words_open(&w);
+    tok_ids ids = {0};
+    char printed[64];
+    EXPECT_EQ(tok_encode(t, (bytes){"[PAD265]", 8}, NULL, 0, NULL, &ids, NULL), INFERD_OK);
+    EXPECT_EQ(ids.n, 9); // the leading space and eight bytes
+    ids.n = 0;
+    EXPECT_EQ(tok_encode(t, (bytes){"[PAD7]", 6}, NULL, 0, NULL, &ids, NULL), INFERD_OK);
+    snprintf(printed, sizeof printed, "%d", other);
+    char got[64];
+    ids_print(&ids, got, sizeof got);
+    EXPECT_STR(got, printed);
+    tok_ids_deinit(&ids);
+    tok_close(t);
+}
+
+static void the_first_of_equal_names_is_found(void) {
+    tiny_words w;
+    fill(&w);
+    words_add_scored(&w, "ab", WORD_NORMAL, 0);
+    tiny_kv_bool(&w.g, "tokenizer.ggml.add_space_prefix", false);
+    tokenizer *t = words_open(&w);
+    EXPECT_EQ(tok_find(t, (bytes){"ab", 2}), AB);
+    expect_ids(t, "ab", false, "262");
+    EXPECT(tok_piece(t, SP_AB + 1).n == 2); // and the second still has its text
+    tok_close(t);
+}
+
 static void special_names_cannot_be_spelled(void) {
     tiny_words w;
     words_spm(&w);
@@ -277,6 +359,11 @@ static const test_case cases[] = {
     TEST(what_has_no_token_goes_by_its_bytes),
     TEST(a_token_of_characters_without_tokens_is_found),
     TEST(a_token_may_reach_across_a_space),
+    TEST(listed_merges_have_the_order_of_the_list),
+    TEST(listed_merges_must_be_there),
+    TEST(the_unknown_token_is_matched_where_control_tokens_are),
+    TEST(fillers_are_not_matched),
+    TEST(the_first_of_equal_names_is_found),
     TEST(special_names_cannot_be_spelled),
     TEST(runs_of_spaces_come_before_other_merges),
     TEST(runs_of_spaces_are_merged_like_words),

@@ -67,21 +67,26 @@ static bool run_words(const pretok_step *step, cursor p, cursor end, pretok_sink
     return true;
 }
 
-static bool run_matches(const pretok_step *step, cursor p, cursor end, pretok_sink out) {
-    while (p < end) {
-        cursor to, from = step->find(p, end, &to);
-        if (from == NULL) return pretok_run(step + 1, p, end, out);
-        if (!pretok_run(step + 1, p, from, out) || !pretok_run(step + 1, from, to, out))
-            return false;
+/* [p, from) and [from, to) are the first gap and the first match. */
+static bool run_matches(const pretok_step *step, cursor p, cursor from, cursor to, cursor end,
+                        pretok_sink out) {
+    for (;;) {
+        if (p < from && !pretok_run(step + 1, p, from, out)) return false;
+        if (!pretok_run(step + 1, from, to, out)) return false;
         p = to;
+        if (p == end) return true;
+        from = step->find(p, end, &to);
+        if (from == NULL) return pretok_run(step + 1, p, end, out);
     }
-    return true;
 }
 
 bool pretok_run(const pretok_step *step, cursor p, cursor end, pretok_sink out) {
     if (p == end) return true;
+    for (; step->find != NULL; step++) { // a piece without a match goes on as it is
+        cursor to, from = step->find(p, end, &to);
+        if (from != NULL) return run_matches(step, p, from, to, end, out);
+    }
     if (step->word != NULL) return run_words(step, p, end, out);
-    if (step->find != NULL) return run_matches(step, p, end, out);
     if (step->split != NULL) return step->split(step + 1, p, end, out);
     return out.word(out.ctx, p, (size_t)(end - p));
 }

@@ -41,7 +41,7 @@ static bool is_han(uint32_t c) {
     return low < INFERD_COUNT(ranges) && c >= ranges[low].first;
 }
 
-static inline uint8_t case_at(const cased_rules *r, cursor p, unsigned *n) {
+PER_FAMILY uint8_t case_at(const cased_rules *r, cursor p, unsigned *n) {
     uint32_t c = utf8_decode(p, n);
     return r->han && is_han(c) ? 0 : case_of_kind[unicode_kind(c)];
 }
@@ -49,7 +49,7 @@ static inline uint8_t case_at(const cased_rules *r, cursor p, unsigned *n) {
 /* UPPER*LOWER+|UPPER+LOWER* : the end of the first that matches at `p`; NULL: neither (p may be
  * `end`).  If no lower one follows the upper ones, UPPER* backtracks to the last character that is
  * both.  *second: it was the second alternative. */
-static inline cursor cased_word(const cased_rules *r, cursor p, cursor end, bool *second) {
+PER_FAMILY cursor cased_word(const cased_rules *r, cursor p, cursor end, bool *second) {
     cursor at = p, both_end = NULL;
     unsigned n = 0;
     uint8_t c = 0;
@@ -63,14 +63,13 @@ static inline cursor cased_word(const cased_rules *r, cursor p, cursor end, bool
     return upper_end > p ? upper_end : NULL;
 }
 
-static inline cursor with_contraction(const cased_rules *r, cursor word, cursor end) {
+PER_FAMILY cursor with_contraction(const cased_rules *r, cursor word, cursor end) {
     if (!r->contractions || word == end || *word != '\'') return word;
     return word + pretok_contraction_any_case(word, end);
 }
 
 /* [^\r\n\p{L}\p{N}]?UPPER*LOWER+|[^\r\n\p{L}\p{N}]?UPPER+LOWER* : NULL: neither. */
-static inline cursor led_word(const cased_rules *r, cursor p, cursor next, cursor end,
-                              unsigned kind) {
+PER_FAMILY cursor led_word(const cased_rules *r, cursor p, cursor next, cursor end, unsigned kind) {
     bool second;
     if (pretok_class_of_kind[kind] == LETTER) return cased_word(r, p, end, &second);
     cursor word = is_newline(*p) ? NULL : cased_word(r, next, end, &second);
@@ -81,7 +80,7 @@ static inline cursor led_word(const cased_rules *r, cursor p, cursor next, curso
 
 /* [\p{Han}]+|[^\r\n\p{L}\p{N}]?UPPER*LOWER+|[^\r\n\p{L}\p{N}]?UPPER+LOWER*|\p{N}{1,digits_max}|
  *  ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
-static inline cursor rules_word(const cased_rules *r, cursor p, cursor end) {
+PER_FAMILY cursor rules_word(const cased_rules *r, cursor p, cursor end) {
     unsigned n, n_next;
     uint32_t c = utf8_decode(p, &n);
     unsigned kind = unicode_kind(c);

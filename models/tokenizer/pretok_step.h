@@ -16,6 +16,9 @@
 
 typedef const unsigned char *cursor;
 
+/* A function that each family has a copy of, with the family's rules as constants. */
+#define PER_FAMILY static inline __attribute__((always_inline))
+
 typedef struct pretok_sink {
     pretok_word_fn word;
     void *ctx;

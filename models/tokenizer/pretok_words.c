@@ -82,11 +82,11 @@ typedef struct dialect {
     bool sign_lines;     // signs take the line breaks behind them
 } dialect;
 
-static inline text_class dialect_class_at(const dialect *d, cursor p, unsigned *n) {
+PER_FAMILY text_class dialect_class_at(const dialect *d, cursor p, unsigned *n) {
     return d->class_of_kind[unicode_kind(utf8_decode(p, n))];
 }
 
-static inline cursor skip_dialect(const dialect *d, cursor p, cursor end, text_class class) {
+PER_FAMILY cursor skip_dialect(const dialect *d, cursor p, cursor end, text_class class) {
     unsigned n;
     while (p < end && dialect_class_at(d, p, &n) == class) p += n;
     return p;
@@ -94,7 +94,7 @@ static inline cursor skip_dialect(const dialect *d, cursor p, cursor end, text_c
 
 /* (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,digits_max}|
  *  ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
-static inline cursor dialect_word(const dialect *d, cursor p, cursor end) {
+PER_FAMILY cursor dialect_word(const dialect *d, cursor p, cursor end) {
     unsigned n, n_next;
     if (d->contractions && *p == '\'') {
         n = pretok_contraction_any_case(p, end);

@@ -11,22 +11,33 @@ const char *vocab_show(bytes foreign, char out[VOCAB_SHOWN_BYTES]) {
     return out;
 }
 
+static bool is_text(bytes s, const char *text) {
+    return s.p != NULL && s.n == strlen(text) && memcmp(s.p, text, s.n) == 0;
+}
+
+/* Gemma 4 merges as byte-level vocabularies do, by a list, and has pieces as SentencePiece; files
+ * of its relatives say so by the name of the pre-tokenizer. */
 static inferd_status read_family(tokenizer *t, const gguf *g, inferd_err *err) {
-    bytes model;
+    bytes model, pre;
     inferd_status s = gguf_str(g, "tokenizer.ggml.model", &model, err);
     if (s != INFERD_OK) return s;
-    if (model.n == 4 && memcmp(model.p, "gpt2", 4) == 0) {
-        t->family = VOCAB_BPE;
+    s = gguf_str_opt(g, "tokenizer.ggml.pre", &pre, err);
+    if (s != INFERD_OK) return s;
+    bool gpt2 = is_text(model, "gpt2");
+    if (is_text(model, "gemma4") || (gpt2 && is_text(pre, "gemma4"))) {
+        t->family = VOCAB_SPM;
+        t->listed_merges = true;
         return INFERD_OK;
     }
-    if (model.n == 5 && memcmp(model.p, "llama", 5) == 0) {
-        t->family = VOCAB_SPM;
+    if (gpt2 || is_text(model, "llama")) {
+        t->family = gpt2 ? VOCAB_BPE : VOCAB_SPM;
+        t->listed_merges = gpt2;
         return INFERD_OK;
     }
     char shown[VOCAB_SHOWN_BYTES];
     return inferd_fail(err, INFERD_EUNSUPPORTED,
-                       "tokenizer.ggml.model is \"%s\"; known are gpt2 (byte-level BPE) and llama "
-                       "(SentencePiece BPE)",
+                       "tokenizer.ggml.model is \"%s\"; known are gpt2 (byte-level BPE), llama "
+                       "(SentencePiece BPE) and gemma4 (the same with merges)",
                        vocab_show(model, shown));
 }
 
@@ -217,6 +228,10 @@ static void find_ends(tokenizer *t) {
         "<EOT>",
         "_<EOT>",
         "<end_of_utterance>",
+        "<turn|>",
+        "<|tool_response>",
+        "[EOT]",
+        "[e~[",
         "<｜end▁of▁sentence｜>",
     };
     // With <|return|> and <|call|> it is the harmony vocabulary, with <|calls|> that of Solar Open:

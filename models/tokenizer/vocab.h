@@ -6,7 +6,8 @@
  * determined at its first use (word_states): running the merge engine over the whole vocabulary
  * took longer than all the rest of opening it.
  *
- * vocab.c reads the common parts of both families, vocab_bpe.c and vocab_spm.c the rest.
+ * vocab.c reads the common parts of both families, vocab_bpe.c and vocab_spm.c the rest;
+ * vocab_merges.c the merges of files that list them.
  *
  * Thread: any; after tok_open only word_states change, and all threads write the same values. */
 #ifndef INFERD_TOKENIZER_VOCAB_H
@@ -58,9 +59,10 @@ struct tokenizer {
     special_trie specials;
     tok_id byte_ids[256]; // the token of one byte; -1: none
 
-    // byte-level BPE
-    const pretok_name *pretok; // NULL: SentencePiece
+    const pretok_name *pretok; // byte-level BPE; NULL: SentencePiece
     size_t n_merges_dropped;
+
+    bool listed_merges; // ranks by tokenizer.ggml.merges; else by scores
 
     // SentencePiece.  A character without a token of its own is the symbol n_vocab + character.
     bool add_space_prefix;
@@ -87,6 +89,9 @@ const char *vocab_show(bytes foreign, char out[VOCAB_SHOWN_BYTES]);
 
 /* Every tokenizer.* key is honoured or changes nothing; others are INFERD_EUNSUPPORTED. */
 inferd_status vocab_keys_check(const gguf *g, inferd_err *err);
+
+/* Fills t->merges and n_merges_dropped from tokenizer.ggml.merges, which must be there. */
+inferd_status vocab_merges_read(tokenizer *t, const gguf *g, inferd_err *err);
 
 /* The second half of tok_open.  Pieces are still empty: these functions make them, appending to
  * t->text at `room`, which has as many bytes as all names together. */

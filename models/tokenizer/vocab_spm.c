@@ -1,4 +1,5 @@
-/* vocab_spm.c - SentencePiece BPE: pieces, byte tokens, and scores to pairs of ids.
+/* vocab_spm.c - SentencePiece BPE: pieces, byte tokens, and scores to pairs of ids.  Gemma 4 lists
+ * its merges instead of scores (vocab_merges.c); all else is the same.
  *
  * SentencePiece merges the two neighbours that together are the token of the highest score.  The
  * texts are known beforehand, so they are looked up here once: every way to cut a token into two
@@ -231,12 +232,13 @@ static inferd_status read_scores(tokenizer *t, const gguf *g, inferd_err *err) {
 }
 
 inferd_status vocab_spm_load(tokenizer *t, const gguf *g, char *room, inferd_err *err) {
+    bool prefix = !t->listed_merges; // unless the file says otherwise
     inferd_status s =
-        gguf_bool_or(g, "tokenizer.ggml.add_space_prefix", true, &t->add_space_prefix, err);
+        gguf_bool_or(g, "tokenizer.ggml.add_space_prefix", prefix, &t->add_space_prefix, err);
     if (s != INFERD_OK) return s;
     s = make_pieces(t, room, err);
     if (s != INFERD_OK) return s;
-    s = read_scores(t, g, err);
+    s = t->listed_merges ? vocab_merges_read(t, g, err) : read_scores(t, g, err);
     if (s != INFERD_OK) return s;
     s = find_before_space(t, err);
     if (s != INFERD_OK) return s;
