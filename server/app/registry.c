@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "log.h"
 #include "model_plan.h"
 
 inferd_status registry_init(registry *r, inferd_err *err) {
@@ -120,6 +121,19 @@ void registry_plan_deinit(registry_plan *p) {
     *p = (registry_plan){0};
 }
 
+/* A vocabulary whose merges name missing tokens gives other ids than the model was trained with, if
+ * the tokens are not missing on purpose. */
+static void tell_merges(const char *name, const model *m) {
+    size_t n = tok_n_merges_dropped(model_tokenizer(m));
+    log_line line;
+    if (n == 0) return;
+    log_begin(&line, LOG_LEVEL_INFO, "merges_left_out");
+    log_str(&line, "model", name);
+    log_str(&line, "path", model_about(m)->path);
+    log_u64(&line, "merges", n);
+    log_end(&line);
+}
+
 inferd_status registry_open_model(const config_model *m, bool allow_dummy, model **out,
                                   inferd_err *err) {
     model_options options = {.path = m->path,
@@ -127,7 +141,9 @@ inferd_status registry_open_model(const config_model *m, bool allow_dummy, model
                              .tool_format = m->tool_format,
                              .context_max = m->max_context,
                              .allow_dummy = allow_dummy};
-    return model_open(&options, out, err);
+    inferd_status s = model_open(&options, out, err);
+    if (s == INFERD_OK) tell_merges(m->name != NULL ? m->name : "", *out);
+    return s;
 }
 
 bool registry_plan_open(registry_plan *p, bool allow_dummy, buf *problems) {

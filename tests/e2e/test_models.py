@@ -32,7 +32,7 @@ class Shape:
         self.vocab, self.context, self.type, self.tied, self.bias = 263, 512, Q.F32, False, False
         self.rope_base, self.rope_factor, self.rope_divisors = 10000.0, None, None
         self.eps, self.seed, self.template, self.padding, self.spm = 1e-5, 1, None, 0, False
-        self.without, self.extra, self.tensors, self.pre = (), {}, (), "smollm"
+        self.without, self.extra, self.tensors, self.pre, self.merges = (), {}, (), "smollm", ["a b"]
         self.factors = {}  # of a matrix's numbers, by name
         self.__dict__.update(changes)
 
@@ -79,7 +79,7 @@ def add_tokens(out, s):
         types = [kinds.NORMAL] * 257 + [kinds.UNUSED] * (n - 257)
         out.add_tokenizer_model("gpt2")
         out.add_tokenizer_pre(s.pre)
-        out.add_token_merges(["a b"])
+        out.add_token_merges(s.merges)
         out.add_eos_token_id(n - 1)
         out.add_add_bos_token(False)
     out.add_token_list(names)
@@ -306,6 +306,15 @@ def test_sentencepiece_model_completes_and_chats(launch, tmp_path):
     assert d.stop() == 0
 
 
+def test_merges_without_their_tokens_are_left_out_and_counted(launch, tmp_path):
+    write(tmp_path / "m.gguf", Shape(merges=["a c", "a b", "zz a", "ab a"], pre="gpt-4o"))
+    d = serve(launch, tmp_path / "m.gguf")
+    tokens = d.http.post("/tokenize", json={"model": "m", "prompt": "aba"}).json()["tokens"]
+    assert tokens == [256, ord("a")]
+    assert re.search(r"event=merges_left_out model=m path=\S*m.gguf merges=3", d.stderr()), d.stderr()
+    assert d.stop() == 0
+
+
 def test_context_ends_where_it_says(launch, tmp_path):
     """The last position is used, one more is refused, and an open end stops there with `length`."""
     s = Shape(context=64)
@@ -369,7 +378,7 @@ def test_threads_and_chunks_change_no_bit(launch, tmp_path):
     (dict(tensors=("blk.0.attn_q_norm.weight",)), "tensor blk.0.attn_q_norm.weight"),
     (dict(tensors=("output_norm.bias",)), "tensor output_norm.bias"),
     # In a configuration of several models nothing said which file has it, nor what would work.
-    (dict(pre="gpt-4o"), 'tokenizer.ggml.pre is "gpt-4o"; known are smollm, gpt-2, llama-bpe, qwen2'),
+    (dict(pre="afmoe"), 'tokenizer.ggml.pre is "afmoe"; known are llama-bpe, qwen2, qwen35, gpt-4o'),
     (dict(type=Q.TQ2_0), "has type TQ2_0, which cannot be computed with; types that can: F32, F16, Q4_0"),
 ], ids=lambda c: ",".join(c) if isinstance(c, dict) else "")
 def test_a_file_that_cannot_be_served_says_why(changes, words, tmp_path):

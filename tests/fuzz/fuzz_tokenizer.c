@@ -4,6 +4,7 @@
  * comes: text that is not UTF-8 is refused, ids are tokens, no control token comes out of text that
  * is not trusted, and the ids spell the text (NFC aside). */
 #include "tok_tiny.h"
+#include "tokenizer/pretok.h"
 #include "tokenizer/utf8.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -11,9 +12,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static const char *const merges[] = {"t h",   "h e",   "th e", "i n", "a n",   "Ġ a",
                                      "Ġ t",   "Ġt he", "e r",  "Ġ Ġ", "ĠĠ ĠĠ", "a a",
                                      "aa aa", "Ċ Ċ",   "1 2",  "' s", "Ã ©",   NULL};
-static const char *const splits[] = {"smollm", "gpt-2",        "llama-bpe",
-                                     "qwen2",  "deepseek-llm", "deepseek-coder",
-                                     NULL,     "tekken",       NULL}; // NULL: SentencePiece
+/* Behind the pre-tokenizers, each once: Gemma 4, SentencePiece without a prefix and with one. */
+enum { GEMMA = PRETOK_KINDS, SPM, SPM_PREFIX, VOCABULARIES };
+
+static const pretok_name *name_of_kind(size_t kind) {
+    for (size_t i = 0; i < pretok_n_names(); i++)
+        if (pretok_name_at(i)->kind == kind) return pretok_name_at(i);
+    INFERD_CHECK(!"a name for each kind");
+    return NULL;
+}
 
 static tokenizer *open_bpe(const char *pre) {
     tiny_words w;
@@ -24,7 +31,7 @@ static tokenizer *open_bpe(const char *pre) {
     return words_open(&w);
 }
 
-static tokenizer *open_spm(bool prefix) {
+static tokenizer *open_spm(bool prefix, const char *const *listed) {
     static const char *const pieces[] = {"▁",  "a",  "t",  "h",  "e",   "s",  ">",
                                          "<",  "é",  "▁▁", "th", "he",  "▁t", "▁the",
                                          "s>", "<s", "aa", "a▁", "e▁a", "ée", "▁▁▁▁"};
@@ -34,14 +41,22 @@ static tokenizer *open_spm(bool prefix) {
         words_add_scored(&w, pieces[i], WORD_NORMAL, (float)(i * 7 % 13));
     words_add(&w, "<u>", WORD_USER_DEFINED);
     tiny_kv_bool(&w.g, "tokenizer.ggml.add_space_prefix", prefix);
+    if (listed != NULL) {
+        w.model = "gemma4";
+        w.pre = NULL;
+        w.merges = listed;
+    }
     return words_open(&w);
 }
 
 static const tokenizer *tokenizer_of(size_t i) {
-    static tokenizer *opened[INFERD_COUNT(splits)];
+    static const char *const listed[] = {"▁ t", "h e",   "t h",  "▁t he", "▁ ▁", "▁▁ ▁▁",
+                                         "a a", "a ▁",   "s >",  "é e",   "e ▁", "x y",
+                                         "< s", "▁ the", "<s >", NULL};
+    static tokenizer *opened[VOCABULARIES];
     if (opened[i] == NULL)
-        opened[i] =
-            splits[i] != NULL ? open_bpe(splits[i]) : open_spm(i + 1 == INFERD_COUNT(splits));
+        opened[i] = i < PRETOK_KINDS ? open_bpe(name_of_kind(i)->name)
+                                     : open_spm(i == SPM_PREFIX, i == GEMMA ? listed : NULL);
     return opened[i];
 }
 
@@ -110,7 +125,7 @@ static void check_spans(const tokenizer *t, bytes text, size_t step) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 2) return 0;
-    size_t which = data[0] % INFERD_COUNT(splits);
+    size_t which = data[0] % VOCABULARIES;
     const tokenizer *t = tokenizer_of(which);
     bytes text = {(const char *)data + 2, size - 2};
     if (utf8_valid_bytes(data + 2, text.n) != text.n) {
@@ -118,9 +133,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         INFERD_CHECK(tok_encode(t, text, NULL, 0, NULL, &ids, NULL) == INFERD_EINVAL && ids.n == 0);
         return 0;
     }
-    bool is_nfc = splits[which] != NULL && strcmp(splits[which], "qwen2") == 0;
+    bool is_nfc = which < PRETOK_KINDS && name_of_kind(which)->nfc;
     // With a prefix, each special token in the text is followed by a space that was not there.
-    bool has_prefix = which + 1 == INFERD_COUNT(splits);
+    bool has_prefix = which == SPM_PREFIX;
     check_untrusted(t, text, !is_nfc && !(has_prefix && memmem(text.p, text.n, "<u>", 3) != NULL));
     check_spans(t, text, 1 + data[1] % 32);
     return 0;
