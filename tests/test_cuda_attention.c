@@ -23,12 +23,14 @@ typedef struct shape {
     cu_type inner, kv;
     uint32_t n_heads, n_kv_heads, head_dim, window;
     float softcap;
+    bool sinks;
 } shape;
 
 typedef struct world {
     shape s;
     uint32_t n_seqs, lens[SEQS_MAX], first[SEQS_MAX], n_tokens; // first: sum of the lengths before
     float *q, *k, *v;                                           // [n_tokens, heads, head_dim]
+    float *sinks;                                               // [n_heads]
     uint32_t layer_idx;
     kv_view kv;
     uint32_t n_slots;
@@ -57,6 +59,7 @@ static void world_init(world *w, shape s, const uint32_t *lens, uint32_t n_seqs,
     w->q = rig_normals((size_t)w->n_tokens * s.n_heads * s.head_dim, 2);
     w->k = rig_normals((size_t)w->n_tokens * s.n_kv_heads * s.head_dim, 1);
     w->v = rig_normals((size_t)w->n_tokens * s.n_kv_heads * s.head_dim, 1);
+    w->sinks = rig_normals(s.n_heads, 4); // beside scores of about 2
     /* A query with bits that keys' type has not would test another formula. */
     rig_round_all(s.kv, w->q, (size_t)w->n_tokens * s.n_heads * s.head_dim);
     rig_round_all(s.inner, w->q, (size_t)w->n_tokens * s.n_heads * s.head_dim);
@@ -93,6 +96,7 @@ static void world_deinit(world *w) {
     free(w->q);
     free(w->k);
     free(w->v);
+    free(w->sinks);
     free(w->slots);
 }
 
@@ -118,6 +122,8 @@ static void attend(const world *w, uint32_t seq, uint32_t pos, uint32_t head, do
         scores[p] = sum;
         max = fmax(max, sum);
     }
+    if (w->s.sinks) max = fmax(max, (double)w->sinks[head]);
+    if (w->s.sinks) total = exp((double)w->sinks[head] - max);
     for (uint32_t d = 0; d < dim; d++) out[d] = 0;
     for (uint32_t p = begin; p <= pos; p++) {
         const float *v = w->v + ((size_t)(w->first[seq] + p) * w->s.n_kv_heads + kv_head) * dim;
@@ -252,6 +258,7 @@ static step step_run(cuda_rig *r, const world *w, const uint32_t *from, const ui
                         .head_dim = s->head_dim,
                         .scale = (float)(1 / sqrt(s->head_dim)),
                         .softcap = s->softcap,
+                        .sinks = s->sinks ? rig_put(r, w->sinks, s->n_heads * sizeof(float)) : NULL,
                         .window = s->window,
                         .n_decode = n_decode,
                         .n_tiles = h.n_tiles + how.extra_tiles,
@@ -272,7 +279,7 @@ static step step_run(cuda_rig *r, const world *w, const uint32_t *from, const ui
 
     const void *held[] = {view.header,   view.row_seq, view.seqs,   view.decode_rows,
                           view.tiles,    view.tables,  there.arena, work.partials,
-                          work.counters, a.out,        a.q};
+                          work.counters, a.out,        a.q,         a.sinks};
     for (size_t i = 0; i < INFERD_COUNT(held); i++) rig_free(r, (void *)(uintptr_t)held[i]);
     free(image);
     free(tables);
@@ -292,9 +299,9 @@ static void expect_formula(const world *w, const step *t, const char *what) {
     float *got = malloc(t->width * sizeof *got);
     INFERD_CHECK(want != NULL && got != NULL);
     char name[256];
-    snprintf(name, sizeof name, "%s: %u/%u heads of %u, kv %s, window %u, cap %g, %s", what,
+    snprintf(name, sizeof name, "%s: %u/%u heads of %u, kv %s, window %u, cap %g, %s%s", what,
              s->n_heads, s->n_kv_heads, s->head_dim, rig_type_name(s->kv), s->window,
-             (double)s->softcap, rig_type_name(s->inner));
+             (double)s->softcap, rig_type_name(s->inner), s->sinks ? ", sinks" : "");
     cu_type worse = s->kv == CU_BF16 ? CU_BF16 : s->inner;
     for (uint32_t i = 0; i < t->n_rows; i++) {
         const uint16_t *out = t->out + (size_t)i * t->out_stride;
@@ -579,6 +586,46 @@ static void a_mixed_batch_is_the_formula(void) {
     check((shape){CU_F16, CU_BF16, 4, 4, 128, 48}, from, to, 7, (manner){0}, 811, "mixed");
 }
 
+/* One split, several splits, and prefill; the shape of gpt-oss with and without its window. */
+static void sinks_take_their_share(void) {
+    static const uint32_t from[] = {0, 9, 299, 10, 0, 700}, to[] = {40, 10, 300, 12, 1, 701};
+    static const shape shapes[] = {{CU_BF16, CU_BF16, 64, 8, 64, 0, 0, true},
+                                   {CU_BF16, CU_F16, 16, 2, 64, 128, 0, true},
+                                   {CU_F16, CU_F16, 20, 1, 128, 0, 5, true}}; // two passes
+    for (uint32_t i = 0; i < INFERD_COUNT(shapes); i++)
+        check(shapes[i], from, to, i == 0 ? 5 : 6, (manner){0}, 840 + i, "sinks");
+}
+
+/* A sink above all scores by hundreds leaves nothing; one far below changes nothing. */
+static void a_sink_may_be_far_from_the_scores(void) {
+    static const uint32_t lens[] = {30, 400}, from[] = {0, 399};
+    cuda_rig r;
+    world w;
+    begin(&r);
+    world_init(&w, (shape){CU_BF16, CU_BF16, 2, 1, 64, 0, 0, true}, lens, 2, 850);
+    w.sinks[0] = 400;
+    w.sinks[1] = -400;
+    step t = step_run(&r, &w, from, lens, (manner){0});
+    expect_formula(&w, &t, "far sinks");
+    for (uint32_t i = 0; i < t.n_rows; i++)
+        for (uint32_t d = 0; d < 64; d++)
+            EXPECT_EQ(t.out[(size_t)i * t.out_stride + d] & 0x7fff, 0);
+    step_deinit(&t);
+    world_deinit(&w);
+    rig_close(&r);
+}
+
+/* Heads of the families: groups of 1, 4 and 8, dimensions of 64, 96 and 128. */
+static void heads_of_the_families_are_the_formula(void) {
+    static const uint32_t from[] = {0, 60}, to[] = {20, 61};
+    static const shape shapes[] = {{CU_BF16, CU_BF16, 32, 4, 128}, // qwen3-30b-a3b
+                                   {CU_BF16, CU_BF16, 32, 8, 128}, // mixtral
+                                   {CU_BF16, CU_F16, 32, 32, 96},  // phi3
+                                   {CU_F16, CU_F16, 32, 8, 64}};   // granite
+    for (uint32_t i = 0; i < INFERD_COUNT(shapes); i++)
+        check(shapes[i], from, to, 2, (manner){0}, 860 + i, "families");
+}
+
 static void the_order_of_threads_changes_nothing(void) {
     static const uint32_t from[] = {0, 699, 299, 10}, to[] = {140, 700, 300, 12};
     static const shape shapes[] = {{CU_BF16, CU_BF16, 4, 1, 64}, {CU_F16, CU_F16, 2, 1, 256, 100}};
@@ -816,6 +863,9 @@ static const test_case cases[] = {
     TEST(a_prompt_has_the_same_bits_however_it_is_cut),
     TEST(decode_and_prefill_agree),
     TEST(a_mixed_batch_is_the_formula),
+    TEST(sinks_take_their_share),
+    TEST(a_sink_may_be_far_from_the_scores),
+    TEST(heads_of_the_families_are_the_formula),
     TEST(the_order_of_threads_changes_nothing),
     TEST(every_block_waits_for_the_predecessor),
 };

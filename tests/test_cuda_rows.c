@@ -13,6 +13,7 @@
 #include "cuda_emul/emul_run.h"
 #include "cuda_rig.h"
 #include "dummy.h"
+#include "kernels/backend.h"
 
 enum { SEED = 4711 };
 
@@ -378,36 +379,50 @@ static want gelu_of(const void *ctx, uint32_t row, uint32_t col) {
     return exactly(g / (1 + exp(-2 * u)) * at(c->b, row, col));
 }
 
+static want clamped_of(const void *ctx, uint32_t row, uint32_t col) {
+    const two *c = ctx;
+    double g = fmin(at(c->a, row, col), 7), u = fmax(fmin(at(c->b, row, col), 7), -7);
+    double gated = g / (1 + exp(-(double)1.702f * g));
+    return (want){gated * (u + 1), fabs(gated) * (fabs(u) + 1)};
+}
+
+static const struct {
+    glu_kind kind;
+    formula *f;
+    const char *name;
+} glus[] = {{GLU_SILU, silu_of, "silu"},
+            {GLU_GELU_TANH, gelu_of, "gelu"},
+            {GLU_CLAMPED_SWIGLU, clamped_of, "clamped swiglu"}};
+
 static void glu_is_the_formula_in_place_too(void) {
     cuda_rig r;
     begin(&r);
     for (size_t i = 0; i < INFERD_COUNT(inners); i++)
         for (size_t d = 0; d < INFERD_COUNT(dims); d++)
-            for (int kind = 0; kind < 2; kind++) {
+            for (size_t kind = 0; kind < INFERD_COUNT(glus); kind++) {
                 uint32_t dim = dims[d], stride = up8(dim) + d % 2 * 8;
                 cu_type type = inners[i];
-                mat gate = mat_make(&r, type, 2, dim, stride, 3);
-                mat up = mat_make(&r, type, 2, dim, stride, 1);
+                mat gate = mat_make(&r, type, 2, dim, stride, 3); // some beyond 7
+                mat up = mat_make(&r, type, 2, dim, stride, 3);
                 mat out = mat_out(&r, type, 2, dim, stride);
                 glu_args a = {.out = out.dev,
                               .gate = gate.dev,
                               .up = up.dev,
                               .inner = type,
-                              .kind = kind == 0 ? GLU_SILU : GLU_GELU_TANH,
+                              .kind = glus[kind].kind,
                               .rows = 2,
                               .dim = dim,
                               .stride = stride};
                 launch_glu(&r.l, &a);
                 sync_and_expect_waited(&r);
                 mat_read(&r, &out);
-                check(kind == 0 ? "silu" : "gelu", &out, kind == 0 ? silu_of : gelu_of,
-                      &(two){&gate, &up, 0});
+                check(glus[kind].name, &out, glus[kind].f, &(two){&gate, &up, 0});
                 a.out = gate.dev;
                 launch_glu(&r.l, &a);
                 mat again = gate;
                 again.v = floats(2 * (size_t)stride);
                 mat_read(&r, &again);
-                check("glu in place", &again, kind == 0 ? silu_of : gelu_of, &(two){&gate, &up, 0});
+                check("glu in place", &again, glus[kind].f, &(two){&gate, &up, 0});
                 mat_free(&again);
                 mat_free(&gate);
                 mat_free(&up);
@@ -424,7 +439,7 @@ static void glu_is_right_far_from_zero(void) {
     cuda_rig r;
     begin(&r);
     for (size_t i = 0; i < INFERD_COUNT(inners); i++)
-        for (int kind = 0; kind < 2; kind++) {
+        for (size_t kind = 0; kind < INFERD_COUNT(glus); kind++) {
             mat gate = mat_make(&r, inners[i], 1, N, N, 1),
                 up = mat_make(&r, inners[i], 1, N, N, 1);
             for (int k = 0; k < N; k++) {
@@ -438,12 +453,12 @@ static void glu_is_right_far_from_zero(void) {
                                          .gate = gate.dev,
                                          .up = up.dev,
                                          .inner = inners[i],
-                                         .kind = kind == 0 ? GLU_SILU : GLU_GELU_TANH,
+                                         .kind = glus[kind].kind,
                                          .rows = 1,
                                          .dim = N,
                                          .stride = N});
             mat_read(&r, &out);
-            check("glu far out", &out, kind == 0 ? silu_of : gelu_of, &(two){&gate, &up, 0});
+            check("glu far out", &out, glus[kind].f, &(two){&gate, &up, 0});
             mat_free(&gate);
             mat_free(&up);
             mat_free(&out);
@@ -538,6 +553,62 @@ static void softcap_is_the_formula(void) {
             sync_and_expect_waited(&r);
             mat_read(&r, &out);
             check("softcap", &out, capped, &(two){&x, NULL, (double)caps[c]});
+            mat_free(&out);
+            mat_free(&x);
+        }
+    rig_close(&r);
+}
+
+/* A clamp that loses what is not a number would hide a fault. */
+static void glu_keeps_what_is_not_a_number(void) {
+    cuda_rig r;
+    begin(&r);
+    for (size_t kind = 0; kind < INFERD_COUNT(glus); kind++) {
+        mat gate = mat_make(&r, CU_BF16, 1, 8, 8, 1), up = mat_make(&r, CU_BF16, 1, 8, 8, 1);
+        gate.v[2] = up.v[5] = NAN;
+        gate.dev = rig_put_f32(&r, CU_BF16, gate.v, 8);
+        up.dev = rig_put_f32(&r, CU_BF16, up.v, 8);
+        mat out = mat_out(&r, CU_BF16, 1, 8, 8);
+        launch_glu(&r.l, &(glu_args){.out = out.dev,
+                                     .gate = gate.dev,
+                                     .up = up.dev,
+                                     .inner = CU_BF16,
+                                     .kind = glus[kind].kind,
+                                     .rows = 1,
+                                     .dim = 8,
+                                     .stride = 8});
+        mat_read(&r, &out);
+        for (uint32_t i = 0; i < 8; i++) EXPECT_EQ(isnan(out.v[i]) != 0, i == 2 || i == 5);
+        mat_free(&gate);
+        mat_free(&up);
+        mat_free(&out);
+    }
+    rig_close(&r);
+}
+
+static want scaled(const void *ctx, uint32_t row, uint32_t col) {
+    const two *c = ctx;
+    return exactly(c->parameter * at(c->a, row, col));
+}
+
+static void scale_multiplies_each_row(void) {
+    static const cu_type all[] = {CU_F32, CU_BF16, CU_F16};
+    cuda_rig r;
+    begin(&r);
+    for (size_t t = 0; t < INFERD_COUNT(all); t++)
+        for (size_t d = 0; d < INFERD_COUNT(dims); d++) {
+            uint32_t dim = dims[d];
+            mat x = mat_make(&r, all[t], 3, dim, up8(dim) + d % 2 * 8, 1), out = x;
+            out.v = floats(3 * (size_t)x.stride);
+            launch_scale(&r.l, &(scale_args){.x = x.dev,
+                                             .type = x.type,
+                                             .factor = 0.22f,
+                                             .rows = 3,
+                                             .dim = dim,
+                                             .stride = x.stride});
+            sync_and_expect_waited(&r);
+            mat_read(&r, &out);
+            check("scale", &out, scaled, &(two){&x, NULL, (double)0.22f});
             mat_free(&out);
             mat_free(&x);
         }
@@ -668,7 +739,7 @@ static void embed_looks_up_every_format(void) {
 
 typedef struct rope_shape {
     uint32_t n_heads, n_kv_heads, head_dim, n_pairs;
-    bool interleaved, q_norm, k_norm, write_k, store;
+    bool interleaved, q_norm, k_norm, write_k, store, grows;
 } rope_shape;
 
 enum {
@@ -691,7 +762,8 @@ typedef struct rope_rig {
     rope_shape s;
     cu_type inner, kv_type;
     float *table, *q_w, *k_w; // host
-    mat q, k, v;              // as before the launch
+    uint32_t table_stride;
+    mat q, k, v; // as before the launch
     int32_t slots[3 * N_GROUPS + 9 * N_GROUPS];
     step_view view;
     kv_view kv;
@@ -710,8 +782,11 @@ static void rope_make(cuda_rig *r, rope_rig *g, float size) {
     float inv_freq[ROPE_HEAD_DIM_MAX / 2];
     for (uint32_t i = 0; i < s->n_pairs; i++)
         inv_freq[i] = (float)pow(10000, -(double)i / (s->n_pairs + 1));
-    g->table = floats(POSITIONS * 2 * (size_t)s->n_pairs);
-    rope_table_rows(inv_freq, s->n_pairs, 1.25f, 0, POSITIONS, g->table);
+    rope_spec spec = {.inv_freq = inv_freq, .n_pairs = s->n_pairs, .scale = 1.25f};
+    if (s->grows) spec.growth = 0.1f, spec.growth_length = 4;
+    g->table_stride = rope_table_stride(s->n_pairs, s->grows);
+    g->table = floats(POSITIONS * (size_t)g->table_stride);
+    rope_table_rows(&spec, 0, POSITIONS, g->table);
     g->q_w = rig_normals(s->head_dim, 1);
     g->k_w = rig_normals(s->head_dim, 1);
     g->q = mat_make(r, g->inner, ROPE_ROWS, q_dim, q_dim + 16, 1);
@@ -775,8 +850,9 @@ static void rope_launch(cuda_rig *r, const rope_rig *g) {
                    .q_stride = g->q.stride,
                    .k_stride = g->k.stride,
                    .v_stride = g->v.stride};
-    if (s->n_pairs > 0)
-        a.table = rig_put(r, g->table, POSITIONS * 2 * (size_t)s->n_pairs * sizeof(float));
+    a.grows = s->grows;
+    if (g->table_stride > 0)
+        a.table = rig_put(r, g->table, POSITIONS * (size_t)g->table_stride * sizeof(float));
     launch_rope(&r->l, &a);
     sync_and_expect_waited(r);
 }
@@ -798,15 +874,17 @@ static want turned(const rope_rig *g, const mat *m, const float *w, uint32_t row
     uint32_t partner =
         s->interleaved ? (first ? d + 1 : d - 1) : (first ? d + s->n_pairs : d - s->n_pairs);
     double other = (double)x[partner] * scale * (w != NULL ? (double)w[partner] : 1);
-    const float *angles = g->table + (size_t)positions[row] * 2 * s->n_pairs;
+    const float *angles = g->table + (size_t)positions[row] * g->table_stride;
     double a = own * (double)angles[i], b = other * (double)angles[s->n_pairs + i];
     return (want){first ? a - b : a + b, fabs(a) + fabs(b)};
 }
 
 static want turned_q(const void *ctx, uint32_t row, uint32_t col) {
     const rope_rig *g = ctx;
-    return turned(g, &g->q, g->s.q_norm ? g->q_w : NULL, row, col / g->s.head_dim,
-                  col % g->s.head_dim);
+    want w = turned(g, &g->q, g->s.q_norm ? g->q_w : NULL, row, col / g->s.head_dim,
+                    col % g->s.head_dim);
+    double growth = g->s.grows ? 1 + (double)0.1f * log(1 + positions[row] / 4) : 1;
+    return (want){w.value * growth, w.magnitude * growth};
 }
 static want turned_k(const void *ctx, uint32_t row, uint32_t col) {
     const rope_rig *g = ctx;
@@ -843,9 +921,9 @@ static void check_stored(const rope_rig *g, unsigned char *arena, uint32_t row) 
     EXPECT_EQ(wrong, 0);
 }
 
-static void rope_one(cuda_rig *r, rope_shape s, cu_type inner, cu_type kv_type) {
+static void rope_one(cuda_rig *r, rope_shape s, cu_type inner, cu_type stored) {
     int before = test_failures;
-    rope_rig g = {.s = s, .inner = inner, .kv_type = kv_type};
+    rope_rig g = {.s = s, .inner = inner, .kv_type = stored};
     rope_make(r, &g, 1);
     rope_launch(r, &g);
     mat q = g.q, k = g.k;
@@ -865,7 +943,7 @@ static void rope_one(cuda_rig *r, rope_shape s, cu_type inner, cu_type kv_type) 
     if (test_failures > before)
         printf("  %u + %u heads of %u, %u pairs, interleaved %d, norms %d %d, inner %s, kv %s\n",
                s.n_heads, s.n_kv_heads, s.head_dim, s.n_pairs, s.interleaved, s.q_norm, s.k_norm,
-               rig_type_name(inner), rig_type_name(kv_type));
+               rig_type_name(inner), rig_type_name(stored));
     mat_free(&q);
     mat_free(&k);
     free(arena);
@@ -892,6 +970,11 @@ static void rope_turns_norms_and_stores(void) {
         {9, 3, 64, 32,                false,  false, false, true,  false}, // stores nothing
         {4, 2, 64, 0,                 false,  true,  true,  true,  true},  // norms only
         {4, 2, 64, 0,                 false,  false, false, false, true},  // stores only
+        {4, 2, 64, 32,                true,   true,  true,  true,  true,  true}, // q grows
+        {4, 1, 128, 32,               false,  false, false, false, true,  true}, // a quarter turns
+        {2, 2, 96, 36,                false,  false, false, true,  true,  true},
+        {2, 1, 40, 7,                 true,   true,  true,  true,  true,  true},
+        {2, 2, 64, 0,                 false,  false, false, false, true,  true}, // grows only
     };
     // clang-format on
     cuda_rig r;
@@ -999,8 +1082,9 @@ static void rope_is_a_head_norm_too(void) {
 static void rope_table_has_the_angles_in_double(void) {
     static const float inv_freq[3] = {1.0f, 0.1f, 0.0123f};
     float rows[2][2][3], one[1][2][3];
-    rope_table_rows(inv_freq, 3, 0.5f, 100000, 100002, &rows[0][0][0]);
-    rope_table_rows(inv_freq, 3, 0.5f, 100001, 100002, &one[0][0][0]);
+    rope_spec spec = {.inv_freq = inv_freq, .n_pairs = 3, .scale = 0.5f};
+    rope_table_rows(&spec, 100000, 100002, &rows[0][0][0]);
+    rope_table_rows(&spec, 100001, 100002, &one[0][0][0]);
     for (uint32_t p = 0; p < 2; p++)
         for (uint32_t i = 0; i < 3; i++) {
             double angle = (100000 + p) * (double)inv_freq[i];
@@ -1008,6 +1092,12 @@ static void rope_table_has_the_angles_in_double(void) {
             EXPECT(rows[p][1][i] == (float)(sin(angle) * 0.5));
         }
     EXPECT(memcmp(one, rows[1], sizeof one) == 0);
+    spec.growth = 0.1f, spec.growth_length = 16384;
+    float grown[2][10];
+    EXPECT_EQ(rope_table_stride(3, true), 10);
+    rope_table_rows(&spec, 16383, 16385, grown[0]);
+    EXPECT(grown[0][6] == 1.0f);
+    EXPECT(grown[1][6] == (float)(1 + (double)0.1f * log(2)));
 }
 
 /* ---- dummy weights ---- */
@@ -1225,6 +1315,8 @@ static const test_case cases[] = {
     TEST(norm_of_a_row_does_not_depend_on_the_others),
     TEST(gather_copies_rows_to_the_bit),
     TEST(glu_is_the_formula_in_place_too),
+    TEST(glu_keeps_what_is_not_a_number),
+    TEST(scale_multiplies_each_row),
     TEST(glu_is_right_far_from_zero),
     TEST(add_sums_rows_of_any_two_types),
     TEST(bias_is_added_to_each_row),

@@ -110,6 +110,7 @@ static attention_params params_of(const attention_args *a) {
     return (attention_params){
         .out = a->out,
         .q = a->q,
+        .sinks = a->sinks,
         .view = *a->view,
         .kv = *kv,
         .layer_offset = (uint64_t)(a->layer_idx % kv->group_layers) * kv->layer_bytes,

@@ -37,6 +37,7 @@ typedef struct attention_args {
     uint32_t layer_idx;
     uint32_t n_heads, n_kv_heads, head_dim; // as attention_supported allows
     float scale, softcap;                   // softcap 0: none
+    const float *sinks;                     // [n_heads] or NULL: one more score of each head
     uint32_t window;                        // 0: all
     uint32_t n_decode, n_tiles;             // upper bounds to launch for; 0: none
     uint32_t context_max;                   // longest context (position + 1) of a decode row

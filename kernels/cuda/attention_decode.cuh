@@ -243,6 +243,7 @@ GPU_FN void add_warps(const attention_params &p, const decode_row &r, const floa
             scale[w] = exp2_fast(stats[(w * ATTENTION_HEADS + h) * 2] - max);
             sum = fma_f32(scale[w], stats[(w * ATTENTION_HEADS + h) * 2 + 1], sum);
         }
+        if (r.n_splits == 1) sum += sink_weight(p, block_x() * p.group + head + h, max);
         size_t at = partials_begin(p) + (size_t)split * p.group + head + h;
         if (r.n_splits > 1 && lane == 0)
             store8(p.partial_sums + at * 2, {f32_to_bits(max), f32_to_bits(sum)});
@@ -281,7 +282,7 @@ GPU_FN void add_splits(const attention_params &p, const decode_row &r, uint32_t 
             scale[i] = exp2_fast(scale[i] - max);
             sum = fma_f32(scale[i], part[i], sum);
         }
-        sum = warp_sum(sum);
+        sum = warp_sum(sum) + sink_weight(p, block_x() * p.group + h, max);
         for (uint32_t d0 = 0; d0 < p.head_dim; d0 += 32 * 4) {
             uint32_t d = d0 + lane * 4;
             bool mine = d < p.head_dim;

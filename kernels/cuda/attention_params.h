@@ -89,6 +89,7 @@ ATTENTION_CONST uint32_t attention_prefill_shared(uint32_t dim) {
 typedef struct attention_params {
     void *out;
     const void *q;
+    const float *sinks; // [n_heads] or NULL
     step_view view;
     kv_view kv;
 

@@ -124,6 +124,7 @@ GPU_FN void write_rows(const attention_params &p, const prefill_rows &r, softmax
             float sum = acc[m].sum[h];
             sum += shfl_xor(sum, 1);
             sum += shfl_xor(sum, 2);
+            sum += sink_weight(p, head, acc[m].max[h] * p.score_scale);
             float scale = 1.0f / sum;
             uint32_t row = first_row + m * 16 + h * 8 + lane / 4;
 #pragma unroll

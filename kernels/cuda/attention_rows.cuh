@@ -159,6 +159,12 @@ GPU_FN void meet(softmax_rows<D> &r, float (&s)[N][4], float scale) {
         for (uint32_t e = 0; e < 4; e++) r.o[j][e] *= keep[e / 2];
 }
 
+// A sink is one more score, of no value: only the sum of weights grows.  Far above the row's
+// maximum (in units of log 2) it makes that sum infinite, and the output 0, as it should be.
+GPU_FN float sink_weight(const attention_params &p, uint32_t head, float max) {
+    return p.sinks != nullptr ? exp2_fast(p.sinks[head] * 1.4426950408889634f - max) : 0.0f;
+}
+
 // A operand from the weights of 16 keys.
 template <class T> GPU_FN void pack_weights(uint32_t a[4], const float s0[4], const float s1[4]) {
     a[0] = pack2<T>(s0[0], s0[1]);

@@ -331,6 +331,8 @@ void cuda_rope_op(backend *be, act *q, act *k, const rope_spec *r, uint32_t n_he
     o->rope.n_pairs = r->n_pairs;
     o->rope.scale = r->scale;
     o->rope.interleaved = r->interleaved;
+    o->rope.growth = r->growth;
+    o->rope.growth_length = r->growth_length;
 }
 
 void cuda_attention(backend *be, act *out, const act *q, const act *k, const act *v,
@@ -342,10 +344,6 @@ void cuda_attention(backend *be, act *out, const act *q, const act *k, const act
         backend_fail(be, s, "%s", err.text);
         return;
     }
-    if (sinks != NULL && sinks->data != NULL) {
-        backend_fail(be, INFERD_EUNSUPPORTED, "attention sinks are not supported on GPUs");
-        return;
-    }
     step_op *o = note(be, OP_ATTENTION, c->batch->n_rows);
     if (o == NULL) return;
     o->out = out;
@@ -354,6 +352,7 @@ void cuda_attention(backend *be, act *out, const act *q, const act *k, const act
     o->c = v;
     o->layer_idx = layer_idx;
     o->attn = *spec; // words only: no padding
+    set_vec(o, sinks);
 }
 
 void cuda_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, uint32_t n,
@@ -374,8 +373,11 @@ void cuda_experts(backend *be, act *out, const act *x, const act *logits, const 
 }
 
 void cuda_scale(backend *be, act *x, uint32_t n, uint32_t dim, float factor) {
-    (void)x, (void)n, (void)dim, (void)factor;
-    backend_fail(be, INFERD_EUNSUPPORTED, "scaled residuals are not supported on GPUs");
+    INFERD_CHECK(dim == x->dim);
+    step_op *o = note(be, OP_SCALE, n);
+    if (o == NULL) return;
+    o->out = x;
+    o->f = factor;
 }
 
 void cuda_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim) {

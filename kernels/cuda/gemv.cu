@@ -33,6 +33,7 @@
 // by bytes (gemv.c).
 //
 // grid (blocks, splits) x 256 threads; units block_x, block_x + grid_x, ...; see gemv.h.
+#include "cuda/gate.cuh"
 #include "cuda/unpack.cuh"
 
 extern "C" {
@@ -363,12 +364,6 @@ GPU_FN const gemv_mat &mat_of(const gemv_params &p, uint32_t list_tile, uint32_t
     return p.mats[j];
 }
 
-GPU_FN float activate(float x, uint32_t act) {
-    if (act == GLU_SILU) return x / (1.0f + exp_f32(-x));
-    float inner = 0.7978845608f * fma_f32(0.044715f * x * x, x, x);
-    return 0.5f * x * (1.0f + tanh_f32(inner));
-}
-
 // The parts of the sums of a unit: [slot][row of x][16 weight rows], over warps or over slices.
 struct unit_sums {
     const float *sums; // of warps
@@ -408,7 +403,7 @@ GPU_FN void write_unit(const gemv_params &p, const unit_sums &s, uint32_t first_
         if (p.glu) {
             const float *bias = p.mats[1].bias;
             float up = s.total(slot + 1, m, r) + (bias != nullptr ? bias[row] : 0.0f);
-            v = activate(v, p.act) * up;
+            v = gate_of(p.act, v, up);
         }
         size_t at = (size_t)m * to.out_stride + row;
         if (!to.out_float)

@@ -40,7 +40,7 @@ bool program_equal(const step_op *a, uint32_t n_a, const step_op *b, uint32_t n_
 
 static bool reads(const step_op *o, const act *a) {
     if (o->a == a || o->b == a || o->c == a) return true;
-    return (o->kind == OP_ADD || o->kind == OP_SOFTCAP) && o->out == a;
+    return (o->kind == OP_ADD || o->kind == OP_SOFTCAP || o->kind == OP_SCALE) && o->out == a;
 }
 
 /* Nothing reads `a` from operation `from` on before it is written whole. */
@@ -168,7 +168,7 @@ static uint32_t try_glu(emitter *e, uint32_t i, const step_op *norm, const step_
     m.out[0].out_type = glu->out->type;
     m.out[0].out_stride = glu->out->stride;
     m.glu = true;
-    m.act = glu->fn == ACT_SILU ? GLU_SILU : GLU_GELU_TANH;
+    m.act = (glu_kind)glu->fn;
     if (norm != NULL) fuse_norm(&m, e, norm, take);
     if (!matmul_can_fuse(e->c->mm, &m)) return 0;
     emit_matmul(e, &m);
@@ -275,9 +275,10 @@ static rope_args rope_begin(const emitter *e, const step_op *o, uint32_t n_heads
 }
 
 static void rope_turn(emitter *e, rope_args *r, const step_op *o) {
-    if (o->rope.n_pairs == 0) return;
+    if (!rope_has_table(&o->rope)) return;
     r->table = cuda_rope(e->c, &o->rope);
     r->n_pairs = o->rope.n_pairs;
+    r->grows = o->rope.growth != 0;
     r->interleaved = o->rope.interleaved;
 }
 
@@ -290,6 +291,7 @@ static void emit_attention(emitter *e, const step_op *o, rope_args *r) {
     r->v_stride = o->c->stride;
     r->layer_idx = o->layer_idx;
     launch_rope(&e->c->launch, r);
+    wait_for(e, o->v.data);
     launch_attention(&e->c->launch, &e->c->attn_workspace,
                      &(attention_args){.out = o->out->data,
                                        .q = o->a->data,
@@ -304,6 +306,7 @@ static void emit_attention(emitter *e, const step_op *o, rope_args *r) {
                                        .head_dim = o->attn.head_dim,
                                        .scale = o->attn.scale,
                                        .softcap = o->attn.softcap,
+                                       .sinks = o->v.data,
                                        .window = o->attn.window,
                                        .n_decode = e->c->n_decode,
                                        .n_tiles = e->c->n_tiles,
@@ -382,7 +385,7 @@ static void emit_glu(emitter *e, const step_op *o) {
                                           .gate = o->a->data,
                                           .up = o->b->data,
                                           .inner = e->c->inner,
-                                          .kind = o->fn == ACT_SILU ? GLU_SILU : GLU_GELU_TANH,
+                                          .kind = (glu_kind)o->fn,
                                           .rows = rows_of(e, o),
                                           .dim = o->out->dim,
                                           .stride = o->out->stride});
@@ -432,6 +435,14 @@ static uint32_t emit(emitter *e, uint32_t i) {
                                                       .rows = rows_of(e, o),
                                                       .dim = o->out->dim,
                                                       .stride = o->out->stride});
+        return 1;
+    case OP_SCALE:
+        launch_scale(&e->c->launch, &(scale_args){.x = o->out->data,
+                                                  .type = o->out->type,
+                                                  .factor = o->f,
+                                                  .rows = rows_of(e, o),
+                                                  .dim = o->out->dim,
+                                                  .stride = o->out->stride});
         return 1;
     case OP_DRAW:
         emit_draw(e, o);

@@ -44,6 +44,7 @@ typedef enum op_kind {
     OP_ADD,
     OP_TAKE,
     OP_SOFTCAP,
+    OP_SCALE,
     OP_DRAW
 } op_kind;
 
@@ -58,7 +59,7 @@ typedef struct step_op {
     act *out;
     const act *a, *b, *c; // read: x / q, k, v / gate, up
     weight w;             // MATMUL, EMBED
-    vec v;                // MATMUL: bias; NORM, HEAD_NORM: weight
+    vec v;                // MATMUL: bias; NORM, HEAD_NORM: weight; ATTENTION: sinks
     float f;              // eps, scale, cap
     uint32_t n_heads, n_kv_heads, head_dim, layer_idx;
     rope_spec rope;

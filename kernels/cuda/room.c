@@ -285,16 +285,22 @@ bool cuda_room_shrink(cuda_backend *c) {
 
 /* ---- rotary tables ---- */
 
-static size_t rope_bytes(uint32_t n_pairs, uint32_t n_positions) {
-    return (size_t)n_positions * 2 * n_pairs * sizeof(float);
+static size_t rope_bytes(const rope_spec *r, uint32_t n_positions) {
+    return (size_t)n_positions * rope_table_stride(r->n_pairs, r->growth != 0) * sizeof(float);
+}
+
+/* Whether rows are interleaved does not matter to a table. */
+static bool same_table(const rope_spec *a, const rope_spec *b) {
+    return a->n_pairs == b->n_pairs && a->scale == b->scale && a->growth == b->growth &&
+           a->growth_length == b->growth_length &&
+           (a->n_pairs == 0 ||
+            memcmp(a->inv_freq, b->inv_freq, a->n_pairs * sizeof *a->inv_freq) == 0);
 }
 
 static cuda_rope_table *find_rope(cuda_backend *c, const rope_spec *r) {
     for (uint32_t i = 0; i < c->n_ropes; i++) {
         cuda_rope_table *t = c->ropes[i];
-        if (t->n_pairs == r->n_pairs && t->scale == r->scale &&
-            memcmp(t->inv_freq, r->inv_freq, r->n_pairs * sizeof *r->inv_freq) == 0)
-            return t;
+        if (same_table(&t->spec, r)) return t;
     }
     return NULL;
 }
@@ -313,14 +319,14 @@ static inferd_status add_rope(cuda_backend *c, const rope_spec *r, cuda_rope_tab
     cuda_rope_table **more = realloc(c->ropes, (c->n_ropes + 1) * sizeof(cuda_rope_table *));
     if (more != NULL) c->ropes = more;
     cuda_rope_table *t = more != NULL ? calloc(1, sizeof *t) : NULL;
-    if (t != NULL) t->inv_freq = malloc(r->n_pairs * sizeof *t->inv_freq);
+    if (t != NULL) t->inv_freq = malloc(size_max(r->n_pairs, 1) * sizeof *t->inv_freq);
     if (t == NULL || t->inv_freq == NULL) {
         free(t);
         return inferd_fail(err, INFERD_ENOMEM, "no memory for a rotary table");
     }
-    memcpy(t->inv_freq, r->inv_freq, r->n_pairs * sizeof *t->inv_freq);
-    t->n_pairs = r->n_pairs;
-    t->scale = r->scale;
+    if (r->n_pairs > 0) memcpy(t->inv_freq, r->inv_freq, r->n_pairs * sizeof *t->inv_freq);
+    t->spec = *r;
+    t->spec.inv_freq = t->inv_freq;
     c->ropes[c->n_ropes++] = *out = t;
     return INFERD_OK;
 }
@@ -329,11 +335,11 @@ static inferd_status add_rope(cuda_backend *c, const rope_spec *r, cuda_rope_tab
 static inferd_status fill_rope(cuda_backend *c, cuda_rope_table *t, uint32_t n, inferd_err *err) {
     uint32_t begin = t->n_filled;
     if (n <= begin) return INFERD_OK;
-    size_t n_bytes = rope_bytes(t->n_pairs, n - begin);
-    float *host = malloc(n_bytes), *to = t->data + (size_t)begin * 2 * t->n_pairs;
+    size_t n_bytes = rope_bytes(&t->spec, n - begin);
+    float *host = malloc(n_bytes), *to = t->data + rope_bytes(&t->spec, begin) / sizeof *to;
     if (host == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for a rotary table of %u positions", n);
-    rope_table_rows(t->inv_freq, t->n_pairs, t->scale, begin, n, host);
+    rope_table_rows(&t->spec, begin, n, host);
     cu_result r = c->api->copy_to_device(to, host, n_bytes, c->stream);
     if (r == CU_OK) r = c->api->stream_sync(c->stream);
     free(host);
@@ -350,7 +356,7 @@ static inferd_status room_rope(cuda_backend *c, cuda_rope_table *t, uint32_t n, 
     }
     memory_workspace_give(c->memory, t->data);
     t->n_positions = t->n_filled = 0;
-    size_t n_bytes = rope_bytes(t->n_pairs, n);
+    size_t n_bytes = rope_bytes(&t->spec, n);
     t->data = memory_workspace_take(c->memory, n_bytes, err);
     if (t->data == NULL && cuda_room_shrink(c))
         t->data = memory_workspace_take(c->memory, n_bytes, err);
@@ -389,7 +395,7 @@ bool cuda_room_ropes(cuda_backend *c) {
     inferd_err err = {0};
     for (uint32_t i = 0; i < c->program.n; i++) {
         const rope_spec *r = &c->program.ops[i].rope;
-        if (c->program.ops[i].kind != OP_ROPE || r->n_pairs == 0) continue;
+        if (c->program.ops[i].kind != OP_ROPE || !rope_has_table(r)) continue;
         if (hold_rope(c, r, c->context_max, &err) == INFERD_OK) continue;
         backend_fail(&c->be, err.status, "%s", err.text);
         return false;
@@ -459,9 +465,9 @@ static cuda_room room_of(const be_needs *n, uint32_t context) {
 static size_t new_rope_bytes(cuda_backend *c, const be_needs *n, uint32_t context) {
     size_t sum = 0;
     for (uint32_t i = 0; i < n->n_ropes; i++) {
+        if (!rope_has_table(&n->ropes[i])) continue;
         const cuda_rope_table *t = c != NULL ? find_rope(c, &n->ropes[i]) : NULL;
-        if (t == NULL || t->n_positions < context)
-            put(&sum, rope_bytes(n->ropes[i].n_pairs, context));
+        if (t == NULL || t->n_positions < context) put(&sum, rope_bytes(&n->ropes[i], context));
     }
     return sum;
 }
@@ -496,6 +502,7 @@ static inferd_status take_beside(cuda_backend *c, const be_needs *n, uint32_t co
                                  size_t scratch, be_reservation *r, inferd_err *err) {
     if (scratch > 0 && memory_scratch_hold(c->memory, scratch, err) == NULL) return INFERD_ENOMEM;
     for (uint32_t i = 0; i < n->n_ropes; i++) {
+        if (!rope_has_table(&n->ropes[i])) continue;
         cuda_rope_table *t = find_rope(c, &n->ropes[i]);
         inferd_status s = t == NULL ? add_rope(c, &n->ropes[i], &t, err) : INFERD_OK;
         if (s == INFERD_OK && t->n_positions < context) s = room_rope(c, t, context, err);

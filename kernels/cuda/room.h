@@ -39,14 +39,13 @@ typedef struct step_block {
 } step_block;
 step_block step_block_of(uint32_t rows, uint32_t tables);
 
-/* Cosines and sines of positions, in the workspace. */
+/* Cosines, sines and growths of positions, in the workspace. */
 typedef struct cuda_rope_table {
-    float *data;     // device memory [n_positions, 2, n_pairs]
-    float *inv_freq; // [n_pairs] its frequencies; owned
-    uint32_t n_pairs;
+    float *data;                    // device memory [n_positions, rope_table_stride]
+    float *inv_freq;                // [n_pairs] its frequencies; owned
+    rope_spec spec;                 // inv_freq is the copy above
     uint32_t n_positions, n_filled; // capacity; filled so far
     uint32_t n_users;               // reservations; 0: taken by the first step that needed it
-    float scale;
 } cuda_rope_table;
 
 /* Set the layout of the step block for a step of so many rows, at most its capacity.  The arrays of
@@ -61,6 +60,10 @@ bool cuda_room_lists(struct cuda_backend *c, size_t n);
 /* Reduce the partials to the least possible; false: they are, and nothing changed. */
 bool cuda_room_shrink(struct cuda_backend *c);
 void cuda_room_close(struct cuda_backend *c); // frees the area
+/* An embedding that changes nothing needs no table. */
+static inline bool rope_has_table(const rope_spec *r) {
+    return r->n_pairs > 0 || r->growth != 0;
+}
 /* Extend the tables of the program's rotary embeddings to the step's positions. */
 bool cuda_room_ropes(struct cuda_backend *c);
 void cuda_ropes_close(struct cuda_backend *c);

@@ -11,6 +11,7 @@
 
 #include "cuda/rows_params.h"
 #include "dummy.h"
+#include "kernels/backend.h"
 
 enum { NO_TYPE = CU_F16 + 1, N_TYPES, CHUNK = 8 }; // a second operand may be absent
 
@@ -18,7 +19,8 @@ static const char *const type_names[N_TYPES] = {"f32", "bf16", "f16", "none"};
 
 /* By type of x, of the second operand, of the result; NULL where there is none. */
 static const cu_kernel *norm[N_TYPES][N_TYPES][N_TYPES], *add[N_TYPES][N_TYPES];
-static const cu_kernel *embed[N_TYPES], *rope[N_TYPES], *glu[N_TYPES], *bias[N_TYPES];
+static const cu_kernel *embed[N_TYPES], *rope[N_TYPES], *glu[N_TYPES], *bias[N_TYPES],
+    *scale[N_TYPES];
 static const cu_kernel *gather, *softcap, *dummy;
 
 /* ---- finding ---- */
@@ -76,6 +78,7 @@ inferd_status rows_init(const cuda_module *m, const cu_device *d, inferd_err *er
     for (int t = 0; t < NO_TYPE; t++) {
         find_typed(&f, &embed[t], EMBED_THREADS, 0, "embed", t, -1, -1);
         find_typed(&f, &bias[t], FLAT_THREADS, 0, "bias", t, -1, -1);
+        find_typed(&f, &scale[t], FLAT_THREADS, 0, "scale", t, -1, -1);
         if (t == CU_F32) continue;
         find_typed(&f, &rope[t], ROPE_THREADS, 0, "rope", t, -1, -1);
         find_typed(&f, &glu[t], FLAT_THREADS, 0, "glu", t, -1, -1);
@@ -167,7 +170,9 @@ void launch_rope(launcher *l, const rope_args *a) {
         .view = *a->view,
         .norm_eps = a->norm_eps,
         .n_pairs = a->n_pairs,
+        .table_stride = rope_table_stride(a->n_pairs, a->grows),
         .interleaved = a->interleaved,
+        .grows = a->grows && a->table != NULL,
         .write_k = a->write_k,
         .layer_idx = a->layer_idx,
         .n_heads = a->n_heads,
@@ -211,6 +216,12 @@ void launch_softcap(launcher *l, const softcap_args *a) {
     launch_flat(l, &softcap, a->rows, a->dim, a, sizeof *a);
 }
 
+void launch_scale(launcher *l, const scale_args *a) {
+    if (a->rows == 0) return;
+    INFERD_CHECK(is_row(a->x, a->dim, a->stride));
+    launch_flat(l, &scale[a->type], a->rows, a->dim, a, sizeof *a);
+}
+
 void launch_dummy(launcher *l, const dummy_args *a) {
     dummy_params p = {a->m, a->data, a->low, a->high, a->scales, {0}, a->seed};
     INFERD_CHECK(dummy_form_of((dtype)a->file_type, a->scale, &p.form));
@@ -226,14 +237,16 @@ void launch_dummy(launcher *l, const dummy_args *a) {
 
 /* ---- the table of rotary embedding ---- */
 
-void rope_table_rows(const float *inv_freq, uint32_t n_pairs, float scale, uint32_t begin,
-                     uint32_t end, float *out) {
+void rope_table_rows(const rope_spec *r, uint32_t begin, uint32_t end, float *out) {
+    uint32_t n = r->n_pairs, stride = rope_table_stride(n, r->growth != 0);
     for (uint32_t pos = begin; pos < end; pos++) {
-        float *cosine = out + (size_t)(pos - begin) * 2 * n_pairs, *sine = cosine + n_pairs;
-        for (uint32_t i = 0; i < n_pairs; i++) {
-            double angle = (double)pos * (double)inv_freq[i];
-            cosine[i] = (float)(cos(angle) * (double)scale);
-            sine[i] = (float)(sin(angle) * (double)scale);
+        float *cosine = out + (size_t)(pos - begin) * stride, *sine = cosine + n;
+        for (uint32_t i = 0; i < n; i++) {
+            double angle = (double)pos * (double)r->inv_freq[i];
+            cosine[i] = (float)(cos(angle) * (double)r->scale);
+            sine[i] = (float)(sin(angle) * (double)r->scale);
         }
+        for (uint32_t i = 2 * n; i < stride; i++)
+            cosine[i] = (float)(1 + (double)r->growth * log1p((double)(pos / r->growth_length)));
     }
 }

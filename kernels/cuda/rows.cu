@@ -12,6 +12,7 @@
 // glu       rows x chunks of 256        256             gate, up in; out
 // add bias  rows x chunks of 256        256             x in and out; y
 // softcap   rows x chunks of 256        256             x in and out
+// scale     rows x chunks of 256        256             x in and out
 // dummy     chunks or tiles of matrix   256             the matrix, once
 //
 // Always: a row's result depends on that row alone, and not on the number of rows; blocks of a grid
@@ -20,6 +21,7 @@
 // that a dependent reads before its own wait (weights) was written at least two kernels earlier.
 #include <type_traits>
 
+#include "cuda/gate.cuh"
 #include "cuda/gpu.cuh"
 #include "cuda/unpack.cuh"
 
@@ -199,15 +201,6 @@ GPU_FN void gather_row(const gather_args &p) {
     store16(static_cast<uint16_t *>(p.out) + row * p.out_stride * per + at, v);
 }
 
-// Both activations are gate * sigmoid(s): s = gate, or twice the argument of gelu's tanh, because
-// (1 + tanh(u)) / 2 = sigmoid(2u).  Unlike 1 + tanh(u) that loses no digits where u is far below 0.
-GPU_FN float activate(glu_kind kind, float gate) {
-    float s = gate;
-    if (kind == GLU_GELU_TANH)
-        s = 1.5957691216057308f * fma_f32(0.044715f * gate * gate, gate, gate); // 2 * (2 / pi)^1/2
-    return gate / (1.0f + exp_f32(-s));
-}
-
 template <class T> GPU_FN void glu_row(const glu_args &p) {
     wait_predecessor();
     release_dependents();
@@ -217,7 +210,7 @@ template <class T> GPU_FN void glu_row(const glu_args &p) {
     float gate[8], up[8];
     load_chunk(static_cast<const T *>(p.gate) + begin, gate);
     load_chunk(static_cast<const T *>(p.up) + begin, up);
-    for (uint32_t i = 0; i < 8; i++) gate[i] = activate(p.kind, gate[i]) * up[i];
+    for (uint32_t i = 0; i < 8; i++) gate[i] = gate_of(p.kind, gate[i], up[i]);
     clear_behind(gate, n);
     store_chunk(static_cast<T *>(p.out) + begin, gate);
 }
@@ -259,6 +252,19 @@ GPU_FN void softcap_row(const softcap_args &p) {
     float *x = p.x + (size_t)block_x() * p.stride + at, v[8];
     load_chunk((const float *)x, v);
     for (uint32_t i = 0; i < 8; i++) v[i] = p.cap * tanh_f32(v[i] / p.cap);
+    clear_behind(v, n);
+    store_chunk(x, v);
+}
+
+template <class X> GPU_FN void scale_row(const scale_args &p) {
+    wait_predecessor();
+    release_dependents();
+    uint32_t at = flat_chunk(), n = live(at, p.dim);
+    if (n == 0) return;
+    X *x = static_cast<X *>(p.x) + (size_t)block_x() * p.stride + at;
+    float v[8];
+    load_chunk((const X *)x, v);
+    for (uint32_t i = 0; i < 8; i++) v[i] *= p.factor;
     clear_behind(v, n);
     store_chunk(x, v);
 }
@@ -429,7 +435,7 @@ template <class T>
 GPU_FN void rope_terms(const rope_params &p, const T *head, const float own[8], const float *w,
                        size_t row, uint32_t d, turn_terms &t) {
     const float *table =
-        p.table != nullptr ? p.table + (size_t)p.view.positions[row] * 2 * p.n_pairs : nullptr;
+        p.table != nullptr ? p.table + (size_t)p.view.positions[row] * p.table_stride : nullptr;
     if (table == nullptr || d >= 2 * p.n_pairs) {
         for (uint32_t e = 0; e < 8; e++) {
             t.other[e] = t.sine[e] = 0;
@@ -505,6 +511,11 @@ template <class T> GPU_FN void rope_row(const rope_params &p) {
     if (!is_v) {
         for (uint32_t e = 0; e < 8; e++)
             own[e] = fma_f32(t.other[e], t.sine[e], own[e] * t.cosine[e]);
+        if (is_q && p.grows) {
+            size_t begin = (size_t)p.view.positions[row] * p.table_stride;
+            float growth = p.table[begin + 2 * p.n_pairs];
+            for (uint32_t e = 0; e < 8; e++) own[e] *= growth;
+        }
         if (is_q || p.write_k) store_chunk(at + d, own);
     }
     if (slot != nullptr) store_kv(p, slot, own);
@@ -653,6 +664,9 @@ GPU_KERNEL(bias_f32, bias_args, FLAT_THREADS, 4) { bias_row<f32>(p); }
 GPU_KERNEL(bias_bf16, bias_args, FLAT_THREADS, 4) { bias_row<bf16>(p); }
 GPU_KERNEL(bias_f16, bias_args, FLAT_THREADS, 4) { bias_row<f16>(p); }
 GPU_KERNEL(softcap, softcap_args, FLAT_THREADS, 4) { softcap_row(p); }
+GPU_KERNEL(scale_f32, scale_args, FLAT_THREADS, 4) { scale_row<f32>(p); }
+GPU_KERNEL(scale_bf16, scale_args, FLAT_THREADS, 4) { scale_row<bf16>(p); }
+GPU_KERNEL(scale_f16, scale_args, FLAT_THREADS, 4) { scale_row<f16>(p); }
 GPU_KERNEL(dummy, dummy_params, DUMMY_THREADS, 2) { dummy_matrix(p); }
 
 #define NORM_LINE(x, a, out) GPU_ENTRY(norm_##x##_##a##_##out, norm_args, NORM_THREADS, 80),
@@ -672,5 +686,8 @@ GPU_TABLE(rows) {
     GPU_ENTRY(bias_bf16, bias_args, FLAT_THREADS, 80),
     GPU_ENTRY(bias_f16, bias_args, FLAT_THREADS, 80),
     GPU_ENTRY(softcap, softcap_args, FLAT_THREADS, 80),
+    GPU_ENTRY(scale_f32, scale_args, FLAT_THREADS, 80),
+    GPU_ENTRY(scale_bf16, scale_args, FLAT_THREADS, 80),
+    GPU_ENTRY(scale_f16, scale_args, FLAT_THREADS, 80),
     GPU_ENTRY(dummy, dummy_params, DUMMY_THREADS, 80),
 } GPU_TABLE_END(rows)

@@ -24,6 +24,7 @@
 
 #include "cuda/layout.h"
 #include "cuda/module.h"
+#include "kernels/act_fn.h"
 
 /* out[row] = x[row] * (mean(x^2) + eps)^-1/2 * w, x float or inner.  With `add` != NULL: x[row] +=
  * add[row] first, and the sum is written back to x (x float, add inner or float as add_type says).
@@ -72,7 +73,8 @@ void launch_embed(launcher *l, const embed_args *a);
  *
  * head_dim is a multiple of 8, at most ROPE_HEAD_DIM_MAX.  n_kv_heads 0: q only (a head norm, say).
  *
- * cos/sin come from a table [positions, 2, n_pairs] of float in device memory (rope_table_rows). */
+ * cos/sin come from a table in device memory (rope_table_rows); q is multiplied by the growth of
+ * its position after the rotation.  Dimensions from 2 * n_pairs on are not rotated. */
 enum { ROPE_HEAD_DIM_MAX = 256 };
 typedef struct rope_args {
     void *q, *k;
@@ -83,6 +85,7 @@ typedef struct rope_args {
     const float *table; // NULL: no rotation
     uint32_t n_pairs;
     bool interleaved;
+    bool grows; // the table has growths
     bool write_k;
     const step_view *view;
     const kv_view *kv; // may be NULL when v is NULL
@@ -92,13 +95,22 @@ typedef struct rope_args {
 } rope_args;
 void launch_rope(launcher *l, const rope_args *a);
 
-/* Rows [begin, end) of a rope table, row `begin` at `out`: cos and sin of position * inv_freq[i],
- * times scale, as in kernels/cpu (double angle, rounded to float).  On the host. */
-void rope_table_rows(const float *inv_freq, uint32_t n_pairs, float scale, uint32_t begin,
-                     uint32_t end, float *out);
+/* A rope table: for each position n_pairs cosines, as many sines, and the growth if there is one;
+ * floats from one position to the next.  Rows begin at multiples of 16 bytes if n_pairs is even. */
+static inline uint32_t rope_table_stride(uint32_t n_pairs, bool grows) {
+    return 2 * n_pairs + (grows ? 4 : 0);
+}
+/* Rows [begin, end), row `begin` at `out`: cos and sin of position * inv_freq[i], times scale, and
+ * the growth, as in kernels/cpu (in double, rounded to float).  On the host. */
+struct rope_spec; // backend.h
+void rope_table_rows(const struct rope_spec *r, uint32_t begin, uint32_t end, float *out);
 
-/* out = act(gate) * up; act: silu, or gelu with tanh.  All inner. */
-typedef enum glu_kind { GLU_SILU, GLU_GELU_TANH } glu_kind;
+/* out = act(gate) * up (act_fn.h).  All inner. */
+typedef enum glu_kind {
+    GLU_SILU = ACT_SILU,
+    GLU_GELU_TANH = ACT_GELU_TANH,
+    GLU_CLAMPED_SWIGLU = ACT_CLAMPED_SWIGLU
+} glu_kind;
 typedef struct glu_args {
     void *out;
     const void *gate, *up;
@@ -133,6 +145,15 @@ typedef struct softcap_args {
     uint32_t rows, dim, stride;
 } softcap_args;
 void launch_softcap(launcher *l, const softcap_args *a);
+
+/* x *= factor, x float or inner. */
+typedef struct scale_args {
+    void *x;
+    cu_type type;
+    float factor;
+    uint32_t rows, dim, stride;
+} scale_args;
+void launch_scale(launcher *l, const scale_args *a);
 
 /* The matrix of dummy_math.h for `seed`, written in the layout of m->format, padding included: the
  * bytes that format_prepare makes from dummy_file_rows. */

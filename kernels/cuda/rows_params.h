@@ -1,7 +1,7 @@
 /* rows_params.h - the arguments of the kernels of rows.cu, one struct each.
  *
- * C and CUDA C++ include this.  norm, gather, glu, add, bias and softcap take the launcher's own
- * struct (rows.h).
+ * C and CUDA C++ include this.  norm, gather, glu, add, bias, softcap and scale take the launcher's
+ * own struct (rows.h).
  *
  * Thread: engine; values. */
 #ifndef INFERD_CUDA_ROWS_PARAMS_H
@@ -36,8 +36,8 @@ typedef struct rope_params {
     step_view view;
     kv_view kv;
     float norm_eps;
-    uint32_t n_pairs;
-    uint32_t interleaved, write_k; // 0 or 1
+    uint32_t n_pairs, table_stride;
+    uint32_t interleaved, grows, write_k; // 0 or 1
     uint32_t layer_idx;
     uint32_t n_heads, n_kv_heads, head_dim;
     uint32_t head_lanes; // lanes of one head: head_dim / 8, rounded up to a power of two

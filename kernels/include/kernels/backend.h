@@ -21,6 +21,7 @@
 #include "inferd/kv_layout.h"
 #include "inferd/sample.h"
 #include "inferd/status.h"
+#include "kernels/act_fn.h"
 #include "kernels/dtype.h"
 
 typedef struct backend backend;
@@ -33,16 +34,6 @@ typedef enum act_kind {
     ACT_INNER,  // between two operations of a block
     ACT_LOGITS  // read by the sampler
 } act_kind;
-
-/* The function of a gate a and its factor b:
- *
- *     SILU             a sigmoid(a) b
- *     GELU_TANH        gelu(a) b, the tanh form
- *     CLAMPED_SWIGLU   a' sigmoid(1.702 a') (b' + 1), a' = min(a, 7), b' = b within -7 .. 7
- * (gpt-oss) */
-typedef enum act_fn { ACT_SILU, ACT_GELU_TANH, ACT_CLAMPED_SWIGLU } act_fn;
-#define ACT_CLAMP       7.0f
-#define ACT_CLAMP_SLOPE 1.702f
 
 /* A weight matrix [rows, cols] as prepared for this backend; `data` lies in a window. */
 typedef struct weight {
