@@ -80,7 +80,7 @@ static void bench_type(const bench_table *t, dtype type, bool exact, uint32_t ro
     cpu_math math = level_math(t->level, type, exact);
     double n_bytes = (double)panel_bytes(type, TABLE_COLS), ops = 2.0 * PANEL_ROWS * TABLE_COLS;
     if (math == MATH_F32 && !exact) return; // supports only the exact method
-    printf("%-5s %-5s", dtype_about(type).name, exact ? "exact" : "fast");
+    printf("%-6s %-5s", dtype_about(type).name, exact ? "exact" : "fast");
     for (size_t i = 0; i < INFERD_COUNT(row_counts) && row_counts[i] <= rows_max; i++) {
         uint32_t n = row_counts[i];
         if (math != MATH_F32) {
@@ -103,9 +103,10 @@ static void bench_type(const bench_table *t, dtype type, bool exact, uint32_t ro
 }
 
 static void bench_products(const cpu_level *level, const char *only, uint32_t rows_max) {
-    static const dtype types[] = {DTYPE_Q4_1, DTYPE_Q4_0, DTYPE_Q5_0, DTYPE_Q5_1,
-                                  DTYPE_Q8_0, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
-                                  DTYPE_F16,  DTYPE_BF16, DTYPE_F32};
+    static const dtype types[] = {DTYPE_Q4_1,  DTYPE_Q4_0, DTYPE_Q5_0,   DTYPE_Q5_1,
+                                  DTYPE_Q8_0,  DTYPE_Q4_K, DTYPE_Q5_K,   DTYPE_Q6_K,
+                                  DTYPE_Q2_K,  DTYPE_Q3_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS,
+                                  DTYPE_MXFP4, DTYPE_F16,  DTYPE_BF16,   DTYPE_F32};
     bench_table t = {.level = level};
     inferd_err err;
     INFERD_CHECK(tpool_open(0, &t.threads, &err) == INFERD_OK);

@@ -33,9 +33,10 @@ enum {
 };
 #define MEMORY_BYTES ((size_t)256 << 20) // for each side: no cache holds it
 
-static const dtype types[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1,
-                              DTYPE_Q8_0, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
-                              DTYPE_F16,  DTYPE_BF16, DTYPE_F32};
+static const dtype types[] = {DTYPE_Q4_0,  DTYPE_Q4_1, DTYPE_Q5_0,   DTYPE_Q5_1,
+                              DTYPE_Q8_0,  DTYPE_Q4_K, DTYPE_Q5_K,   DTYPE_Q6_K,
+                              DTYPE_Q2_K,  DTYPE_Q3_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS,
+                              DTYPE_MXFP4, DTYPE_F16,  DTYPE_BF16,   DTYPE_F32};
 
 typedef enum how { COPY, COLD, PREAD, CACHED, BOTH, HOWS } how; // CACHED uses the piece of PREAD
 

@@ -7,6 +7,11 @@
  *     Q4_1, Q5_1               x = d * q + m
  *     Q4_K, Q5_K               x = (d * scale) * q - (dmin * min)   scale, min: 6 bits per 32
  *     Q6_K                     x = (d * scale) * (q - 32)           scale: i8 per 16
+ *     Q2_K                     x = (d * scale) * q - (dmin * min)   scale, min: 4 bits per 16
+ *     Q3_K                     x = (d * scale) * (q - 4)            scale: 6 bits less 32, per 16
+ *     IQ4_NL                   x = d * book[q]                      16 values of a codebook
+ *     IQ4_XS                   x = (d * scale) * book[q]            scale: 6 bits less 32, per 32
+ *     MXFP4                    x = book[q] * 2^(scale - 128)        scale: u8 per 32
  *
  * Every product and sum is rounded to float where it is written here (the build forbids fused
  * contraction), so the result has the same bits everywhere and equals the `gguf` package's.
@@ -16,6 +21,7 @@
 #include "kernels/dtype.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the types ---- */
@@ -28,13 +34,13 @@ static const dtype_info known[DTYPE_LIMIT] = {
     [4] = {"Q4_2", 32, 0, false},        [5] = {"Q4_3", 32, 0, false},
     [6] = {"Q5_0", 32, 22, true},        [7] = {"Q5_1", 32, 24, true},
     [8] = {"Q8_0", 32, 34, true},        [9] = {"Q8_1", 32, 36, false},
-    [10] = {"Q2_K", 256, 84, false},     [11] = {"Q3_K", 256, 110, false},
+    [10] = {"Q2_K", 256, 84, true},      [11] = {"Q3_K", 256, 110, true},
     [12] = {"Q4_K", 256, 144, true},     [13] = {"Q5_K", 256, 176, true},
     [14] = {"Q6_K", 256, 210, true},     [15] = {"Q8_K", 256, 292, false},
     [16] = {"IQ2_XXS", 256, 66, false},  [17] = {"IQ2_XS", 256, 74, false},
     [18] = {"IQ3_XXS", 256, 98, false},  [19] = {"IQ1_S", 256, 50, false},
-    [20] = {"IQ4_NL", 32, 18, false},    [21] = {"IQ3_S", 256, 110, false},
-    [22] = {"IQ2_S", 256, 82, false},    [23] = {"IQ4_XS", 256, 136, false},
+    [20] = {"IQ4_NL", 32, 18, true},     [21] = {"IQ3_S", 256, 110, false},
+    [22] = {"IQ2_S", 256, 82, false},    [23] = {"IQ4_XS", 256, 136, true},
     [24] = {"I8", 1, 1, false},          [25] = {"I16", 1, 2, false},
     [26] = {"I32", 1, 4, false},         [27] = {"I64", 1, 8, false},
     [28] = {"F64", 1, 8, false},         [29] = {"IQ1_M", 256, 56, false},
@@ -42,7 +48,7 @@ static const dtype_info known[DTYPE_LIMIT] = {
     [32] = {"Q4_0_4_8", 32, 0, false},   [33] = {"Q4_0_8_8", 32, 0, false},
     [34] = {"TQ1_0", 256, 54, false},    [35] = {"TQ2_0", 256, 66, false},
     [36] = {"IQ4_NL_4_4", 32, 0, false}, [37] = {"IQ4_NL_4_8", 32, 0, false},
-    [38] = {"IQ4_NL_8_8", 32, 0, false}, [39] = {"MXFP4", 32, 17, false},
+    [38] = {"IQ4_NL_8_8", 32, 0, false}, [39] = {"MXFP4", 32, 17, true},
     [40] = {"NVFP4", 64, 36, false},     [41] = {"Q1_0", 128, 18, false},
     [42] = {"Q2_0", 64, 18, false},
 };
@@ -229,6 +235,77 @@ static void q6_k(const unsigned char *block, float *out) {
     }
 }
 
+/* scales[16] q[64] d[2] dmin[2]: each half of 128 elements is four streams of 32, stream s in bits
+ * 2s of its 32 bytes.  One scale (low nibble) and one min (high nibble) for 16 elements. */
+static void q2_k(const unsigned char *block, float *out) {
+    float d = load_f16(block + 80), dmin = load_f16(block + 82);
+    for (int i = 0; i < 256; i++) {
+        int half = i / 128, stream = i / 32 % 4, scales = block[i / 16];
+        int q = block[16 + half * 32 + i % 32] >> (stream * 2) & 3;
+        out[i] = d * (float)(scales & 15) * (float)q - dmin * (float)(scales >> 4);
+    }
+}
+
+/* high[32] q[64] scales[12] d[2]: the lower two bits of q as in Q2_K; bit `group` of high[j], of
+ * eight groups of 32, is the third.  Scale g of 16 has its low nibble in byte g % 8 (low nibbles
+ * first) and its upper two bits in byte 8 + g % 4, at bit 2 (g / 4). */
+static void q3_k(const unsigned char *block, float *out) {
+    const unsigned char *scales = block + 96;
+    float d = load_f16(block + 108);
+    for (int i = 0; i < 256; i++) {
+        int g = i / 16, low = scales[g % 8] >> (g / 8 * 4) & 15;
+        int scale = (low | (scales[8 + g % 4] >> (g / 4 * 2) & 3) << 4) - 32;
+        int q = block[32 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
+        q |= (block[i % 32] >> (i / 32) & 1) << 2;
+        out[i] = d * (float)scale * (float)(q - 4);
+    }
+}
+
+static void iq4_nl(const unsigned char *block, float *out) {
+    const int8_t *book = dtype_codebook(DTYPE_IQ4_NL);
+    float d = load_f16(block);
+    const unsigned char *q = block + 2;
+    for (int j = 0; j < 16; j++) {
+        out[j] = d * (float)book[q[j] & 15];
+        out[j + 16] = d * (float)book[q[j] >> 4];
+    }
+}
+
+/* d[2] high[2] low[4] q[128]: eight groups of 32, split in halves.  Scale g has its low nibble at
+ * bit 4g of `low` and its upper two bits at bit 2g of `high`. */
+static void iq4_xs(const unsigned char *block, float *out) {
+    const int8_t *book = dtype_codebook(DTYPE_IQ4_XS);
+    float d = load_f16(block);
+    uint32_t high = load_u16(block + 2), low = load_u32(block + 4);
+    for (int g = 0; g < 8; g++, out += 32) {
+        int scale = (int)((low >> (4 * g) & 15) | (high >> (2 * g) & 3) << 4) - 32;
+        const unsigned char *q = block + 8 + g * 16;
+        for (int j = 0; j < 16; j++) {
+            out[j] = d * (float)scale * (float)book[q[j] & 15];
+            out[j + 16] = d * (float)scale * (float)book[q[j] >> 4];
+        }
+    }
+}
+
+float mxfp4_to_f32(uint8_t scale, uint32_t code) {
+    int value = dtype_codebook(DTYPE_MXFP4)[code & 15];
+    uint32_t magnitude = (uint32_t)abs(value), sign = value < 0 ? 0x80000000u : 0;
+    if (scale == 255) return float_of(0x7fc00000u);
+    if (magnitude == 0) return 0;
+    if (scale < 2 && magnitude << scale < 4) // below 2^-126, in steps of 2^-149
+        return float_of(sign | magnitude << (scale + 21));
+    uint32_t of_one = bits_of((float)magnitude), exponent = (of_one >> 23) + scale;
+    if (exponent >= 255 + 128) return float_of(sign | 0x7f800000u);
+    return float_of(sign | (of_one + ((uint32_t)scale << 23) - (128u << 23)));
+}
+
+static void mxfp4(const unsigned char *block, float *out) {
+    for (int j = 0; j < 16; j++) {
+        out[j] = mxfp4_to_f32(block[0], block[1 + j] & 15);
+        out[j + 16] = mxfp4_to_f32(block[0], block[1 + j] >> 4);
+    }
+}
+
 static void each_block(void (*block_to_f32)(const unsigned char *, float *), dtype type,
                        const unsigned char *src, float *out, size_t n) {
     for (size_t i = 0; i < n; i += known[type].block_elems) {
@@ -266,6 +343,12 @@ void dtype_to_f32(dtype type, const void *src, float *out, size_t n) {
     case DTYPE_Q8_0:
         each_block(q8_0, type, p, out, n);
         break;
+    case DTYPE_Q2_K:
+        each_block(q2_k, type, p, out, n);
+        break;
+    case DTYPE_Q3_K:
+        each_block(q3_k, type, p, out, n);
+        break;
     case DTYPE_Q4_K:
         each_block(q4_k, type, p, out, n);
         break;
@@ -274,6 +357,15 @@ void dtype_to_f32(dtype type, const void *src, float *out, size_t n) {
         break;
     case DTYPE_Q6_K:
         each_block(q6_k, type, p, out, n);
+        break;
+    case DTYPE_IQ4_NL:
+        each_block(iq4_nl, type, p, out, n);
+        break;
+    case DTYPE_IQ4_XS:
+        each_block(iq4_xs, type, p, out, n);
+        break;
+    case DTYPE_MXFP4:
+        each_block(mxfp4, type, p, out, n);
         break;
     default:
         INFERD_CHECK(!"a supported type has a case above");

@@ -6,6 +6,9 @@
  *     mean of factor^2 over 16 ... 31               23.5^2 + (16^2 - 1) / 12 = 573.5
  *     V, codes with minima: uniform over 2^bits     (4^bits - 1) / 12
  *     V, without: -(o - 1) ... o - 1, 0 twice       (o - 1)(2o - 1) / 6, o = 2^(bits - 1)
+ *     V, codebooks                                  the mean of the squares of their values
+ *     mean of factor^2, Q2_K: over 8 ... 15, twice  11.5^2 + (8^2 - 1) / 12 = 137.5
+ *     MXFP4: scales 2^k and 2^(k + 1), p of these   unit^2 = 4^k (1 + 3p)
  *
  * Block layouts: see dtype.c, which reads these blocks. */
 #include "dummy.h"
@@ -19,7 +22,7 @@ enum { BLOCK_MAX = 256, GROUPS_MAX = 16 };
 
 typedef struct shape {
     uint32_t bits, group;
-    bool minima, blocks;
+    bool minima, blocks, book;
 } shape;
 
 static bool shape_of(dtype type, shape *out) {
@@ -53,22 +56,63 @@ static bool shape_of(dtype type, shape *out) {
     case DTYPE_Q6_K:
         *out = (shape){6, 16, false, true};
         return true;
+    case DTYPE_Q2_K:
+        *out = (shape){2, 16, true, true};
+        return true;
+    case DTYPE_Q3_K:
+        *out = (shape){3, 16, false, true};
+        return true;
+    case DTYPE_IQ4_NL:
+    case DTYPE_MXFP4:
+        *out = (shape){4, 32, false, false, true};
+        return true;
+    case DTYPE_IQ4_XS:
+        *out = (shape){4, 32, false, true, true};
+        return true;
     default:
         return false;
     }
 }
 
+static double variance_of_codes(dtype type, const shape *s) {
+    double n = 1u << s->bits, offset = n / 2, squares = 0;
+    const int8_t *book = dtype_codebook(type);
+    if (s->minima) return (n * n - 1) / 12;
+    if (!s->book) return (offset - 1) * (2 * offset - 1) / 6;
+    for (uint32_t code = 0; code < 16; code++) {
+        double value = book[type == DTYPE_MXFP4 ? code : dummy_book_code(code)];
+        squares += value * value;
+    }
+    return squares / 16;
+}
+
+/* The scales of MXFP4 for a unit: its power of two, and how often the next one. */
+static void choose_exponents(dummy_form *f) {
+    int k;
+    double part = frexp((double)f->unit, &k) * 2; // unit = part * 2^(k - 1), part in [1, 2)
+    double p = (part * part - 1) / 3;
+    f->exponent = (uint32_t)(128 + k - 1);
+    f->larger = (uint32_t)(p * 0x1p32);
+}
+
 bool dummy_form_of(dtype type, float scale, dummy_form *out) {
     shape s;
     if (!shape_of(type, &s)) return false;
+    bool half = type == DTYPE_Q2_K;
     double deviation = DUMMY_SUM_DEVIATION;
     if (s.bits != 0) {
-        double n = 1u << s.bits, offset = n / 2;
-        double of_codes = s.minima ? (n * n - 1) / 12 : (offset - 1) * (2 * offset - 1) / 6;
-        double of_factor = 573.5;
-        deviation = sqrt(of_codes * of_factor * (s.blocks ? of_factor : 1));
+        double of_codes = variance_of_codes(type, &s), of_factor = 573.5;
+        deviation = sqrt(of_codes * of_factor * (!s.blocks ? 1 : half ? 137.5 : of_factor));
+        if (type == DTYPE_MXFP4) deviation = sqrt(of_codes);
     }
-    *out = (dummy_form){(float)((double)scale / deviation), s.bits, s.group, s.minima, s.blocks};
+    *out = (dummy_form){.unit = (float)((double)scale / deviation),
+                        .bits = s.bits,
+                        .group = s.group,
+                        .minima = s.minima,
+                        .blocks = s.blocks,
+                        .book = s.book,
+                        .half = half};
+    if (type == DTYPE_MXFP4) choose_exponents(out);
     return true;
 }
 
@@ -78,6 +122,7 @@ typedef struct block {
     uint8_t codes[BLOCK_MAX];    // unsigned
     uint32_t factor[GROUPS_MAX]; // K types: of each group, scale and min
     uint16_t d, min;             // f16; min is m, or dmin of the K types
+    uint32_t exponent;           // MXFP4
 } block;
 
 /* Columns [col, col + n_cols) of a row. */
@@ -86,15 +131,16 @@ static void draw(const dummy_form *f, uint64_t seed, uint32_t row, uint32_t col,
     for (uint32_t i = 0; i < n_cols; i += 8) {
         uint64_t hash = dummy_hash(seed, row, (col + i) / 8);
         for (uint32_t j = 0; j < 8; j++)
-            b->codes[i + j] = (uint8_t)dummy_code(hash, j, f->bits, f->minima);
+            b->codes[i + j] = (uint8_t)dummy_code(hash, j, f->bits, f->minima || f->book);
     }
+    b->exponent = dummy_exponent(f, seed, row, DUMMY_GROUP + col / f->group);
     uint32_t of_d = dummy_factor(
         seed, row, f->blocks ? DUMMY_BLOCK + col / DUMMY_BLOCK_COLS : DUMMY_GROUP + col / f->group);
     b->d = f32_to_f16(sm_mul(f->unit, (float)of_d));
     float min = sm_mul(dummy_middle(f->bits), f16_to_f32(b->d));
     b->min = f32_to_f16(f->blocks ? min : -min); // a K type subtracts its min
     for (uint32_t i = 0; f->blocks && i < n_cols / f->group; i++)
-        b->factor[i] = dummy_factor(seed, row, DUMMY_GROUP + col / f->group + i);
+        b->factor[i] = dummy_factor(seed, row, DUMMY_GROUP + col / f->group + i) >> f->half;
 }
 
 static unsigned char *put_u16(unsigned char *p, uint16_t v) {
@@ -160,6 +206,56 @@ static void pack_q6_k(const block *b, unsigned char *p) {
     put_u16(p + 208, b->d);
 }
 
+/* Q2_K: scales and mins, which are the same, codes, d, dmin. */
+static void pack_q2_k(const block *b, unsigned char *p) {
+    memset(p, 0, 80);
+    for (int g = 0; g < 16; g++) p[g] = (unsigned char)(b->factor[g] | b->factor[g] << 4);
+    for (int i = 0; i < 256; i++)
+        p[16 + i / 128 * 32 + i % 32] |= (unsigned char)(b->codes[i] << (i / 32 % 4 * 2));
+    put_u16(put_u16(p + 80, b->d), b->min);
+}
+
+/* Q3_K: third bits, lower bits, scales plus 32, d. */
+static void pack_q3_k(const block *b, unsigned char *p) {
+    memset(p, 0, 108);
+    for (int i = 0; i < 256; i++) {
+        p[i % 32] |= (unsigned char)(b->codes[i] >> 2 << (i / 32));
+        p[32 + i / 128 * 32 + i % 32] |= (unsigned char)((b->codes[i] & 3) << (i / 32 % 4 * 2));
+    }
+    for (int g = 0; g < 16; g++) {
+        uint32_t scale = b->factor[g] + 32;
+        p[96 + g % 8] |= (unsigned char)((scale & 15) << (g / 8 * 4));
+        p[104 + g % 4] |= (unsigned char)(scale >> 4 << (g / 4 * 2));
+    }
+    put_u16(p + 108, b->d);
+}
+
+static void pack_book_nibbles(const uint8_t *codes, unsigned char *p) {
+    for (int j = 0; j < 16; j++)
+        p[j] = (unsigned char)(dummy_book_code(codes[j]) | dummy_book_code(codes[j + 16]) << 4);
+}
+
+/* IQ4_XS: d, upper bits and nibbles of the scales plus 32, nibbles. */
+static void pack_iq4_xs(const block *b, unsigned char *p) {
+    uint32_t high = 0, low = 0;
+    for (int g = 0; g < 8; g++) {
+        high |= (b->factor[g] + 32) >> 4 << (2 * g);
+        low |= (b->factor[g] & 15) << (4 * g);
+        pack_book_nibbles(b->codes + g * 32, p + 8 + g * 16);
+    }
+    put_u32(put_u16(put_u16(p, b->d), (uint16_t)high), low);
+}
+
+/* IQ4_NL: d, nibbles.  MXFP4: the scale, nibbles. */
+static void pack_book(dtype type, const block *b, unsigned char *p) {
+    if (type == DTYPE_IQ4_NL) {
+        pack_book_nibbles(b->codes, put_u16(p, b->d));
+        return;
+    }
+    p[0] = (unsigned char)b->exponent;
+    for (int j = 0; j < 16; j++) p[1 + j] = (unsigned char)(b->codes[j] | b->codes[j + 16] << 4);
+}
+
 /* ---- rows ---- */
 
 static void put_value(dtype type, float value, unsigned char *p) {
@@ -180,10 +276,18 @@ static void fill_row(dtype type, const dummy_form *f, uint64_t seed, uint32_t ro
     for (uint32_t col = 0; col < cols; col += about.block_elems, p += about.block_bytes) {
         block b;
         draw(f, seed, row, col, about.block_elems, &b);
-        if (!f->blocks)
+        if (f->book && !f->blocks)
+            pack_book(type, &b, p);
+        else if (!f->blocks)
             pack_32(f, &b, p);
         else if (type == DTYPE_Q6_K)
             pack_q6_k(&b, p);
+        else if (type == DTYPE_Q2_K)
+            pack_q2_k(&b, p);
+        else if (type == DTYPE_Q3_K)
+            pack_q3_k(&b, p);
+        else if (type == DTYPE_IQ4_XS)
+            pack_iq4_xs(&b, p);
         else
             pack_k(f, &b, p);
     }

@@ -83,10 +83,12 @@ typedef struct type_choice {
 } type_choice;
 
 static const type_choice types[] = {
-    {"f32", DTYPE_F32, false},   {"f16", DTYPE_F16, false},   {"bf16", DTYPE_BF16, false},
-    {"q8_0", DTYPE_Q8_0, false}, {"q4_0", DTYPE_Q4_0, false}, {"q4_1", DTYPE_Q4_1, false},
-    {"q5_0", DTYPE_Q5_0, false}, {"q5_1", DTYPE_Q5_1, false}, {"q4_k", DTYPE_Q4_K, false},
-    {"q5_k", DTYPE_Q5_K, false}, {"q6_k", DTYPE_Q6_K, false}, {"q4_k_m", DTYPE_Q4_K, true},
+    {"f32", DTYPE_F32, false},     {"f16", DTYPE_F16, false},       {"bf16", DTYPE_BF16, false},
+    {"q8_0", DTYPE_Q8_0, false},   {"q4_0", DTYPE_Q4_0, false},     {"q4_1", DTYPE_Q4_1, false},
+    {"q5_0", DTYPE_Q5_0, false},   {"q5_1", DTYPE_Q5_1, false},     {"q4_k", DTYPE_Q4_K, false},
+    {"q5_k", DTYPE_Q5_K, false},   {"q6_k", DTYPE_Q6_K, false},     {"q2_k", DTYPE_Q2_K, false},
+    {"q3_k", DTYPE_Q3_K, false},   {"iq4_nl", DTYPE_IQ4_NL, false}, {"iq4_xs", DTYPE_IQ4_XS, false},
+    {"mxfp4", DTYPE_MXFP4, false}, {"q4_k_m", DTYPE_Q4_K, true},
 };
 enum { TYPE_NORMAL = 2 }; // bf16
 
@@ -340,9 +342,23 @@ static void put_vocabulary(header *h, uint32_t n_vocab) {
 
 /* -- the tensors -- */
 
+/* Rows that are no whole blocks have another type, as in files that llama.cpp quantises. */
+static dtype type_of_rows(dtype type, uint32_t cols) {
+    static const struct {
+        dtype type, instead;
+    } others[] = {{DTYPE_Q2_K, DTYPE_IQ4_NL},   {DTYPE_Q3_K, DTYPE_IQ4_NL},
+                  {DTYPE_IQ4_XS, DTYPE_IQ4_NL}, {DTYPE_Q4_K, DTYPE_Q5_0},
+                  {DTYPE_Q5_K, DTYPE_Q5_1},     {DTYPE_Q6_K, DTYPE_Q8_0}};
+    for (size_t i = 0; i < INFERD_COUNT(others); i++)
+        if (others[i].type == type && cols % dtype_about(type).block_elems != 0)
+            type = others[i].instead;
+    return cols % dtype_about(type).block_elems == 0 ? type : DTYPE_F16;
+}
+
 /* [n, rows, cols]; n or rows 0: one dimension fewer. */
-static void put_stack(header *h, const char *name, dtype type, uint32_t cols, uint32_t rows,
+static void put_stack(header *h, const char *name, dtype wanted_type, uint32_t cols, uint32_t rows,
                       uint32_t n) {
+    dtype type = type_of_rows(wanted_type, cols);
     dtype_info about = dtype_about(type);
     INFERD_CHECK(cols % about.block_elems == 0);
     put_text(&h->tensors, name, strlen(name));

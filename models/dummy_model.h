@@ -2,9 +2,10 @@
  *
  *     dummy:SHAPE[?OPTION=VALUE[&OPTION=VALUE]...]       dummy:llama-3.1-8b?dtype=q4_k_m&layers=4
  *
- *     dtype     f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q4_k q5_k q6_k, or
- *               q4_k_m: q4_k, with q6_k for the head and, in half of the layers, for attn_v and
- *               ffn_down;  bf16 when absent
+ *     dtype     f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs
+ *               mxfp4, or q4_k_m: q4_k, with q6_k for the head and, in half of the layers, for
+ *               attn_v and ffn_down;  bf16 when absent.  Rows that are no whole blocks of the type
+ *               have another, as in files that llama.cpp quantises
  *     layers    how many; that of the shape when absent, like the next two
  *     context   positions
  *     vocab     rows of the embedding

@@ -105,8 +105,21 @@ static inline size_t row_bytes_of(dtype type, uint32_t cols) {
     return (size_t)cols / info.block_elems * info.block_bytes;
 }
 
+/* Halves of a block that scale it: their places, -1 for none. */
+static inline void scales_of(dtype type, int out[2]) {
+    bool minima = type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_Q4_K ||
+                  type == DTYPE_Q5_K || type == DTYPE_Q2_K;
+    out[0] = type == DTYPE_Q6_K    ? 208
+             : type == DTYPE_Q2_K  ? 80
+             : type == DTYPE_Q3_K  ? 108
+             : type == DTYPE_MXFP4 ? -1
+                                   : 0;
+    out[1] = minima ? out[0] + 2 : -1;
+}
+
 /* Random rows as a file has them.  Scales are halves near 2^-7, now and then subnormal or
- * negative; everything else is any bits. */
+ * negative, those of MXFP4 powers of two, now and then the smallest; everything else is any bits.
+ */
 static inline unsigned char *file_rows(dtype type, uint32_t rows, uint32_t cols) {
     size_t n = rows * row_bytes_of(type, cols);
     unsigned char *p = malloc(n + 1);
@@ -121,15 +134,17 @@ static inline unsigned char *file_rows(dtype type, uint32_t rows, uint32_t cols)
             memcpy(p + 2 * i, &bits, 2);
         }
     } else {
-        bool last = type == DTYPE_Q6_K; // Q6_K has its scale at the end
-        bool two =
-            type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_Q4_K || type == DTYPE_Q5_K;
+        int places[2];
+        scales_of(type, places);
         for (size_t at = 0; at < n; at += info.block_bytes) {
-            for (int i = 0; i < 1 + two; i++) {
+            if (type == DTYPE_MXFP4)
+                p[at] = (unsigned char)(random_u32() % 16 == 0 ? random_u32() % 3
+                                                               : 118 + random_u32() % 6);
+            for (int i = 0; i < 2; i++) {
                 uint16_t d = (uint16_t)(0x2000 + random_u32() % 0x400);
                 if (random_u32() % 16 == 0) d = (uint16_t)(random_u32() % 0x400);
                 if (random_u32() % 8 == 0) d |= 0x8000;
-                memcpy(p + at + (last ? info.block_bytes - 2u : 2u * (size_t)i), &d, 2);
+                if (places[i] >= 0) memcpy(p + at + places[i], &d, 2);
             }
         }
     }

@@ -523,13 +523,15 @@ static void tensors_that_are_read_or_harmless_are_not(void) {
 }
 
 static void a_type_that_cannot_be_computed_with_lists_those_that_can(void) {
-    static const uint32_t types[] = {10, 11, 20, 23}; // Q2_K, Q3_K, IQ4_NL, IQ4_XS
+    static const uint32_t types[] = {16, 19, 22, 34}; // IQ2_XXS, IQ1_S, IQ2_S, TQ1_0
     for (size_t i = 0; i < INFERD_COUNT(types); i++) {
         inferd_err err;
         tiny_gguf g;
         begin_model(&g, types[i]);
-        expect_failed(check_weights(&g, &err), INFERD_EUNSUPPORTED, &err,
-                      "F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, BF16");
+        expect_failed(
+            check_weights(&g, &err), INFERD_EUNSUPPORTED, &err,
+            "F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, "
+            "BF16, MXFP4");
         expect_words(&err, dtype_about(types[i]).name);
         expect_words(&err, "blk.0.ffn_gate.weight");
         expect_words(&err, image_path);

@@ -331,7 +331,7 @@ static void wrong_paths_are_refused_with_what_exists(void) {
         {"dummy:tiny?", "no option is called \"\"; there are dtype, layers, context, vocab, seed",
          INFERD_EINVAL},
         {"dummy:tiny?width=3", "no option is called \"width\"; there are dtype, ", INFERD_EINVAL},
-        {"dummy:tiny?dtype=q3_k", "dtype is \"q3_k\", expected one of f32, f16, ", INFERD_EINVAL},
+        {"dummy:tiny?dtype=iq2_s", "dtype is \"iq2_s\", expected one of f32, f16, ", INFERD_EINVAL},
         {"dummy:tiny?dtype", "dtype is \"\", expected one of ", INFERD_EINVAL},
         {"dummy:tiny?layers=0", "layers is \"0\", expected a whole number from 1 to 512",
          INFERD_EINVAL},

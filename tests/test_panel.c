@@ -6,9 +6,10 @@
 #include "cpu/panel.h"
 #include "test.h"
 
-static const dtype types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q4_0,
-                              DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q8_0,
-                              DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
+static const dtype types[] = {DTYPE_F32,  DTYPE_F16,    DTYPE_BF16,   DTYPE_Q4_0,
+                              DTYPE_Q4_1, DTYPE_Q5_0,   DTYPE_Q5_1,   DTYPE_Q8_0,
+                              DTYPE_Q4_K, DTYPE_Q5_K,   DTYPE_Q6_K,   DTYPE_Q2_K,
+                              DTYPE_Q3_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
 static const char *const levels[] = {"define", "base",       "avx2",       "avxvnni",
                                      "avx512", "avx512vnni", "avx512bf16", "avx512amx"};
 enum { FIRST_WITH_VECTORS = 2 }; // of the levels
@@ -140,10 +141,10 @@ static void rows_come_back_as_the_file_has_them(void) {
 
 /* Halves of a block that scale it: their places, -1 for none. */
 static void scales_of(dtype type, int out[2]) {
-    bool minima =
-        type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_Q4_K || type == DTYPE_Q5_K;
-    out[0] = type == DTYPE_Q6_K ? 208 : 0;
-    out[1] = minima ? 2 : -1;
+    bool minima = type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_Q4_K ||
+                  type == DTYPE_Q5_K || type == DTYPE_Q2_K;
+    out[0] = type == DTYPE_Q6_K ? 208 : type == DTYPE_Q2_K ? 80 : type == DTYPE_Q3_K ? 108 : 0;
+    out[1] = minima ? out[0] + 2 : -1;
 }
 
 static bool has_blocks(dtype type) {
@@ -158,7 +159,8 @@ static unsigned char *finite_bytes(dtype type, size_t n) {
     scales_of(type, at);
     for (size_t i = 0; i < n; i += info.block_bytes) {
         if (!has_blocks(type)) p[i + info.block_bytes - 1] &= 0xbf;
-        for (int k = 0; has_blocks(type) && k < 2; k++)
+        if (type == DTYPE_MXFP4) p[i] %= MXFP4_SCALE_FINITE + 1;
+        for (int k = 0; has_blocks(type) && type != DTYPE_MXFP4 && k < 2; k++)
             if (at[k] >= 0) p[i + (size_t)at[k] + 1] &= 0xbf;
     }
     return p;
@@ -170,7 +172,13 @@ static uint16_t bad_half(dtype type, bool infinite) {
     return infinite ? brain ? 0xff80 : 0xfc00 : brain ? 0x7fc1 : 0x7d55;
 }
 
-static void put_bad(unsigned char *p, uint16_t half) {
+static void put_bad(unsigned char *p, dtype type, bool infinite) {
+    uint16_t half = bad_half(type, infinite);
+    if (type == DTYPE_MXFP4) { // 254 with a code of 12, or NaN
+        p[0] = infinite ? 254 : 255;
+        if (infinite) p[16] = 0xf0;
+        return;
+    }
     memcpy(p, &half, sizeof half); // little-endian, as we are
 }
 
@@ -189,14 +197,16 @@ static void finds_each(const cpu_level *level, dtype type, uint32_t cols, uint32
         for (size_t b = 0; b < n_blocks; b += b + 9 < n_blocks ? 7 : 1) {
             for (int k = 0; k < 2; k++, n++) {
                 if (at[k] < 0) continue;
-                unsigned char kept[2], *bad = rows + row * row_bytes + b * info.block_bytes + at[k];
+                unsigned char kept[17],
+                    *bad = rows + row * row_bytes + b * info.block_bytes + at[k];
                 float value = 0;
-                memcpy(kept, bad, 2);
-                put_bad(bad, bad_half(type, n % 2 == 0));
+                size_t n_kept = type == DTYPE_MXFP4 ? sizeof kept : 2;
+                memcpy(kept, bad, n_kept);
+                put_bad(bad, type, n % 2 == 0);
                 n_missed += level->pack(type, cols, rows, n_rows, p.panel);
                 uint32_t col = dtype_find_not_finite(type, rows + row * row_bytes, cols, &value);
                 EXPECT(col / info.block_elems == b && !isfinite(value));
-                memcpy(bad, kept, 2);
+                memcpy(bad, kept, n_kept);
             }
         }
     }
@@ -227,10 +237,26 @@ static void numbers_that_are_none_are_found(void) {
     }
 }
 
+/* A large scale alone is no reason to refuse a block of MXFP4: its codes may be small. */
+static void large_scales_of_small_codes_are_finite(void) {
+    for (size_t l = 0; l < INFERD_COUNT(levels); l++) {
+        inferd_err err = {0};
+        const cpu_level *level = level_choose(levels[l], &err);
+        if (level == NULL) continue;
+        unsigned char rows[PANEL_ROWS * 17] = {0};
+        place p = place_for(DTYPE_MXFP4, 32, 0);
+        rows[17 * 33] = 254;
+        rows[17 * 33 + 9] = 0x3b; // 3 * 2^126 and -3 * 2^126
+        EXPECT(level->pack(DTYPE_MXFP4, 32, rows, PANEL_ROWS, p.panel));
+        rows[17 * 33 + 9] = 0xc3; // -4 * 2^126
+        EXPECT(!level->pack(DTYPE_MXFP4, 32, rows, PANEL_ROWS, p.panel));
+        free(p.memory);
+    }
+}
+
 static const test_case cases[] = {
-    TEST(every_level_packs_the_same_bytes),
-    TEST(ragged_columns_are_filled_with_zeros),
-    TEST(rows_come_back_as_the_file_has_them),
-    TEST(numbers_that_are_none_are_found),
+    TEST(every_level_packs_the_same_bytes),       TEST(ragged_columns_are_filled_with_zeros),
+    TEST(rows_come_back_as_the_file_has_them),    TEST(numbers_that_are_none_are_found),
+    TEST(large_scales_of_small_codes_are_finite),
 };
 TEST_MAIN(cases)

@@ -3,8 +3,9 @@
  * functions of the levels are called as they are, without a backend. */
 #include "cpu_rig.h"
 
-static const dtype quantised[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1,
-                                  DTYPE_Q8_0, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
+static const dtype quantised[] = {DTYPE_Q4_0,   DTYPE_Q4_1,   DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q8_0,
+                                  DTYPE_Q4_K,   DTYPE_Q5_K,   DTYPE_Q6_K, DTYPE_Q2_K, DTYPE_Q3_K,
+                                  DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
 
 /* The level, or NULL where this machine lacks it. */
 static const cpu_level *level_of(const char *name) {
@@ -82,15 +83,21 @@ static void check_quantised_row(const char *level, const qact *q, uint32_t n, ui
                                 const float *x, uint32_t cols) {
     uint32_t tile = i / QACT_ROWS, n_rows = qact_tile_rows(n, tile), r = i % QACT_ROWS;
     const int32_t *sum = q->sum + (size_t)tile * QACT_ROWS * (cols / 32);
+    const int32_t *sum16 = q->sum16 + (size_t)tile * QACT_ROWS * (cols / 16);
     double max = 0;
     for (uint32_t k = 0; k < cols; k++) max = fmax(max, fabs((double)x[k]));
     expect_close("scale", level, (double)q->scale[i], max / 32767, max / 32767 * 1e-7);
-    long expected = 0;
+    long expected = 0, expected16 = 0;
     for (uint32_t k = 0; k < cols; k++) {
         double exact = max > 0 ? (double)x[k] * 32767 / max : 0;
         int got = (int16_t)q->q[qact_index(MATH_I16, n, cols, i, k, 0)];
         expect_close("q", level, got, exact, 0.5 + 0.005);
         expected += got;
+        expected16 += got;
+        if (k % 16 == 15) {
+            EXPECT_EQ(sum16[(size_t)(k / 16) * n_rows + r], expected16);
+            expected16 = 0;
+        }
         if (k % 32 == 31) {
             EXPECT_EQ(sum[(size_t)(k / 32) * n_rows + r], expected);
             expected = 0;
@@ -330,7 +337,7 @@ static void bits_do_not_depend_on_batch_ranges_or_level(void) {
 /* More rows than one block has, and more groups of columns than are unpacked at a time. */
 static void bits_do_not_depend_on_blocks(void) {
     enum { N = 301, ROWS = 96, COLS = 2048 };
-    static const dtype types[] = {DTYPE_Q4_1, DTYPE_Q6_K};
+    static const dtype types[] = {DTYPE_Q4_1, DTYPE_Q6_K, DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_MXFP4};
     for (size_t t = 0; t < INFERD_COUNT(types); t++) {
         weight w = random_weight(types[t], ROWS, COLS);
         float *x = random_floats((size_t)N * COLS), *all = random_floats((size_t)N * ROWS),
@@ -434,13 +441,13 @@ static void largest_values_do_not_overflow(void) {
             size_t n_bytes = row_bytes_of(type, COLS);
             unsigned char *file = file_rows(type, 1, COLS), fill = type == DTYPE_Q8_0 ? 0x80 : 0xff;
             uint16_t d = f32_to_f16(0.5f);
-            dtype_info info = dtype_about(type);
             memset(file, fill, n_bytes);
-            for (size_t at = 0; at < n_bytes; at += info.block_bytes) {
-                memcpy(file + at + (type == DTYPE_Q6_K ? info.block_bytes - 2u : 0), &d, 2);
-                if (type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_Q4_K ||
-                    type == DTYPE_Q5_K)
-                    memcpy(file + at + 2, &d, 2);
+            for (size_t at = 0; at < n_bytes; at += dtype_about(type).block_bytes) {
+                int places[2];
+                scales_of(type, places);
+                for (int i = 0; i < 2; i++)
+                    if (places[i] >= 0) memcpy(file + at + places[i], &d, 2);
+                if (type == DTYPE_MXFP4) file[at] = 127;
             }
             weight w = pack(type, 1, COLS, file);
             float row[COLS], x[COLS], out = 0;

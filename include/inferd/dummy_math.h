@@ -13,6 +13,10 @@
  *              min of a group: -(middle of the codes) * step
  *   K types    d of a block of 256 columns: unit * factor, dmin: middle of the codes * d
  *              the scale of a group (6 bits; Q6_K: 8), and its min too: another factor
+ *              Q2_K, whose scales have 4 bits: half of it, rounded down
+ *   IQ4        any code of the codebook; code 1 becomes 7, which makes the mean 0
+ *   MXFP4      any code; the scale of a group is one of two neighbouring powers of two, so often
+ *              the larger that the deviation is the requested one
  *
  * Slots of the hash, 64 bits each: `col` (dense) or `col / 8` (codes, a byte each); DUMMY_GROUP +
  * index of the group in the row; DUMMY_BLOCK + index of the block in the row.
@@ -31,11 +35,14 @@
 
 /* The parameters of a file type; dummy_form_of (kernels/dummy.h) sets them. */
 typedef struct dummy_form {
-    float unit;     // includes the requested scale
-    uint32_t bits;  // of a code; 0: dense
-    uint32_t group; // columns that share a step
-    bool minima;    // value = step * code + min, else step * (code - offset)
-    bool blocks;    // a step is d of the block times the group's factor
+    float unit;                // includes the requested scale
+    uint32_t bits;             // of a code; 0: dense
+    uint32_t group;            // columns that share a step
+    bool minima;               // value = step * code + min, else step * (code - offset)
+    bool blocks;               // a step is d of the block times the group's factor
+    bool book;                 // codes stand for the values of a codebook
+    uint32_t half;             // 1: scales are half of a factor
+    uint32_t exponent, larger; // MXFP4: the smaller scale; of 2^32 groups so many have the larger
 } dummy_form;
 
 enum { DUMMY_BLOCK_COLS = 256 };
@@ -76,7 +83,15 @@ DUMMY_FN uint32_t dummy_code(uint64_t hash, uint32_t col, uint32_t bits, bool mi
 DUMMY_FN uint32_t dummy_factor(uint64_t seed, uint32_t row, uint32_t slot) {
     return 16u + (uint32_t)(dummy_hash(seed, row, slot) >> 60);
 }
-/* The mean of the codes of a type with minima: 7.5, 15.5. */
+/* A code of IQ4_NL or IQ4_XS. */
+DUMMY_FN uint32_t dummy_book_code(uint32_t code) {
+    return code == 1 ? 7u : code;
+}
+/* The scale of a group of MXFP4. */
+DUMMY_FN uint32_t dummy_exponent(const dummy_form *f, uint64_t seed, uint32_t row, uint32_t slot) {
+    return f->exponent + ((uint32_t)(dummy_hash(seed, row, slot) >> 32) < f->larger ? 1u : 0u);
+}
+/* The mean of the codes of a type with minima: 1.5, 7.5, 15.5. */
 DUMMY_FN float dummy_middle(uint32_t bits) {
     return (float)((1u << bits) - 1u) * 0.5f;
 }

@@ -51,11 +51,12 @@ void rmsnorm_define(const void *job, uint32_t begin, uint32_t end) {
 
 /* ---- 16-bit activations, qact.h ---- */
 
-/* q = round(x * 32767 / max |x|), and sums of it over 32 columns */
+/* q = round(x * 32767 / max |x|), and sums of it over 32 columns and over 16 */
 static void quantize_row(const qact_job *j, uint32_t row, const float *x) {
     size_t padded = qact_padded(j->dim), tile = row / QACT_ROWS;
     uint32_t n_rows = qact_tile_rows(j->n, (uint32_t)tile), r = row % QACT_ROWS;
     int32_t *sums = j->out.sum + tile * QACT_ROWS * (padded / 32);
+    int32_t *sums16 = j->out.sum16 + tile * QACT_ROWS * (padded / 16);
     float max = 0;
     bool finite = true;
     for (uint32_t k = 0; k < j->dim; k++) {
@@ -67,8 +68,10 @@ static void quantize_row(const qact_job *j, uint32_t row, const float *x) {
     for (uint32_t k = 0; k < j->dim; k++) {
         int16_t q = counts ? (int16_t)lrintf(x[k] * inverse) : 0;
         int32_t *sum = &sums[(size_t)(k / 32) * n_rows + r];
+        int32_t *sum16 = &sums16[(size_t)(k / 16) * n_rows + r];
         j->out.q[qact_index(MATH_I16, j->n, padded, row, k, 0)] = (uint16_t)q;
         *sum = (k % 32 == 0 ? 0 : *sum) + q;
+        *sum16 = (k % 16 == 0 ? 0 : *sum16) + q;
     }
     j->out.scale[row] = !finite ? NAN : counts ? max / 32767.0f : 0;
 }

@@ -1,4 +1,4 @@
-/* panel.c - from rows of a file to panels and back, see panel.h.
+/* panel.c - from rows of a file to panels, see panel.h; and back: panel_read.c.
  *
  * Packing takes a row apart group by group (file layouts: dtype.c) and puts the pieces in the
  * row's lane.  Scales are copied from the file: nothing is rounded here.
@@ -21,6 +21,11 @@ bool panel_supported(dtype type) {
     case DTYPE_Q4_K:
     case DTYPE_Q5_K:
     case DTYPE_Q6_K:
+    case DTYPE_Q2_K:
+    case DTYPE_Q3_K:
+    case DTYPE_IQ4_NL:
+    case DTYPE_IQ4_XS:
+    case DTYPE_MXFP4:
         return true;
     default:
         return false;
@@ -50,6 +55,7 @@ size_t panel_bytes(dtype type, uint32_t cols) {
     case DTYPE_BF16:
         return n_words * PANEL_WORD * 2 * PANEL_ROWS;
     case DTYPE_Q4_0:
+    case DTYPE_IQ4_NL:
         return n_blocks * (2 + 16) * PANEL_ROWS;
     case DTYPE_Q4_1:
         return n_blocks * (4 + 16) * PANEL_ROWS;
@@ -65,6 +71,14 @@ size_t panel_bytes(dtype type, uint32_t cols) {
         return n_supers * (4 + 8 * 22) * PANEL_ROWS;
     case DTYPE_Q6_K:
         return n_supers * (2 + 16 * 13) * PANEL_ROWS;
+    case DTYPE_Q2_K:
+        return n_supers * (4 + 8 * 10) * PANEL_ROWS;
+    case DTYPE_Q3_K:
+        return n_supers * (2 + 8 * 14) * PANEL_ROWS;
+    case DTYPE_IQ4_XS:
+        return n_supers * (2 + 8 * 17) * PANEL_ROWS;
+    case DTYPE_MXFP4:
+        return n_blocks * (1 + 16) * PANEL_ROWS;
     default:
         return 0;
     }
@@ -77,9 +91,9 @@ size_t panel_bytes(dtype type, uint32_t cols) {
 
 typedef struct group {
     uint16_t d, m;
-    uint8_t scale, min; // of K types; of Q6_K the scale's bits
+    uint8_t scale, min; // of K types, as the panel has them; of Q2_K and Q3_K see read_halves
     uint32_t high;      // fifth bits, column by column; of Q6_K two bits per column
-    uint8_t q[32];      // low four bits, or the bytes of Q8_0
+    uint8_t q[32];      // low four bits, the code, or the bytes of Q8_0
 } group;
 
 static uint16_t load_u16(const unsigned char *p) {
@@ -125,10 +139,37 @@ PER_TYPE void read_q6_k(group *out, const unsigned char *block, uint32_t g) {
     }
 }
 
+/* Scale g of 16, six bits less 32 (dtype.c). */
+PER_TYPE uint8_t scale_q3_k(const unsigned char *p, uint32_t g) {
+    return (uint8_t)(((p[g % 8] >> (g / 8 * 4) & 15) | (p[8 + g % 4] >> (g / 4 * 2) & 3) << 4) -
+                     32);
+}
+
+/* Q2_K and Q3_K.  The scales of the halves go to `scale` and `min`; those of Q2_K have their minima
+ * beside them. */
+PER_TYPE void read_halves(dtype type, group *out, const unsigned char *block, uint32_t g) {
+    const unsigned char *q = block + (type == DTYPE_Q2_K ? 16 : 32) + g / 4 * 32;
+    if (type == DTYPE_Q2_K) {
+        out->scale = block[2 * g];
+        out->min = block[2 * g + 1];
+        out->d = load_u16(block + 80);
+        out->m = load_u16(block + 82);
+    } else {
+        out->scale = scale_q3_k(block + 96, 2 * g);
+        out->min = scale_q3_k(block + 96, 2 * g + 1);
+        out->d = load_u16(block + 108);
+    }
+    for (uint32_t j = 0; j < 32; j++) {
+        uint32_t third = type == DTYPE_Q3_K ? block[j] >> g & 1u : 0;
+        out->q[j] = (uint8_t)((q[j] >> (g % 4 * 2) & 3) | third << 2);
+    }
+}
+
 PER_TYPE void read_group(dtype type, const unsigned char *row, uint32_t g, group *out) {
     const unsigned char *p = row;
     switch ((int)type) {
     case DTYPE_Q4_0:
+    case DTYPE_IQ4_NL:
         p += (size_t)g * 18;
         halves(out, p + 2);
         break;
@@ -171,6 +212,25 @@ PER_TYPE void read_group(dtype type, const unsigned char *row, uint32_t g, group
     case DTYPE_Q6_K:
         read_q6_k(out, p + (size_t)(g / 16) * 210, g % 16);
         return;
+    case DTYPE_Q2_K:
+        read_halves(type, out, p + (size_t)(g / 8) * 84, g % 8);
+        return;
+    case DTYPE_Q3_K:
+        read_halves(type, out, p + (size_t)(g / 8) * 110, g % 8);
+        return;
+    case DTYPE_IQ4_XS:
+        p += (size_t)(g / 8) * 136;
+        g %= 8;
+        out->scale =
+            (uint8_t)(((p[4 + g / 2] >> (g % 2 * 4) & 15) | (load_u16(p + 2) >> (2 * g) & 3) << 4) -
+                      32);
+        halves(out, p + 8 + g * 16);
+        break;
+    case DTYPE_MXFP4:
+        p += (size_t)g * 17;
+        out->scale = p[0];
+        halves(out, p + 1);
+        return;
     default:
         INFERD_CHECK(!"a type with groups");
     }
@@ -181,25 +241,6 @@ PER_TYPE void read_group(dtype type, const unsigned char *row, uint32_t g, group
  *
  * Words are put together eight columns at a time, as little-endian integers. */
 
-/* Where column j of a word has its bit among 32, if words are 4 bits apart; see panel.h. */
-static uint32_t pair_bit(uint32_t k) {
-    return k / PANEL_WORD * 4 + k % 4 + 16 * (k % PANEL_WORD / 4);
-}
-static uint32_t high_shift(dtype type, uint32_t k) {
-    uint32_t at = pair_bit(k);
-    return type == DTYPE_Q6_K ? at % 16 * 2 + at / 16 * 16 : at;
-}
-/* Byte of column k of Q8_0: word, half of it, lane, byte. */
-static size_t byte_at(uint32_t k, uint32_t lane) {
-    uint32_t half = k / PANEL_WORD * 2 + k % 4 / 2, byte = k % 2 + k % PANEL_WORD / 4 * 2;
-    return ((size_t)half * PANEL_ROWS + lane) * 4 + byte;
-}
-/* 16-bit half of column k of BF16. */
-static size_t half_at(size_t k, uint32_t lane) {
-    size_t pair = k / PANEL_WORD * 4 + k % 4;
-    return (pair * PANEL_ROWS + lane) * 2 + k % PANEL_WORD / 4;
-}
-
 /* The even nibbles next to each other, in the lower half. */
 static inline uint32_t even_nibbles(uint32_t x) {
     x &= 0x0f0f0f0f;
@@ -207,20 +248,52 @@ static inline uint32_t even_nibbles(uint32_t x) {
     return (x | x >> 8) & 0xffff;
 }
 
-/* high_shift for all columns at once: halves of words apart, bytes of Q6_K likewise. */
+/* high_shift (panel_read.c) for all columns at once: halves of words apart, bytes of Q6_K likewise.
+ */
 PER_TYPE uint32_t pack_high(dtype type, uint32_t high) {
     if (type == DTYPE_Q6_K)
         return (high & 0xff0000ff) | (high & 0xff00) << 8 | (high >> 8 & 0xff00);
     return even_nibbles(high) | even_nibbles(high >> 4) << 16;
 }
 
+/* Codes of n_bits of a word of 8 columns, a byte each: four in each half of 32 bits. */
+PER_TYPE uint32_t pack_codes(const uint8_t *q, uint32_t n_bits) {
+    uint32_t word = 0;
+    for (uint32_t j = 0; j < PANEL_WORD; j++)
+        word |= (uint32_t)q[j] << (n_bits * (j % 4) + 16 * (j / 4));
+    return word;
+}
+
 static inline void put_u32(unsigned char *out, size_t i, uint32_t value) {
     memcpy(out + i * sizeof value, &value, sizeof value);
 }
 
+/* Q2_K: two words in 32 bits.  Q3_K: words 0 to 2 with a third of the bits of word 3 each. */
+PER_TYPE void pack_halves(dtype type, const group *from, panel_group to, uint32_t lane) {
+    unsigned char *q = (unsigned char *)(uintptr_t)to.q;
+    uint32_t word[4], n_bits = type == DTYPE_Q2_K ? 2 : 3;
+    for (uint32_t w = 0; w < 4; w++) word[w] = pack_codes(from->q + w * PANEL_WORD, n_bits);
+    if (type == DTYPE_Q2_K) {
+        put_u32(q, lane, word[0] | word[1] << 8);
+        put_u32(q, PANEL_ROWS + lane, word[2] | word[3] << 8);
+        ((uint8_t *)(uintptr_t)to.both_u4)[lane] = from->scale;
+        ((uint8_t *)(uintptr_t)to.both_u4)[PANEL_ROWS + lane] = from->min;
+        return;
+    }
+    for (uint32_t w = 0; w < 3; w++)
+        put_u32(q, w * PANEL_ROWS + lane, word[w] | (word[3] >> (4 * w) & 0x000f000f) << 12);
+    ((uint8_t *)(uintptr_t)to.scale_i8)[lane] = from->scale;
+    ((uint8_t *)(uintptr_t)to.scale_i8)[PANEL_ROWS + lane] = from->min;
+}
+
 PER_TYPE void pack_group(dtype type, const group *from, panel_group to, uint32_t lane) {
-    ((uint16_t *)(uintptr_t)to.d)[lane] = from->d;
+    if (to.d != NULL) ((uint16_t *)(uintptr_t)to.d)[lane] = from->d;
     if (to.m != NULL) ((uint16_t *)(uintptr_t)to.m)[lane] = from->m;
+    if (panel_group_scales(type) == 2) {
+        pack_halves(type, from, to, lane);
+        return;
+    }
+    if (to.exponent != NULL) ((uint8_t *)(uintptr_t)to.exponent)[lane] = from->scale;
     if (to.scale_u8 != NULL) ((uint8_t *)(uintptr_t)to.scale_u8)[lane] = from->scale;
     if (to.min_u8 != NULL) ((uint8_t *)(uintptr_t)to.min_u8)[lane] = from->min;
     if (to.scale_i8 != NULL) ((uint8_t *)(uintptr_t)to.scale_i8)[lane] = from->scale;
@@ -230,7 +303,7 @@ PER_TYPE void pack_group(dtype type, const group *from, panel_group to, uint32_t
     for (uint32_t word = 0; word < cols / PANEL_WORD; word++) {
         uint64_t x; // columns, a byte each
         memcpy(&x, from->q + word * PANEL_WORD, sizeof x);
-        if (type == DTYPE_Q8_0) { // byte_at
+        if (type == DTYPE_Q8_0) { // see byte_at in panel_read.c
             uint64_t low = x & 0x0000ffff0000ffff, high = x >> 16 & 0x0000ffff0000ffff;
             put_u32(q, (size_t)(word * 2) * PANEL_ROWS + lane, (uint32_t)(low | low >> 16));
             put_u32(q, (size_t)(word * 2 + 1) * PANEL_ROWS + lane, (uint32_t)(high | high >> 16));
@@ -253,7 +326,7 @@ PER_TYPE void pack_values(dtype type, const unsigned char *rows, uint32_t n_rows
         for (uint32_t lane = 0; lane < n_rows; lane++) {
             const unsigned char *row = rows + (size_t)lane * cols * n_bytes;
             for (size_t k = begin; k < end; k++) {
-                size_t at = type == DTYPE_BF16 ? half_at(k, lane) : k * PANEL_ROWS + lane;
+                size_t at = type == DTYPE_BF16 ? panel_half_at(k, lane) : k * PANEL_ROWS + lane;
                 memcpy(panel + at * n_bytes, row + k * n_bytes, n_bytes);
             }
         }
@@ -270,21 +343,6 @@ PER_TYPE void pack_groups(dtype type, const unsigned char *rows, uint32_t n_rows
             pack_group(type, &from, to, lane);
         }
     }
-}
-
-/* Are its values, or its scales and minima, finite? */
-static bool panel_is_finite(dtype type, uint32_t cols, const unsigned char *panel) {
-    uint32_t step = type == DTYPE_Q6_K ? 16 : type == DTYPE_Q4_K || type == DTYPE_Q5_K ? 8 : 1;
-    if (type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16)
-        return dtype_are_finite(type, panel,
-                                panel_bytes(type, cols) / dtype_about(type).block_bytes);
-    bool finite = true;
-    for (uint32_t g = 0; g < cols / panel_group_cols(type); g += step) {
-        panel_group p = panel_group_at(type, panel, g);
-        finite = finite && dtype_are_finite(DTYPE_F16, p.d, PANEL_ROWS) &&
-                 (p.m == NULL || dtype_are_finite(DTYPE_F16, p.m, PANEL_ROWS));
-    }
-    return finite;
 }
 
 bool panel_pack(dtype type, uint32_t cols, const unsigned char *rows, uint32_t n_rows,
@@ -312,75 +370,15 @@ bool panel_pack(dtype type, uint32_t cols, const unsigned char *rows, uint32_t n
         GROUPS(DTYPE_Q4_K)
         GROUPS(DTYPE_Q5_K)
         GROUPS(DTYPE_Q6_K)
+        GROUPS(DTYPE_Q2_K)
+        GROUPS(DTYPE_Q3_K)
+        GROUPS(DTYPE_IQ4_NL)
+        GROUPS(DTYPE_IQ4_XS)
+        GROUPS(DTYPE_MXFP4)
 #undef VALUES
 #undef GROUPS
     default:
         INFERD_CHECK(!"a type that panels hold");
     }
     return panel_is_finite(type, cols, panel);
-}
-
-/* ---- one row back ---- */
-
-static uint32_t value_of(dtype type, const panel_group *p, uint32_t lane, uint32_t k) {
-    const uint32_t *words = (const uint32_t *)(const void *)p->q;
-    uint32_t low = words[k / PANEL_WORD * PANEL_ROWS + lane] >> (4 * (k % PANEL_WORD)) & 15;
-    if (p->high == NULL) return low;
-    uint32_t high = p->high[lane] >> high_shift(type, k);
-    return low | (high & (type == DTYPE_Q6_K ? 3 : 1)) << 4;
-}
-
-static void group_row_to_f32(dtype type, const panel_group *p, uint32_t lane, float *out) {
-    uint32_t cols = panel_group_cols(type);
-    float d = f16_to_f32(p->d[lane]);
-    for (uint32_t k = 0; k < cols; k++) {
-        switch ((int)type) {
-        case DTYPE_Q4_0:
-            out[k] = d * ((float)value_of(type, p, lane, k) - 8.0f);
-            break;
-        case DTYPE_Q5_0:
-            out[k] = d * ((float)value_of(type, p, lane, k) - 16.0f);
-            break;
-        case DTYPE_Q4_1:
-        case DTYPE_Q5_1:
-            out[k] = d * (float)value_of(type, p, lane, k) + f16_to_f32(p->m[lane]);
-            break;
-        case DTYPE_Q8_0:
-            out[k] = d * (float)((const int8_t *)p->q)[byte_at(k, lane)];
-            break;
-        case DTYPE_Q6_K:
-            out[k] = d * (float)p->scale_i8[lane] * ((float)value_of(type, p, lane, k) - 32.0f);
-            break;
-        default: // Q4_K, Q5_K
-            out[k] = d * (float)p->scale_u8[lane] * (float)value_of(type, p, lane, k) -
-                     f16_to_f32(p->m[lane]) * (float)p->min_u8[lane];
-            break;
-        }
-    }
-}
-
-void panel_row_to_f32(const weight *w, uint32_t row, uint32_t begin, uint32_t end, float *out) {
-    const unsigned char *panel =
-        (const unsigned char *)w->data + row / PANEL_ROWS * panel_bytes(w->type, w->cols);
-    uint32_t lane = row % PANEL_ROWS, cols = panel_group_cols(w->type);
-    const uint16_t *halfs = (const uint16_t *)(const void *)panel;
-    INFERD_CHECK(begin % PANEL_BLOCK == 0 && end <= w->cols);
-    switch ((int)w->type) {
-    case DTYPE_F32:
-        for (size_t k = begin; k < end; k++)
-            memcpy(out++, panel + (k * PANEL_ROWS + lane) * 4, sizeof *out);
-        return;
-    case DTYPE_F16:
-        for (size_t k = begin; k < end; k++) *out++ = f16_to_f32(halfs[k * PANEL_ROWS + lane]);
-        return;
-    case DTYPE_BF16:
-        for (size_t k = begin; k < end; k++) *out++ = bf16_to_f32(halfs[half_at(k, lane)]);
-        return;
-    default:
-        break;
-    }
-    for (uint32_t k = begin; k < end; k += cols, out += cols) {
-        panel_group p = panel_group_at(w->type, panel, k / cols);
-        group_row_to_f32(w->type, &p, lane, out);
-    }
 }

@@ -14,8 +14,12 @@
  *     Q4_K          per 256            d f16, dmin f16, then 8 times: scale u8, min u8, nibbles
  *     Q5_K          per 256            the same with fifth bits u32 before the nibbles
  *     Q6_K          per 256            d f16, then 16 times: upper two bits u32, nibbles, scale i8
- *     BF16          per 8              pairs
- *     F16 F32       per column         the value
+ *     Q2_K          per 256            d f16, dmin f16, then 8 times: scale and min of 16 columns
+ * u8, of the next 16 u8, codes of two bits Q3_K          per 256            d f16, then 8 times:
+ * scale i8 of 16 columns, of the next 16, codes of three bits IQ4_NL        per 32             d
+ * f16, nibbles IQ4_XS        per 256            d f16, then 8 times: scale i8, nibbles MXFP4 per 32
+ * scale u8, nibbles BF16          per 8              pairs F16 F32       per column         the
+ * value
  *
  * Columns come in words of 8, and a word in pairs: pair p is the columns p and p + 4, placed so
  * that one shift and one mask turn them into the two 16-bit halves that the pairwise
@@ -24,16 +28,22 @@
  *     nibbles       u32 [word][64]       column j at bit 4j: pair p is (n >> 4p) & 0x000f000f
  *     fifth bits    u32 [64]             column j of word w at bit 4w + (j & 3) + 16 (j >> 2)
  *     upper bits    u32 [64]             the same, two bits wide: 8w + 2 (j & 3) + 16 (j >> 2)
- *     bytes         u32 [word][2][64]    columns 0 1 4 5, then 2 3 6 7, the first lowest: pairs are
- *                                        the even and the odd bytes
- *     pairs         u32 [word][4][64]    column p low, column p + 4 high
+ *     two bits      u32 [2][64]          column j of word w in w / 2, from bit
+ *                                        8 (w % 2) + 2 (j & 3) + 16 (j >> 2) on
+ *     three bits    u32 [3][64]          column j of word w < 3 from bit 3 (j & 3) + 16 (j >> 2)
+ * on; of word 3 the lowest four bits of both halves are the top bits of the halves of word 0, the
+ * next those of 1, of 2 bytes         u32 [word][2][64]    columns 0 1 4 5, then 2 3 6 7, the first
+ * lowest: pairs are the even and the odd bytes pairs         u32 [word][4][64]    column p low,
+ * column p + 4 high
  *
- * That is as many bytes as in the file, except the zeros, and 1/8 bit per weight more for Q4_K and
- * Q5_K, because the file packs their scales tighter.
+ * That is as many bytes as in the file, except the zeros, and 1/8 bit per weight more for Q4_K,
+ * Q5_K and Q3_K, 1/16 for IQ4_XS, because the file packs their scales tighter.
  *
- * A weight is scale * q + base in floats.  scale has at most 18 significant bits and q at most 8
- * (6 where scale has more than 11), so the product is exact and the sum rounds once: fused or not,
- * the value has the bits that dtype_to_f32 gives.
+ * A weight is scale * q + base in floats; q is the value of a code (dtype_codebook), or the code
+ * less an offset.  scale has at most 18 significant bits and q at most 8 (6 where scale has more
+ * than 17), so the product is exact and the sum rounds once: fused or not, the value has the bits
+ * that dtype_to_f32 gives.  One exception: products take a block of MXFP4 with the scale 0 or 1,
+ * whose weights are at most 12 * 2^-127, for zeros, because its scale would be a denormal float.
  *
  * Thread: any. */
 #ifndef INFERD_CPU_PANEL_H
@@ -49,8 +59,12 @@ enum {
 };
 
 bool panel_supported(dtype type);
-/* Columns that share a scale: 32, or 16 for Q6_K; PANEL_WORD for types without. */
+/* Columns of a group: 32, or 16 for Q6_K; PANEL_WORD for types without scales. */
 uint32_t panel_group_cols(dtype type);
+/* Scales of a group: of Q2_K and Q3_K each half of a group has its own. */
+static inline uint32_t panel_group_scales(dtype type) {
+    return type == DTYPE_Q2_K || type == DTYPE_Q3_K ? 2 : 1;
+}
 /* Bytes of one panel of `cols` columns. */
 size_t panel_bytes(dtype type, uint32_t cols);
 
@@ -60,9 +74,17 @@ typedef bool panel_pack_fn(dtype type, uint32_t cols, const unsigned char *rows,
                            unsigned char *panel);
 panel_pack_fn panel_pack;                         // plain loops: the definition
 panel_pack_fn panel_pack_avx2, panel_pack_avx512; // simd/pack.c: the same bytes, faster (level.h)
+/* The answer of panel_pack for a panel that is packed. */
+bool panel_is_finite(dtype type, uint32_t cols, const unsigned char *panel);
 /* Unpack columns [begin, end) of one row: bit-equal to dtype_to_f32 of the file's row.
  * begin is a multiple of PANEL_BLOCK, and so is end, unless it is the last column. */
 void panel_row_to_f32(const weight *w, uint32_t row, uint32_t begin, uint32_t end, float *out);
+
+/* Where column k of BF16 lies, in halves of 16 bits. */
+static inline size_t panel_half_at(size_t k, uint32_t lane) {
+    size_t pair = k / PANEL_WORD * 4 + k % 4;
+    return (pair * PANEL_ROWS + lane) * 2 + k % PANEL_WORD / 4;
+}
 
 /* The parts of group `g` of a panel; parts that a type lacks are NULL.  Constant folding reduces
  * this to the additions that a type needs. */
@@ -71,9 +93,11 @@ typedef struct panel_group {
     const uint16_t *m;       // [64] f16: min, or dmin of the K types
     const uint8_t *scale_u8; // [64] Q4_K, Q5_K
     const uint8_t *min_u8;   // [64]
-    const int8_t *scale_i8;  // [64] Q6_K
+    const int8_t *scale_i8;  // [64] Q6_K, IQ4_XS; [2][64] Q3_K
+    const uint8_t *both_u4;  // [2][64] Q2_K: scales in the low nibbles, mins in the high ones
+    const uint8_t *exponent; // [64] MXFP4: the scale is 2^(exponent - 128)
     const uint32_t *high;    // [64] fifth bits, or upper two bits
-    const unsigned char *q;  // nibbles, bytes or values
+    const unsigned char *q;  // codes, bytes or values
 } panel_group;
 
 /* Hides the value of p from the compiler: parts are then addressed from one register and a constant
@@ -87,6 +111,7 @@ panel_group_at(dtype type, const unsigned char *panel, uint32_t g) {
     const unsigned char *at = panel;
     switch ((int)type) {
     case DTYPE_Q4_0:
+    case DTYPE_IQ4_NL:
         at += (size_t)g * (2 * N + 16 * N);
         PANEL_HIDE(at);
         p.d = (const uint16_t *)(const void *)at;
@@ -153,6 +178,40 @@ panel_group_at(dtype type, const unsigned char *panel, uint32_t g) {
         p.high = (const uint32_t *)(const void *)at;
         p.q = at + 4 * N;
         p.scale_i8 = (const int8_t *)at + 12 * N;
+        break;
+    case DTYPE_Q2_K:
+        at += (size_t)(g / 8) * (4 * N + 8 * 10 * N);
+        PANEL_HIDE(at);
+        p.d = (const uint16_t *)(const void *)at;
+        p.m = (const uint16_t *)(const void *)(at + 2 * N);
+        at += 4 * N + (size_t)(g % 8) * 10 * N;
+        PANEL_HIDE(at);
+        p.both_u4 = at;
+        p.q = at + 2 * N;
+        break;
+    case DTYPE_Q3_K:
+        at += (size_t)(g / 8) * (2 * N + 8 * 14 * N);
+        PANEL_HIDE(at);
+        p.d = (const uint16_t *)(const void *)at;
+        at += 2 * N + (size_t)(g % 8) * 14 * N;
+        PANEL_HIDE(at);
+        p.scale_i8 = (const int8_t *)at;
+        p.q = at + 2 * N;
+        break;
+    case DTYPE_IQ4_XS:
+        at += (size_t)(g / 8) * (2 * N + 8 * 17 * N);
+        PANEL_HIDE(at);
+        p.d = (const uint16_t *)(const void *)at;
+        at += 2 * N + (size_t)(g % 8) * 17 * N;
+        PANEL_HIDE(at);
+        p.scale_i8 = (const int8_t *)at;
+        p.q = at + N;
+        break;
+    case DTYPE_MXFP4:
+        at += (size_t)g * (N + 16 * N);
+        PANEL_HIDE(at);
+        p.exponent = at;
+        p.q = at + N;
         break;
     case DTYPE_F16:
     case DTYPE_BF16:

@@ -23,6 +23,7 @@
  *     q      [cols / 8][4 pairs][T][2]    pair p of a word of 8 columns: columns p and p + 4
  *     sum    [cols / 32][T]               of q over 32 columns; tile i begins at
  *                                         i * QACT_ROWS * (cols / 32)
+ *     sum16  [cols / 16][T]               of q over 16 columns, for types with scales of 16 columns
  *     scale  [row]
  *
  * so one broadcast of 32 bits has two neighbouring factors of one row, and the pairs match those
@@ -63,7 +64,7 @@ typedef enum cpu_math { MATH_F32, MATH_I16, MATH_BF16 } cpu_math;
 
 typedef struct qact {
     uint16_t *q; // int16_t or bf16 bits; 64-byte aligned
-    int32_t *sum;
+    int32_t *sum, *sum16;
     float *scale;
 } qact;
 
@@ -79,7 +80,8 @@ static inline size_t qact_terms(cpu_math math) {
 }
 static inline size_t qact_bytes(uint32_t n, uint32_t cols) {
     size_t rows = ((size_t)n + QACT_ROWS - 1) / QACT_ROWS * QACT_ROWS, padded = qact_padded(cols);
-    return rows * padded * 2 * QACT_TERMS_MAX + rows * (padded / 32) * 4 + rows * 4 + 3 * 64;
+    return rows * padded * 2 * QACT_TERMS_MAX + rows * (padded / 32 + padded / 16) * 4 + rows * 4 +
+           4 * 64;
 }
 static inline size_t qact_align(size_t n) {
     return (n + 63) / 64 * 64;
@@ -91,6 +93,8 @@ static inline qact qact_at(unsigned char *at, uint32_t n, uint32_t cols) {
     at += qact_align(rows * padded * 2 * QACT_TERMS_MAX);
     x.sum = (int32_t *)(void *)at;
     at += qact_align(rows * (padded / 32) * 4);
+    x.sum16 = (int32_t *)(void *)at;
+    at += qact_align(rows * (padded / 16) * 4);
     x.scale = (float *)(void *)at;
     return x;
 }

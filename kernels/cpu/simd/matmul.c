@@ -53,8 +53,9 @@ INLINE void word_weights(dtype type, const panel_group *p, int word, uint32_t la
                          vf base, vf w[PANEL_WORD]) {
     size_t at = (size_t)word * PANEL_WORD * PANEL_ROWS + lane;
     vi bits = vi_set1(0), high = vi_set1(0);
-    bool nibbles =
-        type != DTYPE_F32 && type != DTYPE_F16 && type != DTYPE_BF16 && type != DTYPE_Q8_0;
+    const bool nibbles = type != DTYPE_F32 && type != DTYPE_F16 && type != DTYPE_BF16 &&
+                         type != DTYPE_Q8_0 && panel_group_scales(type) == 1;
+    if (panel_group_scales(type) == 2) bits = code_word(type, p->q, (uint32_t)word, lane);
     if (nibbles) bits = vi_load(p->q + ((size_t)word * PANEL_ROWS + lane) * 4);
     if (p->high != NULL) // this word's bits to the bottom of both halves
         high = (vi)((vu)vi_load(p->high + lane) >> (word * (type == DTYPE_Q6_K ? 8 : 4)));
@@ -87,6 +88,17 @@ INLINE void word_weights(dtype type, const panel_group *p, int word, uint32_t la
         case DTYPE_Q8_0:
             w[j] = scale * byte_weight(p->q, word, j, lane);
             break;
+        case DTYPE_Q2_K:
+            w[j] = vf_fma(scale, vf_code(bits, j % 4 * 2 + j / 4 * 16, 2, 0), base);
+            break;
+        case DTYPE_Q3_K:
+            w[j] = scale * vf_code(bits, j % 4 * 3 + j / 4 * 16, 3, 4);
+            break;
+        case DTYPE_IQ4_NL:
+        case DTYPE_IQ4_XS:
+        case DTYPE_MXFP4:
+            w[j] = scale * vf_book(bits, j, dtype_codebook(type));
+            break;
         default:
             w[j] = scale * (vf_nibble(bits, j, 32) + vf_upper(high, j % 4 + j / 4 * 8));
             break; // Q6_K
@@ -102,6 +114,8 @@ INLINE void fetch_ahead(dtype type, const panel_group *p) {
                         : type == DTYPE_Q6_K                       ? 13
                         : type == DTYPE_Q5_0 || type == DTYPE_Q5_1 ? 24
                         : type == DTYPE_Q5_K                       ? 22
+                        : type == DTYPE_Q2_K                       ? 11
+                        : type == DTYPE_Q3_K                       ? 15
                                                                    : 20;
     for (int i = 0; i < n_lines; i++) __builtin_prefetch(p->q + AHEAD_BYTES + i * 64);
 }
@@ -131,9 +145,28 @@ typedef struct target {
 
 /* ---- few rows: unpack in registers ---- */
 
+/* A word of weights times its columns of n_rows rows, from `x` on. */
+INLINE void add_word(dtype type, int n_rows, int n_vecs, const panel_group *p, int word,
+                     uint32_t lane, const vf scale[4], const vf base[4], const float *x,
+                     uint32_t cols, int n_cols, vf acc[4][4]) {
+    UNROLL
+    for (int v = 0; v < n_vecs; v++) {
+        vf w[PANEL_WORD];
+        word_weights(type, p, word, lane + (uint32_t)(v * VW), scale[v], base[v], w);
+        UNROLL
+        for (int j = 0; j < PANEL_WORD; j++) {
+            if (j >= n_cols) break;
+            UNROLL
+            for (int r = 0; r < n_rows; r++)
+                acc[v][r] = vf_fma(w[j], vf_set1(x[(size_t)r * cols + (size_t)j]), acc[v][r]);
+        }
+    }
+}
+
 INLINE void direct(dtype type, int n_rows, int n_vecs, const unsigned char *panel, uint32_t lane,
                    const float *x, uint32_t cols, target to) {
-    const uint32_t in_group = group_cols(type);
+    const uint32_t in_group = group_cols(type), n_scales = panel_group_scales(type);
+    const int n_words = (int)(in_group / PANEL_WORD / n_scales); // that share a scale
     for (uint32_t begin = 0; begin < cols; begin += SLAB_COLS) {
         uint32_t end = u32_min(begin + SLAB_COLS, cols);
         vf acc[4][4];
@@ -143,27 +176,18 @@ INLINE void direct(dtype type, int n_rows, int n_vecs, const unsigned char *pane
         for (uint32_t col = begin; col < end; col += in_group) {
             panel_group p = panel_group_at(type, panel, col / in_group);
             fetch_ahead(type, &p);
-            vf scale[4], base[4];
-            UNROLL
-            for (int v = 0; v < n_vecs; v++)
-                group_scale(type, &p, lane + (uint32_t)(v * VW), &scale[v], &base[v]);
             /* Only types without groups end inside a word. */
             int n_cols = in_group == PANEL_WORD ? (int)u32_min(end - col, PANEL_WORD) : PANEL_WORD;
-            for (int word = 0; word < (int)in_group / PANEL_WORD; word++) {
-                const float *at = x + col + word * PANEL_WORD;
+            UNROLL
+            for (uint32_t half = 0; half < n_scales; half++) {
+                vf scale[4], base[4];
                 UNROLL
-                for (int v = 0; v < n_vecs; v++) {
-                    vf w[PANEL_WORD];
-                    word_weights(type, &p, word, lane + (uint32_t)(v * VW), scale[v], base[v], w);
-                    UNROLL
-                    for (int j = 0; j < PANEL_WORD; j++) {
-                        if (j >= n_cols) break;
-                        UNROLL
-                        for (int r = 0; r < n_rows; r++)
-                            acc[v][r] =
-                                vf_fma(w[j], vf_set1(at[(size_t)r * cols + (size_t)j]), acc[v][r]);
-                    }
-                }
+                for (int v = 0; v < n_vecs; v++)
+                    group_scale(type, &p, half, lane + (uint32_t)(v * VW), &scale[v], &base[v]);
+                int word = (int)half * n_words;
+                for (int last = word + n_words; word < last; word++)
+                    add_word(type, n_rows, n_vecs, &p, word, lane, scale, base,
+                             x + col + word * PANEL_WORD, cols, n_cols, acc);
             }
         }
         UNROLL
@@ -184,9 +208,11 @@ INLINE void unpack(dtype type, const unsigned char *panel, uint32_t lane, uint32
         fetch_ahead(type, &p);
         for (uint32_t l = lane; l < lane + n_lanes; l += VW) {
             vf scale, base;
-            group_scale(type, &p, l, &scale, &base);
+            group_scale(type, &p, 0, l, &scale, &base);
             for (int word = 0; word < (int)in_group / PANEL_WORD; word++) {
                 vf w[PANEL_WORD];
+                if (panel_group_scales(type) == 2 && word == 2)
+                    group_scale(type, &p, 1, l, &scale, &base);
                 word_weights(type, &p, word, l, scale, base, w);
                 float *at = slab + (size_t)(col - begin + (uint32_t)word * PANEL_WORD) * PANEL_ROWS;
                 UNROLL
@@ -349,6 +375,11 @@ TYPE_FUNCTIONS(Q8_0)
 TYPE_FUNCTIONS(Q4_K)
 TYPE_FUNCTIONS(Q5_K)
 TYPE_FUNCTIONS(Q6_K)
+TYPE_FUNCTIONS(Q2_K)
+TYPE_FUNCTIONS(Q3_K)
+TYPE_FUNCTIONS(IQ4_NL)
+TYPE_FUNCTIONS(IQ4_XS)
+TYPE_FUNCTIONS(MXFP4)
 
 typedef void panel_fn(const unsigned char *panel, uint32_t lane, uint32_t n_lanes, const float *x,
                       uint32_t n, uint32_t cols, target to);
@@ -356,12 +387,14 @@ typedef void panel_fn(const unsigned char *panel, uint32_t lane, uint32_t n_lane
 static const struct {
     panel_fn *few, *many;
 } functions[DTYPE_LIMIT] = {
-    [DTYPE_F32] = {few_F32, many_F32},    [DTYPE_F16] = {few_F16, many_F16},
-    [DTYPE_BF16] = {few_BF16, many_BF16}, [DTYPE_Q4_0] = {few_Q4_0, many_Q4_0},
-    [DTYPE_Q4_1] = {few_Q4_1, many_Q4_1}, [DTYPE_Q5_0] = {few_Q5_0, many_Q5_0},
-    [DTYPE_Q5_1] = {few_Q5_1, many_Q5_1}, [DTYPE_Q8_0] = {few_Q8_0, many_Q8_0},
-    [DTYPE_Q4_K] = {few_Q4_K, many_Q4_K}, [DTYPE_Q5_K] = {few_Q5_K, many_Q5_K},
-    [DTYPE_Q6_K] = {few_Q6_K, many_Q6_K},
+    [DTYPE_F32] = {few_F32, many_F32},          [DTYPE_F16] = {few_F16, many_F16},
+    [DTYPE_BF16] = {few_BF16, many_BF16},       [DTYPE_Q4_0] = {few_Q4_0, many_Q4_0},
+    [DTYPE_Q4_1] = {few_Q4_1, many_Q4_1},       [DTYPE_Q5_0] = {few_Q5_0, many_Q5_0},
+    [DTYPE_Q5_1] = {few_Q5_1, many_Q5_1},       [DTYPE_Q8_0] = {few_Q8_0, many_Q8_0},
+    [DTYPE_Q4_K] = {few_Q4_K, many_Q4_K},       [DTYPE_Q5_K] = {few_Q5_K, many_Q5_K},
+    [DTYPE_Q6_K] = {few_Q6_K, many_Q6_K},       [DTYPE_Q2_K] = {few_Q2_K, many_Q2_K},
+    [DTYPE_Q3_K] = {few_Q3_K, many_Q3_K},       [DTYPE_IQ4_NL] = {few_IQ4_NL, many_IQ4_NL},
+    [DTYPE_IQ4_XS] = {few_IQ4_XS, many_IQ4_XS}, [DTYPE_MXFP4] = {few_MXFP4, many_MXFP4},
 };
 
 static void add_bias(const matmul_job *j, uint32_t begin, uint32_t end) {

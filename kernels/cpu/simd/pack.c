@@ -181,6 +181,12 @@ INLINE void put_16(const uint16_t *out, const v words[WORD_VECTORS], int shift) 
     }
 }
 
+/* Byte k of each row's word to out[lane]. */
+INLINE void put_byte_of(const void *out, size_t lane, v words, unsigned k) {
+    v x = V_AND(V(srli_epi32)(words, 8 * k), v_all32(255));
+    put_low_bytes((unsigned char *)(uintptr_t)out + lane, x);
+}
+
 INLINE v even_nibbles(v x) {
     x = V_AND(x, v_all32(0x0f0f0f0f));
     x = V_AND(V_OR(x, V(srli_epi32)(x, 4)), v_all32(0x00ff00ff));
@@ -201,9 +207,13 @@ INLINE void pack_block(dtype type, const unsigned char *from, size_t row_bytes,
     v words[WORD_VECTORS], next[WORD_VECTORS];
     panel_group to = panel_group_at(type, unit, 0);
     unsigned char *q = (unsigned char *)(uintptr_t)to.q;
-    size_t at = 2 + (to.m != NULL ? 2 : 0); // in the row's block
+    size_t at = type == DTYPE_MXFP4 ? 1 : to.m != NULL ? 4 : 2; // in the row's block
     read_words(from, row_bytes, words, next);
-    put_16(to.d, words, 0);
+    if (type == DTYPE_MXFP4)
+        UNROLL for (size_t i = 0; i < WORD_VECTORS; i++)
+            put_byte_of(to.exponent, i * ROWS, words[i], 0);
+    else
+        put_16(to.d, words, 0);
     if (to.m != NULL) put_16(to.m, words, 16);
     if (to.high != NULL) {
         UNROLL for (size_t i = 0; i < WORD_VECTORS; i++) if (to.m == NULL) next[i] =
@@ -221,12 +231,6 @@ INLINE void pack_block(dtype type, const unsigned char *from, size_t row_bytes,
 }
 
 /* ---- blocks of 256 columns ---- */
-
-/* Byte k of each row's word to out[lane]. */
-INLINE void put_byte_of(const void *out, size_t lane, v words, unsigned k) {
-    v x = V_AND(V(srli_epi32)(words, 8 * k), v_all32(255));
-    put_low_bytes((unsigned char *)(uintptr_t)out + lane, x);
-}
 
 /* Scales and mins of 8 groups from the 12 bytes behind d and m; d and m to words. */
 INLINE void put_scales(dtype type, const unsigned char *from, size_t row_bytes, unsigned char *unit,
@@ -294,9 +298,8 @@ INLINE void pack_k(dtype type, const unsigned char *from, size_t row_bytes, unsi
     put_16(first.m, words, 16);
 }
 
-/* Upper bits of four groups of 16 columns: two bits of each byte for each. */
-INLINE void put_upper_bits(const unsigned char *from, size_t row_bytes, unsigned char *unit,
-                           size_t lane, uint32_t g) {
+/* Two bits of each of 16 bytes, from bit 2p on: words of 16 columns, lane by lane (panel.h). */
+INLINE four two_bits(const unsigned char *from, size_t row_bytes) {
     v three = v_all8(3);
     v order = spread(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
     four x = load_rows(from, row_bytes);
@@ -310,7 +313,13 @@ INLINE void put_upper_bits(const unsigned char *from, size_t row_bytes, unsigned
                                 V(packus_epi32)(parts[2], parts[3]));
         x.of[i] = V(shuffle_epi8)(all, order);
     }
-    x = transpose(x);
+    return transpose(x);
+}
+
+/* Upper bits of four groups of 16 columns: two bits of each byte for each. */
+INLINE void put_upper_bits(const unsigned char *from, size_t row_bytes, unsigned char *unit,
+                           size_t lane, uint32_t g) {
+    four x = two_bits(from, row_bytes);
     UNROLL for (uint32_t p = 0; p < 4; p++) {
         panel_group to = panel_group_at(DTYPE_Q6_K, unit, g + 2 * p);
         V_STORE((unsigned char *)(uintptr_t)to.high + lane * 4, x.of[p]);
@@ -354,6 +363,114 @@ INLINE void pack_q6_k(const unsigned char *from, size_t row_bytes, unsigned char
             put_byte_of(to.scale_i8, lane, scales.of[g / 4], g % 4);
         }
     }
+}
+
+/* ---- Q2_K, Q3_K, IQ4_XS ---- */
+
+/* The scales of both halves of 8 groups, a byte each in words of four. */
+INLINE void put_scales_of_halves(dtype type, const v scales[4], unsigned char *unit, size_t lane) {
+    UNROLL for (uint32_t i = 0; i < 16; i++) {
+        panel_group to = panel_group_at(type, unit, i / 2);
+        const void *out = type == DTYPE_Q2_K ? (const void *)to.both_u4 : (const void *)to.scale_i8;
+        put_byte_of(out, i % 2 * PANEL_ROWS + lane, scales[i / 4], i % 4);
+    }
+}
+
+INLINE void pack_q2_k(const unsigned char *from, size_t row_bytes, unsigned char *unit) {
+    v words[WORD_VECTORS];
+    panel_group first = panel_group_at(DTYPE_Q2_K, unit, 0);
+    for (size_t lane = 0; lane < PANEL_ROWS; lane += ROWS) {
+        const unsigned char *rows = from + lane * row_bytes;
+        four scales = transpose(load_rows(rows, row_bytes));
+        put_scales_of_halves(DTYPE_Q2_K, scales.of, unit, lane);
+        for (uint32_t i = 0; i < 4; i++) { // 16 bytes have half of the columns of four groups
+            four x = two_bits(rows + 16 + i * 16, row_bytes);
+            UNROLL for (uint32_t p = 0; p < 4; p++) {
+                panel_group to = panel_group_at(DTYPE_Q2_K, unit, i / 2 * 4 + p);
+                unsigned char *q = (unsigned char *)(uintptr_t)to.q;
+                V_STORE(q + i % 2 * WORD_STEP + lane * 4, x.of[p]);
+            }
+        }
+        words[lane / ROWS] = transpose(load_rows(rows + 84 - 16, row_bytes)).of[3];
+    }
+    put_16(first.d, words, 0);
+    put_16(first.m, words, 16);
+}
+
+/* Codes of three bits of 16 columns, a byte each: four of them in every 32 bits. */
+INLINE v twelve_bits(v x) {
+    return pair_sums(pair_bytes(x, 8), 64);
+}
+
+/* 32 columns of group g: two bits of the bytes of q, the third of those of high. */
+INLINE void put_three_bits(const four q[2], const four high[2], unsigned char *unit, size_t lane,
+                           uint32_t g) {
+    four x;
+    panel_group to = panel_group_at(DTYPE_Q3_K, unit, g);
+    UNROLL for (int i = 0; i < 4; i++) {
+        v codes[2];
+        UNROLL for (int half = 0; half < 2; half++) {
+            v low = V_AND(V(srli_epi16)(q[half].of[i], g % 4 * 2), v_all8(3));
+            v third = V_AND(V(srli_epi16)(high[half].of[i], g), v_all8(1));
+            codes[half] = V_OR(low, V(slli_epi16)(third, 2));
+        }
+        x.of[i] = V(packus_epi32)(twelve_bits(codes[0]), twelve_bits(codes[1]));
+    }
+    x = transpose(x);
+    UNROLL for (uint32_t w = 0; w < 3; w++) { // each has a third of word 3
+        v rest = V_AND(V(srli_epi32)(x.of[3], 4 * w), v_all32(0x000f000f));
+        V_STORE((unsigned char *)(uintptr_t)to.q + w * WORD_STEP + lane * 4,
+                V_OR(x.of[w], V(slli_epi32)(rest, 12)));
+    }
+}
+
+/* Scales of six bits: low nibbles of two words of bytes, then the high ones; upper bits of a third
+ * word, two for each word of scales; less 32. */
+INLINE void six_bits(const v words[3], v scales[4]) {
+    UNROLL for (unsigned i = 0; i < 4; i++) {
+        v low = V_AND(V(srli_epi32)(words[i % 2], i / 2 * 4), v_all8(15));
+        v upper = V_AND(V(srli_epi32)(words[2], 2 * i), v_all8(3));
+        scales[i] = V(sub_epi8)(V_OR(low, V(slli_epi32)(upper, 4)), v_all8(32));
+    }
+}
+
+INLINE void pack_q3_k(const unsigned char *from, size_t row_bytes, unsigned char *unit) {
+    v words[WORD_VECTORS], scales[4];
+    v order = spread(_mm_setr_epi8(2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, -1, -1));
+    for (size_t lane = 0; lane < PANEL_ROWS; lane += ROWS) {
+        const unsigned char *rows = from + lane * row_bytes;
+        four high[2] = {load_rows(rows, row_bytes), load_rows(rows + 16, row_bytes)};
+        for (uint32_t half = 0; half < 2; half++) {
+            const unsigned char *at = rows + 32 + half * 32;
+            four q[2] = {load_rows(at, row_bytes), load_rows(at + 16, row_bytes)};
+            for (uint32_t g = 0; g < 4; g++) put_three_bits(q, high, unit, lane, half * 4 + g);
+        }
+        four x = load_rows(rows + 110 - 16, row_bytes); // scales[12] and d end it
+        UNROLL for (int i = 0; i < 4; i++) x.of[i] = V(shuffle_epi8)(x.of[i], order);
+        x = transpose(x);
+        six_bits(x.of, scales);
+        put_scales_of_halves(DTYPE_Q3_K, scales, unit, lane);
+        words[lane / ROWS] = x.of[3];
+    }
+    put_16(panel_group_at(DTYPE_Q3_K, unit, 0).d, words, 0);
+}
+
+INLINE void pack_iq4_xs(const unsigned char *from, size_t row_bytes, unsigned char *unit) {
+    v words[WORD_VECTORS];
+    for (size_t lane = 0; lane < PANEL_ROWS; lane += ROWS) {
+        const unsigned char *rows = from + lane * row_bytes;
+        four x = transpose(load_rows(rows, row_bytes));
+        words[lane / ROWS] = x.of[0];
+        for (uint32_t g = 0; g < 8; g++) {
+            panel_group to = panel_group_at(DTYPE_IQ4_XS, unit, g);
+            v low = V_AND(V(srli_epi32)(x.of[1], 4 * g), v_all32(15));
+            v upper = V_AND(V(srli_epi32)(x.of[0], 16 + 2 * g), v_all32(3));
+            v scale = V(sub_epi32)(V_OR(low, V(slli_epi32)(upper, 4)), v_all32(32));
+            put_byte_of(to.scale_i8, lane, scale, 0);
+            put_halves((unsigned char *)(uintptr_t)to.q + lane * 4, rows + 8 + g * 16, row_bytes);
+        }
+    }
+    put_16(panel_group_at(DTYPE_IQ4_XS, unit, 0).d, words, 0);
 }
 
 /* ---- values ---- */
@@ -419,9 +536,19 @@ INLINE bool has_blocks(dtype type) {
     return type != DTYPE_F32 && type != DTYPE_F16 && type != DTYPE_BF16;
 }
 
+/* Signs of scales of MXFP4 that are not finite with every code. */
+INLINE v exponents_carry(const unsigned char *exponent, v signs) {
+    for (size_t i = 0; i < PANEL_ROWS; i += sizeof(v)) {
+        v beyond = V(subs_epu8)(V_LOAD(exponent + i), v_all8(MXFP4_SCALE_FINITE));
+        signs = V_OR(signs, V(add_epi16)(beyond, v_all16(0x7fff)));
+    }
+    return signs;
+}
+
 /* d, and m where there is one, which follows it. */
 INLINE v halves_carry(dtype type, const unsigned char *unit, v signs) {
     panel_group at = panel_group_at(type, unit, 0);
+    if (type == DTYPE_MXFP4) return exponents_carry(at.exponent, signs);
     size_t n_bytes = (at.m != NULL ? 2 : 1) * PANEL_ROWS * sizeof *at.d;
     const unsigned char *d = (const unsigned char *)at.d;
     for (size_t i = 0; i < n_bytes; i += sizeof(v))
@@ -450,6 +577,9 @@ INLINE uint32_t unit_cols(dtype type) {
     case DTYPE_Q4_K:
     case DTYPE_Q5_K:
     case DTYPE_Q6_K:
+    case DTYPE_Q2_K:
+    case DTYPE_Q3_K:
+    case DTYPE_IQ4_XS:
         return PANEL_BLOCK;
     default:
         return 32;
@@ -474,6 +604,15 @@ INLINE void pack_unit(dtype type, const unsigned char *from, size_t row_bytes, u
         break;
     case DTYPE_Q6_K:
         pack_q6_k(from, row_bytes, unit);
+        break;
+    case DTYPE_Q2_K:
+        pack_q2_k(from, row_bytes, unit);
+        break;
+    case DTYPE_Q3_K:
+        pack_q3_k(from, row_bytes, unit);
+        break;
+    case DTYPE_IQ4_XS:
+        pack_iq4_xs(from, row_bytes, unit);
         break;
     default:
         pack_block(type, from, row_bytes, unit);
@@ -519,10 +658,16 @@ bool LEVEL(panel_pack)(dtype type, uint32_t cols, const unsigned char *rows, uin
         TYPE(DTYPE_Q4_K)
         TYPE(DTYPE_Q5_K)
         TYPE(DTYPE_Q6_K)
+        TYPE(DTYPE_Q2_K)
+        TYPE(DTYPE_Q3_K)
+        TYPE(DTYPE_IQ4_NL)
+        TYPE(DTYPE_IQ4_XS)
+        TYPE(DTYPE_MXFP4)
 #undef TYPE
     default:
         INFERD_CHECK(!"a type that panels hold");
     }
+    if (type == DTYPE_MXFP4 && !finite) finite = panel_is_finite(type, cols, panel);
     _mm_sfence(); // other threads see it when they learn that it is complete
     return finite;
 }

@@ -18,6 +18,10 @@ INLINE vi pair(dtype type, const word *w, int k) {
         vs four = (vs)w->low[k / 2];
         return (vi)((k % 2 == 0 ? four << 8 : four) >> 8);
     }
+    if (dtype_codebook(type) != NULL) {
+        vs four = (vs)w->low[k % 2];
+        return (vi)((k < 2 ? four << 8 : four) >> 8);
+    }
     vi q = k == 3 ? (vi)((vus)w->low[0] >> 12) : (vi)((vu)w->low[0] >> (4 * k)) & 0x000f000f;
     if (type == DTYPE_Q6_K) {
         vi high = k < 2 ? w->high << (4 - 2 * k) : (vi)((vu)w->high >> (2 * k - 4));
@@ -50,7 +54,20 @@ INLINE void fetch_scales(const panel_group *p, uint32_t lane, size_t n_lanes, si
     if (p->scale_u8 != NULL) fetch(p->scale_u8 + lane, n_lanes, ahead, soon);
     if (p->min_u8 != NULL) fetch(p->min_u8 + lane, n_lanes, ahead, soon);
     if (p->scale_i8 != NULL) fetch(p->scale_i8 + lane, n_lanes, ahead, soon);
+    if (p->exponent != NULL) fetch(p->exponent + lane, n_lanes, ahead, soon);
     if (p->high != NULL) fetch(p->high + lane, n_lanes * 4, ahead, soon);
+}
+
+/* Of types with two scales: a scale, and a half of the words; of three words two and one. */
+INLINE void fetch_half(dtype type, const panel_group *p, uint32_t half, uint32_t lane,
+                       size_t n_lanes, size_t ahead, bool soon) {
+    const size_t first = type == DTYPE_Q3_K && half == 1 ? 2 : half;
+    const size_t n = type == DTYPE_Q3_K && half == 0 ? 2 : 1;
+    const unsigned char *scale = type == DTYPE_Q2_K ? p->both_u4 : (const uint8_t *)p->scale_i8;
+    fetch(scale + half * PANEL_ROWS + lane, n_lanes, ahead, soon);
+    UNROLL
+    for (size_t i = first; i < first + n; i++)
+        fetch(p->q + (i * PANEL_ROWS + lane) * 4, n_lanes * 4, ahead, soon);
 }
 
 /* n words of 8 columns.  A stream prefetches them one by one, between its products: it waits for
@@ -110,7 +127,7 @@ INLINE void tile_i16(dtype type, int n_rows, int n_vecs, source w, uint32_t lane
         UNROLL
         for (int v = 0; v < n_vecs; v++) {
             vf scale, base;
-            group_scale(type, &p, lane + (uint32_t)(v * VW), &scale, &base);
+            group_scale(type, &p, 0, lane + (uint32_t)(v * VW), &scale, &base);
             UNROLL
             for (int r = 0; r < n_rows; r++) {
                 float *at = sums + r * PANEL_ROWS + v * VW;
@@ -118,6 +135,81 @@ INLINE void tile_i16(dtype type, int n_rows, int n_vecs, source w, uint32_t lane
                 if (has_base(type)) total = vf_fma(base, vf_of_vi(vi_set1(x.sum[r])), total);
                 vf_store(at, total);
             }
+        }
+    }
+}
+
+/* ---- types whose groups have two scales ---- */
+
+/* Columns k and k + 4 of a word of codes, without the offset: the sums have it (finish_half). */
+INLINE vi code_pair(dtype type, vi codes, int k) {
+    return type == DTYPE_Q2_K ? (vi)((vu)codes >> (2 * k)) & 0x00030003
+                              : (vi)((vu)codes >> (3 * k)) & 0x00070007;
+}
+
+/* Two words of a group, from `first` on, times their columns; x.q moves on. */
+INLINE void dot_half(dtype type, int n_rows, int n_vecs, const panel_group *p, uint32_t half,
+                     uint32_t lane, x_tile *x, vi dot[QACT_ROWS][4]) {
+    UNROLL
+    for (int r = 0; r < n_rows; r++) UNROLL
+    for (int v = 0; v < n_vecs; v++) dot[r][v] = vi_set1(0);
+    UNROLL
+    for (uint32_t i = 2 * half; i < 2 * half + 2; i++) {
+        vi words[4];
+        UNROLL
+        for (int v = 0; v < n_vecs; v++)
+            words[v] = code_word(type, p->q, i, lane + (uint32_t)(v * VW));
+        UNROLL
+        for (int k = 0; k < 4; k++, x->q += n_rows) {
+            vi pairs[4];
+            UNROLL
+            for (int v = 0; v < n_vecs; v++) pairs[v] = code_pair(type, words[v], k);
+            UNROLL
+            for (int r = 0; r < n_rows; r++) {
+                vi a = vi_set1((int32_t)x->q[r]);
+                UNROLL
+                for (int v = 0; v < n_vecs; v++) dot[r][v] = vi_dot(dot[r][v], pairs[v], a);
+            }
+        }
+    }
+}
+
+/* The dots of half a group, scaled, to the sums. */
+INLINE void finish_half(dtype type, int n_rows, int n_vecs, const panel_group *p, uint32_t half,
+                        uint32_t lane, const int32_t *sum16, vi dot[QACT_ROWS][4], float *sums) {
+    UNROLL
+    for (int v = 0; v < n_vecs; v++) {
+        vf scale, base;
+        group_scale(type, p, half, lane + (uint32_t)(v * VW), &scale, &base);
+        UNROLL
+        for (int r = 0; r < n_rows; r++) {
+            float *at = sums + r * PANEL_ROWS + v * VW;
+            vi exact = dot[r][v] - vi_set1(offset_of(type) * sum16[r]);
+            vf total = vf_fma(scale, vf_of_vi(exact), vf_load(at));
+            if (has_base(type)) total = vf_fma(base, vf_of_vi(vi_set1(sum16[r])), total);
+            vf_store(at, total);
+        }
+    }
+}
+
+INLINE void tile_halves(dtype type, int n_rows, int n_vecs, source w, uint32_t lane, x_tile x,
+                        float *sums) {
+    const size_t n_lanes = (size_t)n_vecs * VW;
+    const bool stream = streams(type, n_rows);
+    UNROLL
+    for (int r = 0; r < n_rows; r++) UNROLL
+    for (int v = 0; v < n_vecs; v++) vf_store(sums + r * PANEL_ROWS + v * VW, vf_set1(0));
+    for (uint32_t g = 0; g < w.cols / group_cols(type); g++) {
+        panel_group p = panel_group_at(type, w.panel, g);
+        const bool fetches = (uintptr_t)p.q + w.ahead < (uintptr_t)w.end;
+        if (fetches && g % 8 == 0) fetch_scales(&p, lane, n_lanes, w.ahead, stream);
+        UNROLL
+        for (uint32_t half = 0; half < 2; half++, x.sum16 += n_rows) {
+            vi dot[QACT_ROWS][4];
+            if (fetches) fetch_half(type, &p, half, lane, n_lanes, w.ahead, stream);
+            dot_half(type, n_rows, n_vecs, &p, half, lane, &x, dot);
+            COMPILER_FENCE; // before it, the dots need the registers
+            finish_half(type, n_rows, n_vecs, &p, half, lane, x.sum16, dot, sums);
         }
     }
 }
@@ -169,7 +261,10 @@ INLINE void tile(dtype type, int n_rows, int n_vecs, const source *w, uint32_t l
         return;
     }
 #endif
-    tile_i16(type, n_rows, n_vecs, *w, lane, *x, sums);
+    if (panel_group_scales(type) == 2)
+        tile_halves(type, n_rows, n_vecs, *w, lane, *x, sums);
+    else
+        tile_i16(type, n_rows, n_vecs, *w, lane, *x, sums);
 }
 
 INLINE void lanes(dtype type, int n_rows, const source *w, uint32_t lane, uint32_t n_lanes,
@@ -208,6 +303,13 @@ TILES(Q8_0)
 TILES(Q4_K)
 TILES(Q5_K)
 TILES(Q6_K)
-qtile_table LEVEL(qtiles) = {TILES_OF(Q4_0), TILES_OF(Q4_1), TILES_OF(Q5_0), TILES_OF(Q5_1),
-                             TILES_OF(Q8_0), TILES_OF(Q4_K), TILES_OF(Q5_K), TILES_OF(Q6_K)};
+TILES(Q2_K)
+TILES(Q3_K)
+TILES(IQ4_NL)
+TILES(IQ4_XS)
+TILES(MXFP4)
+qtile_table LEVEL(qtiles) = {TILES_OF(Q4_0), TILES_OF(Q4_1), TILES_OF(Q5_0),   TILES_OF(Q5_1),
+                             TILES_OF(Q8_0), TILES_OF(Q4_K), TILES_OF(Q5_K),   TILES_OF(Q6_K),
+                             TILES_OF(Q2_K), TILES_OF(Q3_K), TILES_OF(IQ4_NL), TILES_OF(IQ4_XS),
+                             TILES_OF(MXFP4)};
 #endif

@@ -25,8 +25,9 @@ INLINE bool streams(dtype type, int n_rows) {
 
 /* A tile of rows, as qact.h lays it out. */
 typedef struct x_tile {
-    const uint32_t *q;  // [cols / 8][4][n_rows]
-    const int32_t *sum; // [cols / 32][n_rows]
+    const uint32_t *q;    // [cols / 8][4][n_rows]
+    const int32_t *sum;   // [cols / 32][n_rows]
+    const int32_t *sum16; // [cols / 16][n_rows]
 } x_tile;
 
 /* A panel, and the data that is prefetched while it is read. */
@@ -50,12 +51,17 @@ extern qtile_table qtiles_base, qtiles_avx2, qtiles_avxvnni, qtiles_avx512, qtil
 /* ---- weights as pairs of 16 bits ---- */
 
 INLINE bool has_base(dtype type) {
-    return type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_Q4_K || type == DTYPE_Q5_K;
+    return type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_Q4_K || type == DTYPE_Q5_K ||
+           type == DTYPE_Q2_K;
 }
 
 /* The offset that is subtracted from the nibbles (and the bits above them) of a type. */
 INLINE int16_t offset_of(dtype type) {
-    return type == DTYPE_Q4_0 ? 8 : type == DTYPE_Q5_0 ? 16 : type == DTYPE_Q6_K ? 32 : 0;
+    return type == DTYPE_Q4_0   ? 8
+           : type == DTYPE_Q5_0 ? 16
+           : type == DTYPE_Q6_K ? 32
+           : type == DTYPE_Q3_K ? 4
+                                : 0;
 }
 
 /* Words of 32 bits that hold 8 columns of a row. */
@@ -65,7 +71,8 @@ INLINE uint32_t words_of(dtype type) {
 
 /* One vector of lanes of a word of 8 columns. */
 typedef struct word {
-    vi low[2]; // nibbles; of Q8_0 its two words of bytes
+    vi low[2]; // nibbles; of Q8_0 its two words of bytes; of codebooks the values of columns 0 2 4
+               // 6 and 1 3 5 7, a byte each
     vi high;   // this word's upper bits, lowest in both halves
 } word;
 
@@ -73,6 +80,10 @@ typedef struct word {
 INLINE word word_at(dtype type, const unsigned char *at, vi *high, uint32_t lane) {
     word w = {.low = {vi_load(at + (size_t)lane * 4)}, .high = *high};
     if (type == DTYPE_Q8_0) w.low[1] = vi_load(at + ((size_t)PANEL_ROWS + lane) * 4);
+    if (dtype_codebook(type) != NULL) {
+        w.low[1] = vi_book((vi)((vu)w.low[0] >> 4), dtype_codebook(type));
+        w.low[0] = vi_book(w.low[0], dtype_codebook(type));
+    }
     *high = (vi)((vu)*high >> (type == DTYPE_Q6_K ? 8 : 4));
     return w;
 }

@@ -103,11 +103,16 @@ INLINE void put_planes(unsigned char *planes, vi x) {
 }
 #endif
 
-/* 32 columns: their pairs, and their planes if there are such; returns their sum. */
-INLINE int32_t group(const row_in *in, uint32_t begin, vf inverse, vi keep, uint32_t *q,
-                     uint32_t n_rows) {
+/* Sums of 16 columns each. */
+typedef struct halves {
+    int32_t sum[2];
+} halves;
+
+/* 32 columns: their pairs, and their planes if there are such; returns their sums. */
+INLINE halves group(const row_in *in, uint32_t begin, vf inverse, vi keep, uint32_t *q,
+                    uint32_t n_rows) {
     const vf round = vf_set1(0x1.8p23f);
-    vi sum = vi_set1(0);
+    vi sum[2] = {vi_set1(0), vi_set1(0)}; // of avx512 the first has both halves
     UNROLL
     for (int i = 0; i < 32; i += 2 * VW) {
         vf y[2];
@@ -128,9 +133,20 @@ INLINE int32_t group(const row_in *in, uint32_t begin, vf inverse, vi keep, uint
 #endif
         vi both = pairs(rounded[0], rounded[1]);
         put(q + (size_t)(i / 2) * n_rows, n_rows, both);
-        sum = vi_dot(sum, both, vi_set1(0x00010001));
+        sum[i / 16] = vi_dot(sum[i / 16], both, vi_set1(0x00010001));
     }
-    return vi_all_add(sum)[0];
+    UNROLL
+    for (int n = VW < 8 ? VW : 8; n > 1; n /= 2) UNROLL
+    for (int half = 0; half < (VW == 16 ? 1 : 2); half++)
+        sum[half] += (vi)vf_swap((vf)sum[half], n);
+    return (halves){{sum[0][0], VW == 16 ? sum[0][VW / 2] : sum[1][0]}};
+}
+
+/* The sums of 32 columns of a row, in a tile of n_rows. */
+INLINE void put_sums(halves h, uint32_t n_rows, int32_t *sum, int32_t *sum16) {
+    *sum = h.sum[0] + h.sum[1];
+    sum16[0] = h.sum[0];
+    sum16[n_rows] = h.sum[1];
 }
 
 /* The factor of a row, 32767 / max, or a mask that clears the row.  Returns its scale. */
@@ -144,13 +160,13 @@ INLINE float choose_scale(const row_in *in, uint32_t cols, vf *inverse, vi *keep
 
 /* Row r of a tile of n_rows. */
 INLINE void quantize_row(const row_in *in, uint32_t cols, uint32_t r, uint32_t n_rows, uint32_t *q,
-                         int32_t *sum, float *scale) {
+                         int32_t *sum, int32_t *sum16, float *scale) {
     vf inverse;
     vi keep;
     *scale = choose_scale(in, cols, &inverse, &keep);
     for (uint32_t i = 0; i < cols; i += 32)
-        sum[(size_t)(i / 32) * n_rows + r] =
-            group(in, i, inverse, keep, q + (size_t)(i / 2) * n_rows + r, n_rows);
+        put_sums(group(in, i, inverse, keep, q + (size_t)(i / 2) * n_rows + r, n_rows), n_rows,
+                 sum + (size_t)(i / 32) * n_rows + r, sum16 + (size_t)(i / 16) * n_rows + r);
 }
 
 /* [8 rows][16 pairs] to [16 pairs][8 rows], in squares of four. */
@@ -178,15 +194,17 @@ INLINE void transpose(uint32_t (*in)[16], uint32_t *out) {
 
 /* The rows of a whole tile together: their pairs are transposed in registers. */
 INLINE void quantize_tile(const row_in *in, uint32_t cols, uint32_t *q, int32_t *sum,
-                          float *scale) {
+                          int32_t *sum16, float *scale) {
     vf inverse[QACT_ROWS];
     vi keep[QACT_ROWS];
     for (int r = 0; r < QACT_ROWS; r++)
         scale[r] = choose_scale(&in[r], cols, &inverse[r], &keep[r]);
     for (uint32_t i = 0; i < cols; i += 32, q += 16 * QACT_ROWS, sum += QACT_ROWS) {
+        int32_t *halves_of = sum16 + (size_t)(i / 16) * QACT_ROWS;
         _Alignas(64) uint32_t pairs_of[QACT_ROWS][16];
         for (int r = 0; r < QACT_ROWS; r++)
-            sum[r] = group(&in[r], i, inverse[r], keep[r], pairs_of[r], 1);
+            put_sums(group(&in[r], i, inverse[r], keep[r], pairs_of[r], 1), QACT_ROWS, sum + r,
+                     halves_of + r);
         transpose(pairs_of, q);
     }
 }
@@ -295,6 +313,7 @@ INLINE void make_tile(const qact_job *j, bool normed, uint32_t i) {
     size_t first = (size_t)i * QACT_ROWS, padded = qact_padded(j->dim);
     uint32_t *q = (uint32_t *)(void *)(j->out.q + first * padded * qact_terms(j->math));
     int32_t *sum = j->out.sum + first * (padded / 32);
+    int32_t *sum16 = j->out.sum16 + first * (padded / 16);
     if (n_rows == QACT_ROWS) {
         row_in in[QACT_ROWS];
         for (uint32_t r = 0; r < QACT_ROWS; r++) in[r] = open_row(j, normed, first + r);
@@ -304,7 +323,7 @@ INLINE void make_tile(const qact_job *j, bool normed, uint32_t i) {
             return;
         }
 #endif
-        quantize_tile(in, j->dim, q, sum, j->out.scale + first);
+        quantize_tile(in, j->dim, q, sum, sum16, j->out.scale + first);
         return;
     }
     for (uint32_t r = 0; r < n_rows; r++) {
@@ -315,7 +334,7 @@ INLINE void make_tile(const qact_job *j, bool normed, uint32_t i) {
             continue;
         }
 #endif
-        quantize_row(&in, j->dim, r, n_rows, q, sum, &j->out.scale[first + r]);
+        quantize_row(&in, j->dim, r, n_rows, q, sum, sum16, &j->out.scale[first + r]);
     }
 }
 

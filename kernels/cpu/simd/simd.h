@@ -133,13 +133,17 @@ INLINE vi vi_iota(void) {
  * vf_max         the larger; b where one is not a number
  * vi_max         the larger
  * vf_swap        lanes in groups of n, n a power of two: the halves of each group swapped
+ * vi_load_u8     VW bytes as integers
  * vf_load_u8     VW bytes as floats;  vf_load_i8, vf_load_f16 likewise
  * vf_store_f16   rounds to nearest even
  * vi_dot         acc + the products of the 16-bit halves of each lane
  * vf_dot_bf16    the same for halves that are bf16, in floats (avx512bf16 only)
  * vf_nibble      nibble j of every lane as a float, less `zero`
  * vf_bit         16 where bit k of the lane is set, else 0
- * vf_upper       16 * (bits 2k and 2k + 1 of the lane) */
+ * vf_upper       16 * (bits 2k and 2k + 1 of the lane)
+ * vf_code        n_bits (2 or 3) from bit k of every lane on as a float, less `zero`
+ * vf_book        nibble j of every lane looked up in a codebook
+ * vi_book        the same for each byte, which has the nibble, or other bits above it */
 
 #if defined(CPU_LEVEL_AVX512)
 
@@ -159,8 +163,11 @@ INLINE vf vf_swap(vf v, int n) {
                 : n == 4 ? _mm512_shuffle_ps(x, x, 0x4e)
                          : _mm512_shuffle_ps(x, x, 0xb1));
 }
+INLINE vi vi_load_u8(const uint8_t *p) {
+    return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
 INLINE vf vf_load_u8(const uint8_t *p) {
-    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
+    return vf_of_vi(vi_load_u8(p));
 }
 INLINE vf vf_load_i8(const int8_t *p) {
     return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
@@ -197,6 +204,20 @@ INLINE vf vf_upper(vi words, int k) {
     const __m512 value = _mm512_setr_ps(0, 16, 32, 48, 0, 16, 32, 48, 0, 16, 32, 48, 0, 16, 32, 48);
     return (vf)_mm512_permutexvar_ps(_mm512_srli_epi32((__m512i)words, (unsigned)(2 * k)), value);
 }
+INLINE vf vf_code(vi words, int k, int n_bits, float zero) {
+    const vf two = {0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3};
+    const vf three = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7};
+    const __m512 value = (__m512)((n_bits == 2 ? two : three) - zero);
+    return (vf)_mm512_permutexvar_ps(_mm512_srli_epi32((__m512i)words, (unsigned)k), value);
+}
+INLINE vf vf_book(vi words, int j, const int8_t book[16]) {
+    return (vf)_mm512_permutexvar_ps(_mm512_srli_epi32((__m512i)words, (unsigned)(4 * j)),
+                                     (__m512)vf_load_i8(book));
+}
+INLINE vi vi_book(vi at, const int8_t book[16]) {
+    __m512i table = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)book));
+    return (vi)_mm512_shuffle_epi8(table, (__m512i)(at & 0x0f0f0f0f));
+}
 
 #else
 
@@ -209,6 +230,31 @@ INLINE vf vf_bit(vi words, int k) {
 }
 INLINE vf vf_upper(vi words, int k) {
     return vf_of_vi((k < 2 ? words << (4 - 2 * k) : (vi)((vu)words >> (2 * k - 4))) & 48);
+}
+
+INLINE vf vf_code(vi words, int k, int n_bits, float zero) {
+    vf value = vf_of_vi((vi)((vu)words >> k) & ((1 << n_bits) - 1));
+    return zero != 0 ? value - zero : value;
+}
+#if defined(CPU_LEVEL_AVX2)
+INLINE vi vi_book(vi at, const int8_t book[16]) {
+    __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)book));
+    return (vi)_mm256_shuffle_epi8(table, (__m256i)(at & 0x0f0f0f0f));
+}
+#else
+INLINE vi vi_book(vi at, const int8_t book[16]) { // nothing shuffles bytes by other bytes
+    uint8_t from[VW * 4];
+    int8_t to[VW * 4];
+    memcpy(from, &at, sizeof from);
+    for (int i = 0; i < VW * 4; i++) to[i] = book[from[i] & 15];
+    memcpy(&at, to, sizeof at);
+    return at;
+}
+#endif
+/* The nibbles of a word are looked up four at a time; compilers keep what eight of them share. */
+INLINE vf vf_book(vi words, int j, const int8_t book[16]) {
+    vi four = vi_book((vi)((vu)words >> (4 * (j % 2))), book);
+    return vf_of_vi(four << (24 - 8 * (j / 2)) >> 24);
 }
 
 #if defined(CPU_LEVEL_AVX2)
@@ -228,8 +274,11 @@ INLINE vf vf_swap(vf v, int n) {
                 : n == 4 ? _mm256_shuffle_ps(x, x, 0x4e)
                          : _mm256_shuffle_ps(x, x, 0xb1));
 }
+INLINE vi vi_load_u8(const uint8_t *p) {
+    return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+}
 INLINE vf vf_load_u8(const uint8_t *p) {
-    return (vf)_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+    return vf_of_vi(vi_load_u8(p));
 }
 INLINE vf vf_load_i8(const int8_t *p) {
     return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
@@ -266,10 +315,13 @@ INLINE vi vi_max(vi a, vi b) {
 INLINE vf vf_swap(vf v, int n) {
     return n == 4 ? (vf){v[2], v[3], v[0], v[1]} : (vf){v[1], v[0], v[3], v[2]};
 }
-INLINE vf vf_load_u8(const uint8_t *p) {
+INLINE vi vi_load_u8(const uint8_t *p) {
     v_u8 v;
     memcpy(&v, p, sizeof v);
-    return vf_of_vi(__builtin_convertvector(v, vi));
+    return __builtin_convertvector(v, vi);
+}
+INLINE vf vf_load_u8(const uint8_t *p) {
+    return vf_of_vi(vi_load_u8(p));
 }
 INLINE vf vf_load_i8(const int8_t *p) {
     v_i8 v;
