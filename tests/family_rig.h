@@ -183,21 +183,11 @@ static inline bool rig_open(rig *r, const family_file *f, const rig_options *o, 
 
 /* ---- steps ---- */
 
-/* No two neighbours: the k-th slot that is taken. */
+/* The k-th slot that is taken: all of them in an order without neighbours. */
 static inline int32_t slot_at(const rig *r, uint32_t k) {
-    uint32_t step = r->n_slots / 2 + 1;
-    while (step % 2 == 0 || r->n_slots % step == 0) step++;
-    for (uint32_t a = step, b = r->n_slots; b != 0;) { // their common divisor
-        uint32_t rest = a % b;
-        a = b;
-        b = rest;
-        if (b == 0 && a != 1) {
-            step++;
-            a = step;
-            b = r->n_slots;
-        }
-    }
-    uint32_t at = (uint32_t)((uint64_t)k * step % r->n_slots);
+    enum { STEP = 7919 }; // a prime
+    INFERD_CHECK(r->n_slots % STEP != 0);
+    uint32_t at = (uint32_t)((uint64_t)k * STEP % r->n_slots);
     return (int32_t)(r->kv_page * bound_kv(r->p)->slots_per_page + at);
 }
 

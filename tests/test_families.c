@@ -292,8 +292,9 @@ static void every_property_is_seen(void) {
         const golden_prompt *p = &g.prompts[0];
         for (size_t k = 0; k < g.n_prompts; k++)
             if (g.prompts[k].n_tokens <= FLIP_TOKENS) p = &g.prompts[k];
-        for (const family_flip *flip = c->flips; flip->what != NULL; flip++)
-            expect_noticed(c, &g, p, flip);
+        for (size_t k = 0; k < FAMILY_LISTS_MAX && c->flips[k] != NULL; k++)
+            for (const family_flip *flip = c->flips[k]; flip->what != NULL; flip++)
+                expect_noticed(c, &g, p, flip);
         golden_deinit(&g);
     }
 }

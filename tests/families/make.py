@@ -22,7 +22,7 @@ there a rounding chooses.
 import argparse
 import copy
 import json
-import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -146,6 +146,14 @@ def save_head(path, out):
         if is_derived(tensor.name):
             head += tensor.data.tobytes()
     out.write_bytes(head)
+
+
+def save_as_floats(named, filled, out):
+    """The filled file with float experts: llama.cpp multiplies packed ones with activations of 8 bits."""
+    shutil.copy(named, out)
+    values = tensors_of(filled)
+    for tensor in gguf.GGUFReader(out, "r+").tensors:
+        tensor.data[:] = floats_of(values[tensor.name]).reshape(tensor.data.shape)
 
 
 def fill_model(model, parameters, n, named, filled):
@@ -283,7 +291,7 @@ def save_checkpoint(model, shape, folder):
 
 
 def make_files(name, shape, options, folder):
-    """The model with its values, and the file."""
+    """The model with its values, a file of them for llama.cpp, and the hash of the test's file."""
     model = make_model(shape)
     parameters, n = name_parameters(model)
     checkpoint, named, like, filled = (folder / part for part in ("checkpoint", "named.gguf", "like.gguf", f"{name}.gguf"))
@@ -299,6 +307,9 @@ def make_files(name, shape, options, folder):
     subprocess.run(["cc", "-O1", "-I", tests, "-I", tests.parent / "include", tests / "tools/family_file.c", "-o", tool, "-lm"], check=True)
     run = subprocess.run([tool, head, str(options.seed), filled], check=True, capture_output=True, text=True)
     fill_model(model, parameters, n, named, filled)
+    if shape.get("mxfp4"):
+        save_as_floats(named, filled, folder / "floats.gguf")
+        filled = folder / "floats.gguf"
     return model, filled, run.stdout.strip()
 
 
@@ -313,15 +324,15 @@ def choose_factors(model, context):
 
 
 def make(name, shape, options, folder):
-    model, filled, file_hash = make_files(name, shape, options, folder)
+    model, peer_file, file_hash = make_files(name, shape, options, folder)
     for suffix, (context, lengths) in shape.get("contexts", {"": (0, LENGTHS)}).items():
         choose_factors(model, context)
         about = [f"head {name}", f"seed {options.seed}", f"file {file_hash}", f"context {context}", f"vocab {COMMON['vocab_size']}",
                  f"made-by transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}"]
-        make_golden(name + suffix, shape, context, lengths, model, filled, about, options, folder)
+        make_golden(name + suffix, shape, context, lengths, model, peer_file, about, options, folder)
 
 
-def make_golden(name, shape, context, lengths, model, filled, text, options, folder):
+def make_golden(name, shape, context, lengths, model, peer_file, text, options, folder):
     tokens, margin = draw_tokens(model, shape, options.seed, max(lengths))
     prompts = [tokens[:n] for n in lengths]
     rows = [n - 1 for n in lengths]
@@ -330,7 +341,7 @@ def make_golden(name, shape, context, lengths, model, filled, text, options, fol
     double = copy.deepcopy(model).double()
     with Float64():
         exact = logits_of(double, tokens)[rows].numpy()
-    peer = ask_peer(filled, context or 2048, prompts, options, folder)
+    peer = ask_peer(peer_file, context or 2048, prompts, options, folder)
     said = [say_greedily(model, p) for p in prompts]
     if margin is not None:
         text.append(f"router-margin {margin:.2g}")

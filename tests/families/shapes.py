@@ -22,7 +22,7 @@ WINDOW_5 = ["sliding_attention"] * 5 + ["full_attention"]
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=64)
 MINISTRAL_YARN = dict(rope_type="yarn", rope_theta=1e6, factor=16.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0,
                       mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1)
-LONGROPE = dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75, original_max_position_embeddings=64,
+LONGROPE = dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75, original_max_position_embeddings=256,
                 short_factor=[1.0, 1.05, 1.1, 1.2, 1.35, 1.5], long_factor=[1.1, 1.6, 2.5, 5.0, 11.0, 24.0])
 GRANITE = dict(embedding_multiplier=12.0, logits_scaling=8.0, residual_multiplier=0.22, attention_multiplier=0.2,
                rope_theta=10000.0, tie_word_embeddings=True)
@@ -51,7 +51,7 @@ SHAPES = {
         hidden_size=96, tie_word_embeddings=False, rope_parameters=dict(YARN, rope_theta=1e6))), pre="qwen2"),
     "qwen3moe": dict(
         config=("Qwen3MoeConfig", dict(
-            head_dim=32, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=96, norm_topk_prob=True,
+            head_dim=32, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=80, norm_topk_prob=True,
             rope_theta=1e6)), pre="qwen2"),
     "mixtral": dict(
         config=("MixtralConfig", dict(num_local_experts=6, num_experts_per_tok=2, rope_theta=1e6, sliding_window=None)),
@@ -65,9 +65,9 @@ SHAPES = {
         pre="gpt-4o", peer_config=dict(rope_parameters=dict(GPT_OSS_YARN, truncate=True))),
     "phi3": dict(config=("Phi3Config", dict(rope_theta=10000.0, sliding_window=None)), pre="dbrx", tokenizer_class="GPT2Tokenizer"),
     "phi4-mini": dict(
-        config=("Phi3Config", dict(original_max_position_embeddings=64, tie_word_embeddings=True, sliding_window=None,
+        config=("Phi3Config", dict(original_max_position_embeddings=256, tie_word_embeddings=True, sliding_window=None,
                                    rope_parameters=LONGROPE)),
-        pre="gpt-4o", tokenizer_class="GPT2Tokenizer", contexts={"": (0, LENGTHS), "-short": (64, (1, 17, 40))}),
+        pre="gpt-4o", tokenizer_class="GPT2Tokenizer", contexts={"": (0, LENGTHS), "-short": (256, (1, 17, 200))}),
     "mistral3": dict(
         config=("MistralConfig", dict(hidden_size=96, head_dim=32, rope_theta=1e6, sliding_window=None)),
         architecture="Mistral3ForConditionalGeneration", pre="tekken"),
@@ -89,4 +89,3 @@ SHAPES = {
 }
 SHAPES["gpt-oss-mxfp4"] = dict(SHAPES["gpt-oss"], mxfp4=True)
 SHAPES["qwen2-fused"] = dict(SHAPES["qwen2"], convert=["--fuse-qkv"])
-SHAPES["qwen3moe-fused"] = dict(SHAPES["qwen3moe"], convert=["--fuse-gate-up-exps"])
