@@ -1,5 +1,6 @@
 /* family_rig.h - a small model of a family on the CPU, and steps of any composition on it.
  *
+ *     rig_backend   exact, with float keys and values; or fast
  *     golden_read   what the reference says, from tests/families/NAME.golden (make.py there)
  *     rig_open      the model's file, perhaps changed, on a backend
  *     rig_step      rows of several sequences in one step; the logits of the last row of each
@@ -115,8 +116,19 @@ static inline void golden_file(const golden *g, family_file *out) {
 
 /* ---- the model ---- */
 
+/* Opened once for all models of a test: its memory is touched page by page. */
+static inline backend *rig_backend(bool fast) {
+    inferd_err err;
+    backend *be = NULL;
+    backend_options o = {
+        .kind = "cpu", .n_threads = 1, .memory_bytes = RIG_PAGES * 2u << 20, .exact_math = !fast};
+    if (backend_open(&o, &be, &err) != INFERD_OK) printf("%s\n", err.text);
+    INFERD_CHECK(be != NULL && be_n_pages(be) == RIG_PAGES);
+    return be;
+}
+
 typedef struct rig {
-    backend *be;
+    backend *be; // borrowed
     model *m;
     bound_model *p;
     uint32_t kv_page, n_slots, slots_used;
@@ -131,7 +143,7 @@ typedef struct rig_seq {
 
 /* Changes of the description, before the model is placed and after it; both may be NULL. */
 typedef struct rig_options {
-    bool fast; // else exact, with float keys and values
+    bool fast; // as the backend
     uint32_t context;
     void (*change)(decoder_spec *s);
     void (*change_late)(decoder_spec *s);
@@ -140,18 +152,12 @@ typedef struct rig_options {
 static inline bool rig_bring_up(rig *r, const rig_options *o, inferd_err *err) {
     uint32_t pages[RIG_PAGES];
     model_limits limits = {RIG_ROWS, RIG_SEQS, o->fast ? KV_AUTO : KV_F32};
-    backend_options device = {.kind = "cpu",
-                              .n_threads = 1,
-                              .memory_bytes = RIG_PAGES * 2u << 20,
-                              .exact_math = !o->fast};
     model_options from = {.path = r->path, .context_max = o->context};
     if (model_open(&from, &r->m, err) != INFERD_OK) return false;
     if (o->change != NULL) o->change(&r->m->spec);
-    if (backend_open(&device, &r->be, err) != INFERD_OK ||
-        bound_open(r->m, r->be, &limits, &r->p, err) != INFERD_OK)
-        return false;
+    if (bound_open(r->m, r->be, &limits, &r->p, err) != INFERD_OK) return false;
     uint32_t n = bound_weight_pages(r->p);
-    INFERD_CHECK(n < RIG_PAGES && be_n_pages(r->be) == RIG_PAGES);
+    INFERD_CHECK(n < RIG_PAGES);
     for (uint32_t i = 0; i < n; i++) pages[i] = i;
     if (bound_bring_up(r->p, pages, n, err) != INFERD_OK) return false;
     if (o->change_late != NULL) o->change_late(&r->m->spec);
@@ -165,14 +171,14 @@ static inline bool rig_bring_up(rig *r, const rig_options *o, inferd_err *err) {
 static inline void rig_close(rig *r) {
     bound_close(r->p);
     model_close(r->m);
-    backend_close(r->be);
     if (r->path[0] != 0) unlink(r->path);
     *r = (rig){0};
 }
 
 /* false: the file cannot be served, and err says why. */
-static inline bool rig_open(rig *r, const family_file *f, const rig_options *o, inferd_err *err) {
-    *r = (rig){0};
+static inline bool rig_open(rig *r, backend *be, const family_file *f, const rig_options *o,
+                            inferd_err *err) {
+    *r = (rig){.be = be};
     *err = (inferd_err){0};
     snprintf(r->path, sizeof r->path, "/tmp/test_families.%d.gguf", (int)getpid());
     family_write(r->path, f->p, f->n);
