@@ -164,12 +164,12 @@ static const family_flip flips_experts[] = {
 };
 static const family_flip flips_yarn[] = {
     {.what = "factor of yarn", .key = "rope.scaling.factor", .value = 9},
-    {.what = "original context", .key = "rope.scaling.original_context_length", .value = 128},
+    {.what = "original context", .key = "rope.scaling.original_context_length", .value = 300},
     {0},
 };
 static const family_flip flips_yarn_betas[] = {
-    {.what = "yarn's beta_fast", .key = "rope.scaling.yarn_beta_fast", .value = 8},
-    {.what = "yarn's beta_slow", .key = "rope.scaling.yarn_beta_slow", .value = 2},
+    {.what = "yarn's beta_fast", .key = "rope.scaling.yarn_beta_fast", .value = 2},
+    {.what = "yarn's beta_slow", .key = "rope.scaling.yarn_beta_slow", .value = 0.125},
     {0},
 };
 static const family_flip flips_windows[] = {

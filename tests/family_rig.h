@@ -1,6 +1,6 @@
 /* family_rig.h - a small model of a family on the CPU, and steps of any composition on it.
  *
- *     rig_backend   exact, with float keys and values; or fast
+ *     rig_backend   the CPU, exact or fast
  *     golden_read   what the reference says, from tests/families/NAME.golden (make.py there)
  *     rig_open      the model's file, perhaps changed, on a backend
  *     rig_step      rows of several sequences in one step; the logits of the last row of each
@@ -117,14 +117,19 @@ static inline void golden_file(const golden *g, family_file *out) {
 /* ---- the model ---- */
 
 /* Opened once for all models of a test: its memory is touched page by page. */
-static inline backend *rig_backend(bool fast) {
+static inline backend *rig_backend_open(const backend_options *o) {
     inferd_err err;
     backend *be = NULL;
+    if (backend_open(o, &be, &err) != INFERD_OK) printf("%s\n", err.text);
+    INFERD_CHECK(be != NULL && be_n_pages(be) >= RIG_PAGES);
+    while (be_n_pages_ready(be) < RIG_PAGES) usleep(200);
+    return be;
+}
+
+static inline backend *rig_backend(bool fast) {
     backend_options o = {
         .kind = "cpu", .n_threads = 1, .memory_bytes = RIG_PAGES * 2u << 20, .exact_math = !fast};
-    if (backend_open(&o, &be, &err) != INFERD_OK) printf("%s\n", err.text);
-    INFERD_CHECK(be != NULL && be_n_pages(be) == RIG_PAGES);
-    return be;
+    return rig_backend_open(&o);
 }
 
 typedef struct rig {
@@ -143,7 +148,7 @@ typedef struct rig_seq {
 
 /* Changes of the description, before the model is placed and after it; both may be NULL. */
 typedef struct rig_options {
-    bool fast; // as the backend
+    kv_type kv;
     uint32_t context;
     void (*change)(decoder_spec *s);
     void (*change_late)(decoder_spec *s);
@@ -151,7 +156,7 @@ typedef struct rig_options {
 
 static inline bool rig_bring_up(rig *r, const rig_options *o, inferd_err *err) {
     uint32_t pages[RIG_PAGES];
-    model_limits limits = {RIG_ROWS, RIG_SEQS, o->fast ? KV_AUTO : KV_F32};
+    model_limits limits = {RIG_ROWS, RIG_SEQS, o->kv};
     model_options from = {.path = r->path, .context_max = o->context};
     if (model_open(&from, &r->m, err) != INFERD_OK) return false;
     if (o->change != NULL) o->change(&r->m->spec);

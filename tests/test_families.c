@@ -83,7 +83,7 @@ static void the_reference_says_the_same(void) {
         if (!is_chosen(c)) continue;
         golden_read(c->name, &g);
         golden_file(&g, &file);
-        bool opened = rig_open(&r, be, &file, &(rig_options){.context = g.context}, &err);
+        bool opened = rig_open(&r, be, &file, &(rig_options){KV_F32, g.context}, &err);
         if (c->pending) {
             if (opened) printf("%s can be loaded: it is not pending any more\n", c->name);
         } else if (!opened) {
@@ -151,7 +151,7 @@ static void expect_same_bits(backend *be, const family_case *c, const golden *g,
     inferd_err err;
     rig r;
     snprintf(name, sizeof name, "%s (%s)", c->name, fast ? "fast" : "exact");
-    if (!rig_open(&r, be, file, &(rig_options){.context = g->context, .fast = fast}, &err)) {
+    if (!rig_open(&r, be, file, &(rig_options){fast ? KV_AUTO : KV_F32, g->context}, &err)) {
         fail_open(name, &err);
         return;
     }
@@ -259,7 +259,8 @@ static double flipped_nmse(backend *be, const family_case *c, const golden *g,
     static rig_seq s;
     inferd_err err;
     rig r;
-    rig_options o = {.context = g->context, .change = flip->spec, .change_late = flip->spec_late};
+    rig_options o = {
+        .kv = KV_F32, .context = g->context, .change = flip->spec, .change_late = flip->spec_late};
     if (!rig_open(&r, be, file, &o, &err)) {
         fail_open(c->name, &err);
         return 0;
