@@ -180,6 +180,15 @@ static inferd_status open_file(model *m, const model_options *options, inferd_er
         options->path);
 }
 
+static inferd_status open_counters(model *m, inferd_err *err) {
+    if (m->spec.n_experts == 0) return INFERD_OK;
+    m->expert_rows = calloc(m->spec.n_experts, sizeof *m->expert_rows);
+    if (m->expert_rows == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for counters of %u experts",
+                           m->spec.n_experts);
+    return INFERD_OK;
+}
+
 inferd_status model_open(const model_options *options, model **out, inferd_err *err) {
     inferd_status st;
     bytes name;
@@ -192,7 +201,8 @@ inferd_status model_open(const model_options *options, model **out, inferd_err *
         (st = weights_check(m->file, &m->spec, err)) || (st = open_template(m, options, err)) ||
         (st = set_context(m, options->context_max, err)) || (st = model_read_sampling(m, err)) ||
         (st = gguf_str_opt(m->file, "general.name", &name, err)) ||
-        (st = copy_bytes(name, &m->name, err)) || (st = content_read(m, err))) {
+        (st = copy_bytes(name, &m->name, err)) || (st = content_read(m, err)) ||
+        (st = open_counters(m, err))) {
         model_close(m);
         return st;
     }
@@ -208,6 +218,7 @@ void model_close(model *m) {
     tok_close(m->tok);
     decoder_spec_deinit(&m->spec);
     gguf_close(m->file);
+    free(m->expert_rows);
     free(m->name);
     free(m->path);
     free(m);
@@ -224,6 +235,23 @@ const chat_template *model_chat_template(const model *m) {
 }
 const call_format *model_call_format(const model *m) {
     return m->calls;
+}
+
+/* ---- counters ---- */
+
+void model_count_experts(const model *m, const uint32_t *rows, uint32_t n_experts,
+                         uint32_t n_reads) {
+    model *own = (model *)(uintptr_t)m; // counters are all that changes
+    for (uint32_t i = 0; i < u32_min(n_experts, m->spec.n_experts); i++)
+        if (rows[i] > 0)
+            atomic_fetch_add_explicit(&own->expert_rows[i], rows[i], memory_order_relaxed);
+    atomic_fetch_add_explicit(&own->n_expert_reads, n_reads, memory_order_relaxed);
+}
+
+uint64_t model_expert_counts(const model *m, uint64_t *rows) {
+    for (uint32_t i = 0; rows != NULL && i < m->spec.n_experts; i++)
+        rows[i] = atomic_load_explicit(&m->expert_rows[i], memory_order_relaxed);
+    return atomic_load_explicit(&m->n_expert_reads, memory_order_relaxed);
 }
 
 /* ---- other files ---- */

@@ -1,6 +1,6 @@
 /* model_private.h - the parts of a model, for the code that binds it to a backend.
  *
- * Thread: any; nothing but `held` changes after model_open. */
+ * Thread: any; nothing but `held` and counters changes after model_open. */
 #ifndef INFERD_MODEL_PRIVATE_H
 #define INFERD_MODEL_PRIVATE_H
 
@@ -21,8 +21,10 @@ struct model {
     model_info info;
     bool dummy; // the file has no weights: they are made up from the seed
     uint64_t dummy_seed;
-    uint64_t content[2]; // model_content
-    atomic_bool held;    // use the open file, whatever its path names
+    uint64_t content[2];        // model_content
+    atomic_bool held;           // use the open file, whatever its path names
+    atomic_ullong *expert_rows; // [n_experts] see model_expert_counts; NULL: none; owned
+    atomic_ullong n_expert_reads;
 };
 
 /* A whole small regular file; *out is malloc'd, with a NUL behind its n bytes. */

@@ -45,23 +45,23 @@ typedef struct family_case {
 /* ---- fields of the description ---- */
 
 static inline void flip_rope_pairs(decoder_spec *s) {
-    s->rope.interleaved = !s->rope.interleaved;
+    s->kinds[0].rope.interleaved = !s->kinds[0].rope.interleaved;
 }
 
 static inline void flip_local_rope_pairs(decoder_spec *s) {
-    s->local_rope.interleaved = !s->local_rope.interleaved;
+    s->kinds[1].rope.interleaved = !s->kinds[1].rope.interleaved;
 }
 
 static inline void flip_attn_scale(decoder_spec *s) {
-    s->attn.scale *= 1.05f;
+    s->kinds[0].attn.scale *= 1.05f;
 }
 
 static inline void flip_local_attn_scale(decoder_spec *s) {
-    s->local_attn.scale *= 1.05f;
+    s->kinds[1].attn.scale *= 1.05f;
 }
 
 static inline void flip_qk_norm(decoder_spec *s) {
-    s->qk_norm = !s->qk_norm;
+    s->qk_norm = s->qk_norm == QK_NORM_NONE ? QK_NORM_HEAD : QK_NORM_NONE;
 }
 
 static inline void flip_post_norms(decoder_spec *s) {
@@ -81,30 +81,31 @@ static inline void flip_softcap(decoder_spec *s) {
 }
 
 static inline void flip_window_all(decoder_spec *s) {
-    s->attn.window = 64;
+    s->kinds[0].attn.window = 64;
 }
 
 /* Layer 0 of a family that has windows. */
 static inline void flip_layer_0(decoder_spec *s) {
-    s->local_layers[0] ^= 1;
+    s->other_layers[0] ^= 1;
 }
 
 static inline void flip_last_layer(decoder_spec *s) {
-    s->local_layers[(s->n_layers - 1) / 64] ^= (uint64_t)1 << (s->n_layers - 1) % 64;
+    s->other_layers[(s->n_layers - 1) / 64] ^= (uint64_t)1 << (s->n_layers - 1) % 64;
 }
 
 /* The windowed layers with the rotary frequencies of the others. */
 static inline void flip_one_rope(decoder_spec *s) {
-    memcpy(s->local_rope_freq, s->rope_freq, s->rope.n_pairs * sizeof *s->rope_freq);
+    memcpy(s->kinds[1].rope_freq, s->kinds[0].rope_freq,
+           s->kinds[0].rope.n_pairs * sizeof *s->kinds[0].rope_freq);
 }
 
 static inline void flip_rope_scale(decoder_spec *s) {
-    s->rope.scale *= 1.05f;
+    s->kinds[0].rope.scale *= 1.05f;
 }
 
 /* One pair fewer is rotated. */
 static inline void flip_rope_part(decoder_spec *s) {
-    s->rope.n_pairs--;
+    s->kinds[0].rope.n_pairs--;
 }
 
 /* ---- lists ---- */
@@ -255,26 +256,26 @@ static const family_case family_cases[] = {
      false,
      {flips_base, flips_mlp, flips_pre_norms, flips_post_norms, flips_qk_norm, flips_windows,
       flips_gemma3}},
-    {"qwen2", true, {LLAMA_LISTS, flips_qkv_bias}},
-    {"qwen2-yarn", true, {LLAMA_LISTS, flips_qkv_bias, flips_yarn}},
-    {"qwen2-fused", true, {LLAMA_LISTS, flips_fused_bias}},
-    {"qwen3moe", true, {LLAMA_LISTS, flips_qk_norm, flips_experts}},
-    {"mixtral", true, {LLAMA_LISTS, flips_experts}},
-    {"gpt-oss", true, {GPT_OSS_LISTS}},
-    {"gpt-oss-mxfp4", true, {GPT_OSS_LISTS}},
-    {"phi3", true, {LLAMA_LISTS}},
-    {"phi4-mini", true, {LLAMA_LISTS, flips_phi4}},
-    {"phi4-mini-short", true, {flips_phi4_short}},
-    {"mistral3", true, {LLAMA_LISTS}},
-    {"ministral3", true, {LLAMA_LISTS, flips_yarn, flips_yarn_betas, flips_ministral3}},
-    {"smollm3", true, {LLAMA_LISTS}},
-    {"olmo2", true, {flips_base, flips_mlp, flips_no_window, flips_post_norms, flips_qk_norm}},
+    {"qwen2", false, {LLAMA_LISTS, flips_qkv_bias}},
+    {"qwen2-yarn", false, {LLAMA_LISTS, flips_qkv_bias, flips_yarn}},
+    {"qwen2-fused", false, {LLAMA_LISTS, flips_fused_bias}},
+    {"qwen3moe", false, {LLAMA_LISTS, flips_qk_norm, flips_experts}},
+    {"mixtral", false, {LLAMA_LISTS, flips_experts}},
+    {"gpt-oss", false, {GPT_OSS_LISTS}},
+    {"gpt-oss-mxfp4", false, {GPT_OSS_LISTS}},
+    {"phi3", false, {LLAMA_LISTS}},
+    {"phi4-mini", false, {LLAMA_LISTS, flips_phi4}},
+    {"phi4-mini-short", false, {flips_phi4_short}},
+    {"mistral3", false, {LLAMA_LISTS}},
+    {"ministral3", false, {LLAMA_LISTS, flips_yarn, flips_yarn_betas, flips_ministral3}},
+    {"smollm3", false, {LLAMA_LISTS}},
+    {"olmo2", false, {flips_base, flips_mlp, flips_no_window, flips_post_norms, flips_qk_norm}},
     {"olmo3",
-     true,
+     false,
      {flips_base, flips_mlp, flips_post_norms, flips_qk_norm, flips_windows, flips_yarn,
       flips_yarn_betas, flips_olmo3}},
-    {"granite", true, {LLAMA_LISTS, flips_granite}},
-    {"granitemoe", true, {LLAMA_LISTS, flips_granite, flips_experts}},
+    {"granite", false, {LLAMA_LISTS, flips_granite}},
+    {"granitemoe", false, {LLAMA_LISTS, flips_granite, flips_experts}},
 };
 
 #endif

@@ -54,7 +54,7 @@ static inferd_status read_spec(tiny_gguf *g, inferd_err *err) {
     gguf *file = open_good(g);
     tiny_gguf_deinit(g);
     *err = (inferd_err){0};
-    inferd_status st = decoder_spec_read(file, &s, err);
+    inferd_status st = decoder_spec_read(file, 0, &s, err);
     decoder_spec_deinit(&s);
     gguf_close(file);
     return st;
@@ -256,7 +256,7 @@ static inferd_status check_weights(const tensor *other, inferd_err *err) {
     gguf *file = open_good(&g);
     tiny_gguf_deinit(&g);
     *err = (inferd_err){0};
-    EXPECT_EQ(decoder_spec_read(file, &s, err), INFERD_OK);
+    EXPECT_EQ(decoder_spec_read(file, 0, &s, err), INFERD_OK);
     s.n_vocab = VOCAB;
     s.tied = true;
     inferd_status st = weights_check(file, &s, err);

@@ -259,8 +259,10 @@ static double flipped_nmse(backend *be, const family_case *c, const golden *g,
     static rig_seq s;
     inferd_err err;
     rig r;
-    rig_options o = {
-        .kv = KV_F32, .context = g->context, .change = flip->spec, .change_late = flip->spec_late};
+    rig_options o = {.kv = KV_F32,
+                     .context = flip->context != 0 ? flip->context : g->context,
+                     .change = flip->spec,
+                     .change_late = flip->spec_late};
     if (!rig_open(&r, be, file, &o, &err)) {
         fail_open(c->name, &err);
         return 0;

@@ -5,7 +5,7 @@
 
 static const arch *const archs[] = {
     &arch_llama, &arch_qwen2,    &arch_qwen3,   &arch_qwen3moe, &arch_gemma3,  &arch_gpt_oss,
-    &arch_phi3,  &arch_mistral3, &arch_smollm3, &arch_olmo2,    &arch_granite,
+    &arch_phi3,  &arch_mistral3, &arch_smollm3, &arch_olmo2,    &arch_granite, &arch_granitemoe,
 };
 
 /* When all layers have the window, or none has one, a pattern in the file must agree. */

@@ -25,7 +25,7 @@ typedef struct arch {
 } arch;
 
 extern const arch arch_llama, arch_qwen2, arch_qwen3, arch_qwen3moe, arch_gemma3, arch_gpt_oss,
-    arch_phi3, arch_mistral3, arch_smollm3, arch_olmo2, arch_granite;
+    arch_phi3, arch_mistral3, arch_smollm3, arch_olmo2, arch_granite, arch_granitemoe;
 
 /* ---- read.c: numbers and shapes ---- */
 

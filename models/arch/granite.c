@@ -1,4 +1,5 @@
-/* granite.c - Granite 3 and the dense Granite 4: the usual block with four multipliers. */
+/* granite.c - Granite 3 and the dense Granite 4: the usual block with four multipliers; and Granite
+ * 3 with experts. */
 #include "arch/arch.h"
 
 /* Files may say that nothing is rotated (NoPE). */
@@ -25,6 +26,7 @@ static inferd_status read_granite(const arch *a, const gguf *g, uint32_t context
     if (residual != 0) s->residual_scale = (float)residual;
     if (logits != 0) s->logit_scale = (float)(1.0 / logits);
     if (attention != 0) s->kinds[0].attn.scale = (float)attention;
+    if (a->has_experts && (st = arch_read_experts(a, g, s, err))) return st;
     return read_rotation(a, g, s, err);
 }
 
@@ -41,3 +43,9 @@ const arch arch_granite = {.name = "granite",
                            .rope_base = 10000,
                            .keys = {keys, INFERD_COUNT(keys)},
                            .read = read_granite};
+const arch arch_granitemoe = {.name = "granitemoe",
+                              .rope_interleaved = true,
+                              .has_experts = true,
+                              .rope_base = 10000,
+                              .keys = {keys, INFERD_COUNT(keys)},
+                              .read = read_granite};

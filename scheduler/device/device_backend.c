@@ -391,6 +391,9 @@ static inferd_status backend_device_finish(void *self, step *st, uint64_t *devic
     inferd_status status = be_step_finish(d->be, &r, err);
     *device_us = r.device_us;
     st->n_saturated = r.n_saturated;
+    if (status == INFERD_OK && r.n_experts > 0)
+        model_count_experts(d->slots[st->model_idx].m, r.expert_rows, r.n_experts,
+                            r.n_expert_reads);
     if (status != INFERD_OK || st->b.n_logits == 0) return status;
     if (r.draws == NULL) {
         *device_us += draw_on_host(d, st, &r);

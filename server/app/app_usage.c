@@ -150,6 +150,7 @@ static void list_models(const app *a, lists *of) {
         metrics_model *m = &of->models[n];
         *m = (metrics_model){.name = s->name,
                              .name_idx = s->name_idx,
+                             .m = s->m,
                              .desired_replicas = fleet_desired_replicas(a->fleet, i)};
         fleet_model_tally(a->fleet, i, &m->info);
         for (uint32_t d = 0; d < of->n_devices; d++) {

@@ -16,6 +16,7 @@
 #include "inferd/status.h"
 #include "prefix_cause.h"
 #include "tenant_usage.h"
+#include "models/model.h"
 #include "scheduler/engine.h"
 
 typedef enum metric_outcome {
@@ -74,6 +75,7 @@ void metrics_change(metrics *m, bool ok); // of the configuration, over the admi
 typedef struct metrics_model {
     const char *name;
     uint32_t name_idx, desired_replicas;
+    const model *m; // its experts; NULL: none
     engine_model_info info;
 } metrics_model;
 

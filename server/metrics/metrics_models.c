@@ -65,6 +65,33 @@ static void write_model_rows(page *p) {
     }
 }
 
+static bool has_experts(const metrics_model *m) {
+    return m->m != NULL && model_about(m->m)->n_experts > 0;
+}
+
+static void write_experts(page *p) {
+    uint64_t rows[BE_EXPERTS_MAX];
+    char number[16];
+    page_family(p, "inferd_model_expert_rows_total", "counter",
+                "Tokens that each expert computed, in all layers.");
+    EACH_SERVED(p, m) {
+        if (!has_experts(m)) continue;
+        model_expert_counts(m->m, rows);
+        for (uint32_t i = 0; i < model_about(m->m)->n_experts; i++) {
+            snprintf(number, sizeof number, "%u", i);
+            begin_sample(p, "inferd_model_expert_rows_total", m, "expert", number);
+            buf_add_format(p->out, "%llu\n", (unsigned long long)rows[i]);
+        }
+    }
+    page_family(p, "inferd_model_expert_reads_total", "counter",
+                "Times a step read the weights of an expert, in all layers.");
+    EACH_SERVED(p, m) {
+        if (!has_experts(m)) continue;
+        begin_sample(p, "inferd_model_expert_reads_total", m, NULL, NULL);
+        buf_add_format(p->out, "%llu\n", (unsigned long long)model_expert_counts(m->m, NULL));
+    }
+}
+
 static void write_model_pages(page *p) {
     static const info_row kinds[] = {{"weight", NULL, NULL, INFO(pages_weight), false},
                                      {"warm", NULL, NULL, INFO(pages_warm), false},
@@ -205,6 +232,7 @@ static void write_for_pickers(page *p) {
 void metrics_write_models(page *p) {
     write_states(p);
     write_model_rows(p);
+    write_experts(p);
     write_model_pages(p);
     write_bytes(p);
     write_switches(p);

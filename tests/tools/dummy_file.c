@@ -1,5 +1,5 @@
-/* dummy_file.c - writes a made-up model (models/dummy_model.h) as a GGUF file with the same weights,
- * for programs that read only files.
+/* dummy_file.c - writes a made-up model (models/dummy_model.h) as a GGUF file with the same
+ * weights, for programs that read only files.
  *
  *     dummy_file dummy:qwen3-30b-a3b?layers=3&vocab=1000&dtype=q4_k PATH */
 #include <stdio.h>

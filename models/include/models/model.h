@@ -67,6 +67,12 @@ const tokenizer *model_tokenizer(const model *m);
 const chat_template *model_chat_template(const model *m); // NULL: the model has none
 const call_format *model_call_format(const model *m);     // NULL: it has no chat template
 
+/* Since it was opened, on all devices: rows that each expert computed, in all layers, and how often
+ * the weights of one were read.  [n_experts] of model_info; NULL rows: only the reads. */
+void model_count_experts(const model *m, const uint32_t *rows, uint32_t n_experts,
+                         uint32_t n_reads);
+uint64_t model_expert_counts(const model *m, uint64_t *rows);
+
 /* The file that the path names now.  If that is not the open file, the data that model_open read
  * stays valid, but opening the path gives another file.  A made-up model's stays the same.  The
  * file of a split model is all its parts. */
