@@ -246,7 +246,8 @@ static void ties_go_to_the_lower_expert_and_nan_spreads(void) {
     be_step_result counts;
     if (!device_open_math(&d, "base", 2, true)) return;
     for (uint32_t i = 0; i < EXPERTS * DIM; i++) n.router[i] = 0;
-    n.router[7 * DIM] = 1e10f; // with these the logit of expert 7 is infinity - infinity for token 1
+    n.router[7 * DIM] =
+        1e10f; // with these the logit of expert 7 is infinity - infinity for token 1
     n.router[7 * DIM + 1] = -1e10f;
     for (uint32_t token = 0; token < 3; token++)
         n.x[token * DIM] = n.x[token * DIM + 1] = token == 1 ? 3e38f : 0;
