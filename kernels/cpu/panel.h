@@ -101,8 +101,12 @@ typedef struct panel_group {
 } panel_group;
 
 /* Hides the value of p from the compiler: parts are then addressed from one register and a constant
- * each, instead of a register for every part. */
-#define PANEL_HIDE(p) __asm__("" : "+r"(p))
+ * each, instead of a register for every part.  It still knows that p is not NULL. */
+#define PANEL_HIDE(p)                                                                              \
+    do {                                                                                           \
+        __asm__("" : "+r"(p));                                                                     \
+        if ((p) == NULL) __builtin_unreachable();                                                  \
+    } while (0)
 
 static inline __attribute__((always_inline)) panel_group
 panel_group_at(dtype type, const unsigned char *panel, uint32_t g) {

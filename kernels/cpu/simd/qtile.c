@@ -58,7 +58,13 @@ INLINE void fetch_scales(const panel_group *p, uint32_t lane, size_t n_lanes, si
     if (p->high != NULL) fetch(p->high + lane, n_lanes * 4, ahead, soon);
 }
 
-/* Of types with two scales: a scale, and a half of the words; of three words two and one. */
+/* Of types with two scales: what a block begins with. */
+INLINE void fetch_block(dtype type, const panel_group *p, uint32_t lane, size_t n_lanes,
+                        size_t ahead, bool soon) {
+    fetch(p->d + lane, n_lanes * 2, ahead, soon);
+    if (type == DTYPE_Q2_K) fetch(p->m + lane, n_lanes * 2, ahead, soon);
+}
+/* A scale, and a half of the words; of three words two and one. */
 INLINE void fetch_half(dtype type, const panel_group *p, uint32_t half, uint32_t lane,
                        size_t n_lanes, size_t ahead, bool soon) {
     const size_t first = type == DTYPE_Q3_K && half == 1 ? 2 : half;
@@ -174,19 +180,28 @@ INLINE void dot_half(dtype type, int n_rows, int n_vecs, const panel_group *p, u
     }
 }
 
+/* d and m of a block, one vector of lanes after the other. */
+typedef struct block_scales {
+    vf d[4], m[4];
+} block_scales;
+
 /* The dots of half a group, scaled, to the sums. */
-INLINE void finish_half(dtype type, int n_rows, int n_vecs, const panel_group *p, uint32_t half,
-                        uint32_t lane, const int32_t *sum16, vi dot[QACT_ROWS][4], float *sums) {
+INLINE void finish_half(dtype type, int n_rows, int n_vecs, const panel_group *p,
+                        const block_scales *b, uint32_t half, uint32_t lane, const int32_t *sum16,
+                        vi dot[QACT_ROWS][4], float *sums) {
+    vi of_x[QACT_ROWS];
+    UNROLL
+    for (int r = 0; r < n_rows; r++) of_x[r] = vi_set1(sum16[r]);
     UNROLL
     for (int v = 0; v < n_vecs; v++) {
         vf scale, base;
-        group_scale(type, p, half, lane + (uint32_t)(v * VW), &scale, &base);
+        half_scale(type, p, half, lane + (uint32_t)(v * VW), b->d[v], b->m[v], &scale, &base);
         UNROLL
         for (int r = 0; r < n_rows; r++) {
             float *at = sums + r * PANEL_ROWS + v * VW;
-            vi exact = dot[r][v] - vi_set1(offset_of(type) * sum16[r]);
+            vi exact = dot[r][v] - of_x[r] * offset_of(type);
             vf total = vf_fma(scale, vf_of_vi(exact), vf_load(at));
-            if (has_base(type)) total = vf_fma(base, vf_of_vi(vi_set1(sum16[r])), total);
+            if (has_base(type)) total = vf_fma(base, vf_of_vi(of_x[r]), total);
             vf_store(at, total);
         }
     }
@@ -194,22 +209,29 @@ INLINE void finish_half(dtype type, int n_rows, int n_vecs, const panel_group *p
 
 INLINE void tile_halves(dtype type, int n_rows, int n_vecs, source w, uint32_t lane, x_tile x,
                         float *sums) {
+    enum { GROUPS = PANEL_BLOCK / 32 }; // of a block
     const size_t n_lanes = (size_t)n_vecs * VW;
     const bool stream = streams(type, n_rows);
+    block_scales b = {0};
     UNROLL
     for (int r = 0; r < n_rows; r++) UNROLL
     for (int v = 0; v < n_vecs; v++) vf_store(sums + r * PANEL_ROWS + v * VW, vf_set1(0));
-    for (uint32_t g = 0; g < w.cols / group_cols(type); g++) {
+    for (uint32_t g = 0; g < w.cols / 32; g++) {
         panel_group p = panel_group_at(type, w.panel, g);
         const bool fetches = (uintptr_t)p.q + w.ahead < (uintptr_t)w.end;
-        if (fetches && g % 8 == 0) fetch_scales(&p, lane, n_lanes, w.ahead, stream);
+        if (fetches && g % GROUPS == 0) fetch_block(type, &p, lane, n_lanes, w.ahead, stream);
+        if (g % GROUPS == 0) UNROLL
+        for (int v = 0; v < n_vecs; v++) {
+            b.d[v] = vf_load_f16(p.d + lane + v * VW);
+            if (type == DTYPE_Q2_K) b.m[v] = vf_load_f16(p.m + lane + v * VW);
+        }
         UNROLL
         for (uint32_t half = 0; half < 2; half++, x.sum16 += n_rows) {
             vi dot[QACT_ROWS][4];
             if (fetches) fetch_half(type, &p, half, lane, n_lanes, w.ahead, stream);
             dot_half(type, n_rows, n_vecs, &p, half, lane, &x, dot);
             COMPILER_FENCE; // before it, the dots need the registers
-            finish_half(type, n_rows, n_vecs, &p, half, lane, x.sum16, dot, sums);
+            finish_half(type, n_rows, n_vecs, &p, &b, half, lane, x.sum16, dot, sums);
         }
     }
 }
@@ -272,7 +294,7 @@ INLINE void lanes(dtype type, int n_rows, const source *w, uint32_t lane, uint32
     const int n_vecs = vecs_of(type, n_rows);
     uint32_t l = 0;
     for (; l + (uint32_t)(n_vecs * VW) <= n_lanes; l += (uint32_t)(n_vecs * VW))
-        tile(type, n_rows, n_vecs, w, lane + l, x, sums + l);
+        tile(type, n_rows, n_vecs, w, n_vecs * VW == PANEL_ROWS ? 0 : lane + l, x, sums + l);
     if (n_vecs * VW > MATMUL_UNIT && l < n_lanes)
         tile(type, n_rows, n_vecs / 2, w, lane + l, x, sums + l);
 }
