@@ -99,6 +99,14 @@ static void make_row(dtype type, uint32_t cols, float scale, unsigned char *out)
         float step = scale / (type == DTYPE_Q8_0 ? 74 : 8) * (1 + (float)(next_u32() % 16) / 16);
         if (type == DTYPE_Q6_K)
             put_half(p + 208, step / 256);
+        else if (type == DTYPE_Q2_K)
+            put_half(p + 80, step / 4), put_half(p + 82, step / 4);
+        else if (type == DTYPE_Q3_K)
+            put_half(p + 108, step / 32);
+        else if (type == DTYPE_IQ4_NL || type == DTYPE_IQ4_XS)
+            put_half(p, step / (type == DTYPE_IQ4_NL ? 8 : 256));
+        else if (type == DTYPE_MXFP4)
+            p[0] = (unsigned char)(ilogbf(step) + 128 - 1);
         else
             put_half(p, type == DTYPE_Q4_K || type == DTYPE_Q5_K ? step / 32 : step);
         if (type == DTYPE_Q4_K || type == DTYPE_Q5_K) put_half(p + 2, step / 8);
@@ -383,8 +391,8 @@ static void a_model_gives_the_logits_of_the_cpu(void) {
 }
 
 static void every_type_of_weights_does(void) {
-    static const dtype types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_Q8_0, DTYPE_Q4_0,
-                                  DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1};
+    static const dtype types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_Q8_0,   DTYPE_Q4_0, DTYPE_Q4_1,
+                                  DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_IQ4_NL, DTYPE_MXFP4};
     for (size_t i = 0; i < INFERD_COUNT(types); i++) {
         shape m = plain;
         m.type = types[i];
@@ -393,7 +401,8 @@ static void every_type_of_weights_does(void) {
 }
 
 static void k_quants_do(void) {
-    static const dtype types[] = {DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
+    static const dtype types[] = {DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
+                                  DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_IQ4_XS};
     for (size_t i = 0; i < INFERD_COUNT(types); i++) {
         shape m = {.dim = 256, .head_dim = 64, .ffn = 256, .type = types[i], .tied = true};
         talk(&m, "f16", bounds[1].bound, dtype_about(types[i]).name);

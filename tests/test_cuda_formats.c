@@ -4,9 +4,10 @@
 
 #include "test.h"
 
-static const dtype all_types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q4_0,
-                                  DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q8_0,
-                                  DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
+static const dtype all_types[] = {DTYPE_F32,  DTYPE_F16,    DTYPE_BF16,   DTYPE_Q4_0,
+                                  DTYPE_Q4_1, DTYPE_Q5_0,   DTYPE_Q5_1,   DTYPE_Q8_0,
+                                  DTYPE_Q4_K, DTYPE_Q5_K,   DTYPE_Q6_K,   DTYPE_Q2_K,
+                                  DTYPE_Q3_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
 
 static uint64_t random_state;
 static uint32_t next_u32(void) { // xorshift
@@ -55,6 +56,19 @@ static void random_block(dtype type, unsigned char *block) {
         break;
     case DTYPE_Q6_K:
         put_half(block + 208, random_d(500));
+        break;
+    case DTYPE_Q2_K: // weights are halves
+        put_half(block + 80, random_d(700));
+        put_half(block + 82, random_d(700));
+        break;
+    case DTYPE_Q3_K:
+        put_half(block + 108, random_d(2000));
+        break;
+    case DTYPE_IQ4_XS:
+        put_half(block, random_d(2000));
+        break;
+    case DTYPE_MXFP4: // powers of two that halves have
+        block[0] = (unsigned char)(104 + next_u32() % 40);
         break;
     default:
         put_half(block, random_d(60000));
@@ -113,12 +127,15 @@ static inferd_status sample_prepare(sample *s, uint32_t step, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* What a K-quant's scale and minimum may lose: half a unit of the half's last place each. */
+/* What a K-quant's scale and minimum, and a weight of Q2_K, may lose: half a unit of the half's
+ * last place each. */
 static double allowed(const sample *s, uint32_t row, uint32_t col) {
     const unsigned char *block = s->file + row * s->row_bytes +
                                  (size_t)(col / 256) * dtype_about((uint32_t)s->type).block_bytes;
     double want = fabs((double)s->want[(size_t)row * s->cols + col]);
-    if (s->type == DTYPE_Q6_K) return want * (0x1p-11 + 1e-6);
+    if (s->type == DTYPE_Q6_K || s->type == DTYPE_Q3_K || s->type == DTYPE_IQ4_XS)
+        return want * (0x1p-11 + 1e-6);
+    if (s->type == DTYPE_Q2_K) return want * 0x1p-11 + 0x1p-25;
     if (s->type != DTYPE_Q4_K && s->type != DTYPE_Q5_K) return 0;
     double dmin = (double)f16_to_f32((uint16_t)(block[2] | block[3] << 8));
     const unsigned char *packed = block + 4;
@@ -213,6 +230,7 @@ static void codes_lie_in_fragment_order(void) {
         [CU_FMT_Q4] = 8, [CU_FMT_Q5] = 16, [CU_FMT_Q6] = 32, [CU_FMT_Q8] = 128};
     random_state = 7003;
     for (size_t t = 3; t < INFERD_COUNT(all_types); t++) {
+        if (all_types[t] == DTYPE_Q2_K) continue; // in rows
         sample s = sample_make(all_types[t], 16, 256);
         inferd_err err = {0};
         EXPECT_EQ(sample_prepare(&s, 16, &err), INFERD_OK);
@@ -280,6 +298,47 @@ static void scales_beyond_half_precision_are_refused(void) {
     sample_free(&s);
 }
 
+/* As the type has them: 143 is the largest scale of MXFP4 that is a half, 255 is NaN. */
+static void values_that_only_the_type_has_are_refused(void) {
+    static const struct {
+        dtype type;
+        size_t at;
+        uint8_t bytes[2];
+        const char *text;
+    } all[] = {
+        {DTYPE_MXFP4,
+         0,
+         {144},
+         "the scale of a MXFP4 block is 65536, not finite in half precision"},
+        {DTYPE_MXFP4, 0, {255}, "the scale of a MXFP4 block is nan, not finite in half precision"},
+        {DTYPE_IQ4_NL, 0, {0, 0x7c}, "the scale of a IQ4_NL block is inf, not finite in half "},
+        {DTYPE_Q3_K, 108, {0, 0x7c}, "the scale of a Q3_K block is "},
+        {DTYPE_Q2_K, 82, {0, 0x6e}, " is -92160, not finite in half precision"}, // 15 * 6144
+    };
+    random_state = 7006;
+    for (size_t i = 0; i < INFERD_COUNT(all); i++) {
+        dtype_info about = dtype_about((uint32_t)all[i].type);
+        sample s = sample_make(all[i].type, 20, 512);
+        unsigned char *block = s.file + 9 * s.row_bytes + about.block_bytes;
+        memset(block, 0x11, about.block_bytes);
+        if (all[i].type == DTYPE_Q2_K) {
+            put_half(block + 80, 0);
+            block[3] = 0xf1; // the min of columns 48 to 63
+        }
+        memcpy(block + all[i].at, all[i].bytes, all[i].bytes[1] != 0 ? 2 : 1);
+        inferd_err err = {0};
+        EXPECT_EQ(sample_prepare(&s, 32, &err), INFERD_EFORMAT);
+        char where[64];
+        snprintf(where, sizeof where, "row 9, column %u",
+                 about.block_elems + (all[i].type == DTYPE_Q2_K ? 48 : 0));
+        EXPECT(strstr(err.text, where) != NULL);
+        EXPECT(strstr(err.text, all[i].text) != NULL);
+        if (strstr(err.text, where) == NULL || strstr(err.text, all[i].text) == NULL)
+            printf("  %s\n", err.text);
+        sample_free(&s);
+    }
+}
+
 static void bad_value_is_named(dtype type, uint64_t bits, uint32_t row, uint32_t col,
                                const char *text) {
     sample s = sample_make(type, 20, 77);
@@ -312,7 +371,7 @@ static void sizes_are_as_the_layout_says(void) {
     EXPECT(format_bytes(DTYPE_Q8_0, 262144, 32768) > (size_t)8 << 30);
     cu_format f;
     EXPECT(format_of(DTYPE_Q4_K, &f) && f == CU_FMT_Q4M);
-    EXPECT(!format_of((dtype)10, &f)); // Q2_K
+    EXPECT(!format_of((dtype)16, &f)); // IQ2_XXS
     for (uint32_t i = 0; i < DTYPE_LIMIT; i++)
         EXPECT_EQ(format_of((dtype)i, &f), dtype_about(i).supported);
 }
@@ -323,6 +382,7 @@ static const test_case cases[] = {
     TEST(codes_lie_in_fragment_order),
     TEST(scales_beyond_half_precision_are_refused),
     TEST(values_that_are_no_numbers_are_refused),
+    TEST(values_that_only_the_type_has_are_refused),
     TEST(sizes_are_as_the_layout_says),
 };
 TEST_MAIN(cases)

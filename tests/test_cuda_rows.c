@@ -617,9 +617,10 @@ static void scale_multiplies_each_row(void) {
 
 /* ---- weights ---- */
 
-static const dtype file_types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q8_0,
-                                   DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1,
-                                   DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
+static const dtype file_types[] = {DTYPE_F32,  DTYPE_F16,    DTYPE_BF16,   DTYPE_Q8_0,
+                                   DTYPE_Q4_0, DTYPE_Q4_1,   DTYPE_Q5_0,   DTYPE_Q5_1,
+                                   DTYPE_Q4_K, DTYPE_Q5_K,   DTYPE_Q6_K,   DTYPE_Q2_K,
+                                   DTYPE_Q3_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
 
 static const char *name_of(dtype type) {
     return dtype_about((uint32_t)type).name;
@@ -637,8 +638,9 @@ static unsigned char *random_file(dtype type, uint32_t rows, uint32_t cols) {
     unsigned char *p = malloc(n);
     INFERD_CHECK(p != NULL);
     for (size_t i = 0; i < n; i++) p[i] = (unsigned char)rig_u32();
-    bool two_scales =
-        type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_Q4_K || type == DTYPE_Q5_K;
+    bool two_scales = type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_Q4_K ||
+                      type == DTYPE_Q5_K || type == DTYPE_Q2_K;
+    size_t at = type == DTYPE_Q6_K ? 208 : type == DTYPE_Q2_K ? 80 : type == DTYPE_Q3_K ? 108 : 0;
     for (size_t i = 0; i < n; i += about.block_bytes) {
         uint16_t half[2] = {f32_to_f16(rig_normal() * 0.1f), f32_to_f16(rig_normal() * 0.1f)};
         float value = rig_normal();
@@ -647,8 +649,10 @@ static unsigned char *random_file(dtype type, uint32_t rows, uint32_t cols) {
             memcpy(p + i, &value, 4);
         else if (type == DTYPE_BF16)
             memcpy(p + i, &bf16, 2);
+        else if (type == DTYPE_MXFP4)
+            p[i] = (unsigned char)(110 + rig_u32() % 20);
         else
-            memcpy(p + i + (type == DTYPE_Q6_K ? 208 : 0), half, two_scales ? 4 : 2);
+            memcpy(p + i + at, half, two_scales ? 4 : 2);
     }
     return p;
 }

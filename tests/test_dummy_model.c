@@ -242,14 +242,17 @@ static bool score_on(const char *kind, const char *path, float out[ROWS]) {
 /* One layer has every kind of matrix; of q4_k_m and gemma3 layers differ. */
 static void every_type_computes_the_same_on_both_backends(void) {
     static const char *const all[] = {
-        "tiny?layers=1&dtype=f32",         "tiny?layers=1&dtype=f16",
-        "tiny?layers=1&dtype=bf16",        "tiny?layers=1&dtype=q8_0",
-        "tiny?layers=1&dtype=q4_0",        "tiny?layers=1&dtype=q4_1",
-        "tiny?layers=1&dtype=q5_0",        "tiny?layers=1&dtype=q5_1",
-        "tiny?layers=1&dtype=q4_k",        "tiny?layers=1&dtype=q5_k",
-        "tiny?layers=1&dtype=q6_k",        "tiny?dtype=q4_k_m",
-        "tiny-qwen3?layers=1&dtype=f16",   "tiny-qwen3?dtype=q4_k_m",
-        "tiny-gemma3?layers=1&dtype=bf16", "tiny-gemma3?dtype=q8_0",
+        "tiny?layers=1&dtype=f32",    "tiny?layers=1&dtype=f16",
+        "tiny?layers=1&dtype=bf16",   "tiny?layers=1&dtype=q8_0",
+        "tiny?layers=1&dtype=q4_0",   "tiny?layers=1&dtype=q4_1",
+        "tiny?layers=1&dtype=q5_0",   "tiny?layers=1&dtype=q5_1",
+        "tiny?layers=1&dtype=q4_k",   "tiny?layers=1&dtype=q5_k",
+        "tiny?layers=1&dtype=q6_k",   "tiny?dtype=q4_k_m",
+        "tiny?layers=1&dtype=q2_k",   "tiny?layers=1&dtype=q3_k",
+        "tiny?layers=1&dtype=iq4_nl", "tiny?layers=1&dtype=iq4_xs",
+        "tiny?layers=1&dtype=mxfp4",  "tiny-qwen3?layers=1&dtype=f16",
+        "tiny-qwen3?dtype=q4_k_m",    "tiny-gemma3?layers=1&dtype=bf16",
+        "tiny-gemma3?dtype=q8_0",
     };
     for (size_t i = 0; i < INFERD_COUNT(all); i++) {
         char path[64];

@@ -7,17 +7,24 @@
  *
  *     file row > piece (64 codes, scales) > tile on the stack > low, high and scale planes
  *
- * Codes are unchanged, so nothing is rounded except the scales and minima of K-quants,
- * products of a half and 6 or 8 bits that are rounded to a half again.  (Never below the half's
- * last place: the product is a whole multiple of d's.)  A scale that is not finite as a half would
- * turn its weights, or zeros times them, into NaN, so it is an error.
+ * Codes are unchanged, or become codes of a wider format with the same value (pieces.h), so nothing
+ * is rounded except the scales and minima of K-quants and of IQ4_XS, products of a half and 6 or 8
+ * bits that are rounded to a half again.  (Never below the half's last place: the product is a
+ * whole multiple of d's.)  Scales of MXFP4 are powers of two; halves have those from 104 to 143,
+ * below that the block is zero: its weights are at most 12 * 2^-25.  A scale that is not finite as
+ * a half would turn its weights, or zeros times them, into NaN, so it is an error.
+ *
+ * Q2_K has minima and scales for 16 columns, which no tile has.  Its weights are rounded to halves
+ * and lie in rows.
  *
  * Thread: any. */
 #include "cuda/formats.h"
 
 #include <string.h>
 
-enum { STEP_COLS = 16, GROUPS_MAX = 4 }; // groups of a tile's 64 columns: 2, or 4 of Q6_K
+#include "cuda/pieces.h"
+
+enum { STEP_COLS = 16 };
 
 /* The layout of the planes, in bytes from the base. */
 typedef struct planes {
@@ -68,10 +75,12 @@ bool format_of(dtype type, cu_format *out) {
         dtype type;
         cu_format format;
     } known[] = {
-        {DTYPE_F32, CU_FMT_F32}, {DTYPE_BF16, CU_FMT_BF16}, {DTYPE_F16, CU_FMT_F16},
-        {DTYPE_Q4_0, CU_FMT_Q4}, {DTYPE_Q4_1, CU_FMT_Q4M},  {DTYPE_Q4_K, CU_FMT_Q4M},
-        {DTYPE_Q5_0, CU_FMT_Q5}, {DTYPE_Q5_1, CU_FMT_Q5M},  {DTYPE_Q5_K, CU_FMT_Q5M},
-        {DTYPE_Q6_K, CU_FMT_Q6}, {DTYPE_Q8_0, CU_FMT_Q8},
+        {DTYPE_F32, CU_FMT_F32},  {DTYPE_BF16, CU_FMT_BF16}, {DTYPE_F16, CU_FMT_F16},
+        {DTYPE_Q4_0, CU_FMT_Q4},  {DTYPE_Q4_1, CU_FMT_Q4M},  {DTYPE_Q4_K, CU_FMT_Q4M},
+        {DTYPE_Q5_0, CU_FMT_Q5},  {DTYPE_Q5_1, CU_FMT_Q5M},  {DTYPE_Q5_K, CU_FMT_Q5M},
+        {DTYPE_Q6_K, CU_FMT_Q6},  {DTYPE_Q8_0, CU_FMT_Q8},   {DTYPE_Q2_K, CU_FMT_F16},
+        {DTYPE_Q3_K, CU_FMT_Q6},  {DTYPE_IQ4_NL, CU_FMT_Q8}, {DTYPE_IQ4_XS, CU_FMT_Q8},
+        {DTYPE_MXFP4, CU_FMT_Q5},
     };
     for (size_t i = 0; i < INFERD_COUNT(known); i++)
         if (known[i].type == type) {
@@ -106,209 +115,11 @@ size_t format_bytes(dtype type, uint32_t rows, uint32_t cols) {
     return quantised(m.format) ? planes_of(&m).end : aligned(dense_bytes(&m));
 }
 
-/* ---- file blocks to pieces ---- */
-
-typedef struct piece { // 64 columns of a row
-    uint8_t codes[TILE_COLS];
-    float scales[GROUPS_MAX], minima[GROUPS_MAX]; // before they are rounded to halves
-} piece;
-
-static float half_at(const unsigned char *p) {
-    return f16_to_f32((uint16_t)(p[0] | p[1] << 8));
-}
-
-static uint32_t u32_at(const unsigned char *p) {
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-/* Blocks of 32: the low nibbles of 16 bytes are elements 0..15, the high ones 16..31. */
-static void nibbles_32(uint8_t *restrict codes, const unsigned char *restrict q) {
-    for (int j = 0; j < 16; j++) {
-        codes[j] = q[j] & 15;
-        codes[j + 16] = q[j] >> 4;
-    }
-}
-
-/* codes[j] |= (from[j] >> shift & mask) << up, eight at a time. */
-static void gather_bits(uint8_t *codes, const unsigned char *from, int n, uint32_t shift,
-                        uint64_t mask, uint32_t up) {
-    for (int j = 0; j < n; j += 8) {
-        uint64_t code, bits;
-        memcpy(&code, codes + j, 8);
-        memcpy(&bits, from + j, 8);
-        code |= (bits >> shift & mask * 0x0101010101010101u) << up;
-        memcpy(codes + j, &code, 8);
-    }
-}
-
-/* Eight at a time: the byte eight times, one bit kept in each, made 0 or 16 by a carry. */
-static void fifth_bits(uint8_t *codes, uint32_t high) {
-    for (int j = 0; j < 32; j += 8) {
-        uint64_t eight, kept = (high >> j & 255u) * 0x0101010101010101u & 0x8040201008040201u;
-        memcpy(&eight, codes + j, 8);
-        kept |= (kept & 0x7f7f7f7f7f7f7f7fu) + 0x7f7f7f7f7f7f7f7fu; // bit 7 of each: any
-        eight |= kept >> 3 & 0x1010101010101010u;
-        memcpy(codes + j, &eight, 8);
-    }
-}
-
-/* One block of 32 into the half of a piece. */
-typedef void read_32(uint8_t *codes, float *scale, float *min, const unsigned char *block);
-
-static void read_q4_0(uint8_t *codes, float *scale, float *min, const unsigned char *block) {
-    *scale = half_at(block);
-    *min = 0;
-    nibbles_32(codes, block + 2);
-}
-
-static void read_q4_1(uint8_t *codes, float *scale, float *min, const unsigned char *block) {
-    *scale = half_at(block);
-    *min = half_at(block + 2);
-    nibbles_32(codes, block + 4);
-}
-
-static void read_q5_0(uint8_t *codes, float *scale, float *min, const unsigned char *block) {
-    *scale = half_at(block);
-    *min = 0;
-    nibbles_32(codes, block + 6);
-    fifth_bits(codes, u32_at(block + 2));
-}
-
-static void read_q5_1(uint8_t *codes, float *scale, float *min, const unsigned char *block) {
-    *scale = half_at(block);
-    *min = half_at(block + 2);
-    nibbles_32(codes, block + 8);
-    fifth_bits(codes, u32_at(block + 4));
-}
-
-static void read_q8_0(uint8_t *codes, float *scale, float *min, const unsigned char *block) {
-    uint8_t *restrict out = codes;
-    *scale = half_at(block);
-    *min = 0;
-    const unsigned char *restrict q = block + 2;
-    for (int j = 0; j < 32; j++) out[j] = q[j] ^ 0x80u; // signed + 128
-}
-
-/* One quarter of a block of 256 into a piece. */
-typedef void read_64(piece *out, const unsigned char *block, uint32_t quarter);
-
-/* The packing of eight scales and minima of 6 bits in 12 bytes: see dtype.c. */
-static void scales_k4(piece *out, const unsigned char *block, uint32_t quarter) {
-    float d = half_at(block), dmin = half_at(block + 2);
-    const unsigned char *packed = block + 4;
-    for (uint32_t i = 0; i < 2; i++) {
-        uint32_t group = 2 * quarter + i, scale, min;
-        if (group < 4) {
-            scale = packed[group] & 63u;
-            min = packed[group + 4] & 63u;
-        } else {
-            scale = (packed[group + 4] & 15u) | (uint32_t)packed[group - 4] >> 6 << 4;
-            min = (uint32_t)packed[group + 4] >> 4 | (uint32_t)packed[group] >> 6 << 4;
-        }
-        out->scales[i] = d * (float)scale;
-        out->minima[i] = 0.0f - dmin * (float)min; // no negative zeros
-    }
-}
-
-/* A quarter's first 32 elements are the low nibbles of its 32 bytes, the others the high ones. */
-static void nibbles_64(uint8_t *restrict codes, const unsigned char *restrict q) {
-    for (int j = 0; j < 32; j++) {
-        codes[j] = q[j] & 15;
-        codes[j + 32] = q[j] >> 4;
-    }
-}
-
-static void read_q4_k(piece *out, const unsigned char *block, uint32_t quarter) {
-    scales_k4(out, block, quarter);
-    nibbles_64(out->codes, block + 16 + quarter * 32);
-}
-
-static void read_q5_k(piece *out, const unsigned char *block, uint32_t quarter) {
-    scales_k4(out, block, quarter);
-    nibbles_64(out->codes, block + 48 + quarter * 32);
-    gather_bits(out->codes, block + 16, 32, 2 * quarter, 1, 4);
-    gather_bits(out->codes + 32, block + 16, 32, 2 * quarter + 1, 1, 4);
-}
-
-/* Quarters 0 and 1 are the low and high nibbles of the same 64 bytes; so are 2 and 3.  The upper
- * two bits of each half block lie in 32 bytes, stream s of 32 elements at bit 2s. */
-static void read_q6_k(piece *out, const unsigned char *block, uint32_t quarter) {
-    float d = half_at(block + 208);
-    const unsigned char *low = block + quarter / 2 * 64, *high = block + 128 + quarter / 2 * 32;
-    const int8_t *scales = (const int8_t *)block + 192 + 4 * quarter;
-    uint32_t nibble = quarter % 2 * 4;
-    memset(out->codes, 0, sizeof out->codes);
-    gather_bits(out->codes, low, 64, nibble, 15, 0);
-    gather_bits(out->codes, high, 32, nibble, 3, 4);
-    gather_bits(out->codes + 32, high, 32, nibble + 2, 3, 4);
-    for (int i = 0; i < 4; i++) {
-        out->scales[i] = d * (float)scales[i];
-        out->minima[i] = 0;
-    }
-}
-
-/* The functions that read a file type. */
-typedef struct reader {
-    read_32 *small;
-    read_64 *large;
-    uint32_t block_bytes;
-} reader;
-
-static reader reader_of(dtype type) {
-    reader r = {.block_bytes = dtype_about((uint32_t)type).block_bytes};
-    switch ((uint32_t)type) {
-    case DTYPE_Q4_0:
-        r.small = read_q4_0;
-        break;
-    case DTYPE_Q4_1:
-        r.small = read_q4_1;
-        break;
-    case DTYPE_Q5_0:
-        r.small = read_q5_0;
-        break;
-    case DTYPE_Q5_1:
-        r.small = read_q5_1;
-        break;
-    case DTYPE_Q8_0:
-        r.small = read_q8_0;
-        break;
-    case DTYPE_Q4_K:
-        r.large = read_q4_k;
-        break;
-    case DTYPE_Q5_K:
-        r.large = read_q5_k;
-        break;
-    case DTYPE_Q6_K:
-        r.large = read_q6_k;
-        break;
-    default:
-        INFERD_CHECK(!"a quantised type has a case above");
-    }
-    return r;
-}
-
-/* 64 columns of column tile j; with half a tile left, the second half is padding. */
-static void read_piece(piece *out, const reader *r, const unsigned char *row, uint32_t j,
-                       uint32_t cols, uint8_t zero_code) {
-    if (r->large != NULL) {
-        r->large(out, row + (size_t)(j / 4) * r->block_bytes, j % 4);
-        return;
-    }
-    const unsigned char *block = row + (size_t)j * 2 * r->block_bytes;
-    r->small(out->codes, &out->scales[0], &out->minima[0], block);
-    if (j * TILE_COLS + 32 < cols) {
-        r->small(out->codes + 32, &out->scales[1], &out->minima[1], block + r->block_bytes);
-    } else {
-        memset(out->codes + 32, zero_code, 32);
-        out->scales[1] = out->minima[1] = 0;
-    }
-}
-
 /* ---- pieces to tiles ---- */
 
 typedef struct tile {
     uint32_t low[256], high[64];
-    uint16_t scales[TILE_ROWS * GROUPS_MAX];
+    uint16_t scales[TILE_ROWS * PIECE_GROUPS_MAX];
 } tile;
 
 /* Bytes of a and b interleaved: a0 b0 a1 b1 a2 b2 a3 b3. */
@@ -384,7 +195,7 @@ typedef struct job { // of one format_prepare
     const cu_matrix *m;
     dtype type;
     planes p;
-    reader r;
+    piece_reader r;
     uint8_t zero_code;
     const unsigned char *file_rows;
     size_t row_bytes;
@@ -406,7 +217,7 @@ static inferd_status prepare_row(const job *k, tile *out, piece *in, uint32_t ro
                                  uint32_t col_tile, inferd_err *err) {
     uint32_t i = row - k->row_begin, bad;
     if (i < k->n_rows) {
-        read_piece(in, &k->r, k->file_rows + i * k->row_bytes, col_tile, k->m->cols, k->zero_code);
+        piece_read(in, &k->r, k->file_rows + i * k->row_bytes, col_tile, k->m->cols, k->zero_code);
     } else {
         memset(in, 0, sizeof *in);
         memset(in->codes, k->zero_code, sizeof in->codes);
@@ -457,17 +268,46 @@ static inferd_status prepare_quantised(const job *k, unsigned char *image, infer
     return INFERD_OK;
 }
 
+/* A row of Q2_K as halves; returns the first column that is not finite, or cols. */
+static uint32_t expand_row(const job *k, const unsigned char *row, unsigned char *out,
+                           float *value) {
+    enum { COLS = 256 };
+    float block[COLS];
+    for (uint32_t col = 0; col < k->m->cols; col++) {
+        if (col % COLS == 0)
+            dtype_to_f32(k->type, row + (size_t)(col / COLS) * k->r.block_bytes, block, COLS);
+        uint16_t half = f32_to_f16(block[col % COLS]);
+        if ((half & 0x7c00u) == 0x7c00u) {
+            *value = block[col % COLS];
+            return col;
+        }
+        out[2 * (size_t)col] = (unsigned char)half;
+        out[2 * (size_t)col + 1] = (unsigned char)(half >> 8);
+    }
+    return k->m->cols;
+}
+
 static inferd_status prepare_dense(const job *k, unsigned char *image, inferd_err *err) {
     size_t stride = k->m->stride * dense_elem_bytes(k->m->format);
+    size_t used = k->m->cols * dense_elem_bytes(k->m->format);
+    bool expand = k->type == DTYPE_Q2_K;
     unsigned char *at = image + k->row_begin * stride;
     for (uint32_t i = 0; i < k->n_rows; i++, at += stride) {
-        memcpy(at, k->file_rows + i * k->row_bytes, k->row_bytes);
-        memset(at + k->row_bytes, 0, stride - k->row_bytes);
-        if (dtype_are_finite(k->type, at, k->m->cols)) continue;
+        const unsigned char *row = k->file_rows + i * k->row_bytes;
         float value = 0;
-        uint32_t col = dtype_find_not_finite(k->type, at, k->m->cols, &value);
-        return inferd_fail(err, INFERD_EFORMAT, "row %u, column %u is %g, not a finite number",
-                           k->row_begin + i, col, (double)value);
+        uint32_t col = k->m->cols;
+        if (expand) {
+            col = expand_row(k, row, at, &value);
+        } else {
+            memcpy(at, row, used);
+            if (!dtype_are_finite(k->type, at, k->m->cols))
+                col = dtype_find_not_finite(k->type, at, k->m->cols, &value);
+        }
+        memset(at + used, 0, stride - used);
+        if (col < k->m->cols)
+            return inferd_fail(err, INFERD_EFORMAT, "row %u, column %u is %g, not %s",
+                               k->row_begin + i, col, (double)value,
+                               expand ? "finite in half precision" : "a finite number");
     }
     if (k->row_begin + k->n_rows == k->m->rows)
         memset(at, 0, aligned(dense_bytes(k->m)) - (size_t)(at - image));
@@ -484,9 +324,10 @@ inferd_status format_prepare(const cu_matrix *m, dtype type, void *image, const 
     job k = {
         .m = m, .type = type, .file_rows = file_rows, .row_begin = row_begin, .n_rows = n_rows};
     k.row_bytes = (size_t)(m->cols / about.block_elems) * about.block_bytes;
+    k.r.block_bytes = about.block_bytes;
     if (!quantised(m->format)) return prepare_dense(&k, image, err);
     k.p = planes_of(m);
-    k.r = reader_of(type);
+    k.r = piece_reader_of(type);
     k.zero_code = k.p.minima ? 0 : (uint8_t)(1u << (k.p.bits - 1));
     return prepare_quantised(&k, image, err);
 }

@@ -38,7 +38,8 @@
  * Q5_0 16, Q6_K 32, Q8_0 128), value = scale * code + min for the others, one float rounding each.
  * Columns are padded to 64 with code = offset (0 with minima), scale 0 and min 0; rows to 16
  * likewise.
- * Q4_K and Q5_K: scale = d * sc and min = -dmin * m, rounded to f16.  Q6_K: scale = d * sc.
+ * Q4_K and Q5_K: scale = d * sc and min = -dmin * m, rounded to f16.  Q6_K, Q3_K, IQ4_XS: scale =
+ * d * sc.  Types with fewer bits than their format: pieces.h.
  *
  * Planes start at multiples of 256 bytes: low, high, scales.
  *
@@ -58,13 +59,13 @@ typedef enum cu_type { CU_F32, CU_BF16, CU_F16 } cu_type;
 typedef enum cu_format {
     CU_FMT_F32,
     CU_FMT_BF16,
-    CU_FMT_F16,
+    CU_FMT_F16, // also Q2_K
     CU_FMT_Q4,  // 4-bit codes, group 32, offset 8         Q4_0
     CU_FMT_Q4M, // 4-bit codes, group 32, minima           Q4_1, Q4_K
-    CU_FMT_Q5,  // 5-bit, group 32, offset 16              Q5_0
+    CU_FMT_Q5,  // 5-bit, group 32, offset 16              Q5_0, MXFP4
     CU_FMT_Q5M, // 5-bit, group 32, minima                 Q5_1, Q5_K
-    CU_FMT_Q6,  // 6-bit, group 16, offset 32              Q6_K
-    CU_FMT_Q8,  // 8-bit, group 32, offset 128             Q8_0
+    CU_FMT_Q6,  // 6-bit, group 16, offset 32              Q6_K, Q3_K
+    CU_FMT_Q8,  // 8-bit, group 32, offset 128             Q8_0, IQ4_NL, IQ4_XS
     CU_FORMATS
 } cu_format;
 

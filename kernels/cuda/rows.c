@@ -222,12 +222,25 @@ void launch_scale(launcher *l, const scale_args *a) {
     launch_flat(l, &scale[a->type], a->rows, a->dim, a, sizeof *a);
 }
 
+/* How codes of the file type become those of the format (pieces.h). */
+static void map_codes(dtype type, uint32_t format, dummy_params *p) {
+    const int8_t *book = dtype_codebook(type);
+    int offset = format == CU_FMT_Q5 ? 16 : 128;
+    for (uint32_t code = 0; book != NULL && code < 16; code++) {
+        uint32_t as = type == DTYPE_MXFP4 ? code : dummy_book_code(code);
+        p->book[code / 4] |= (uint32_t)(book[as] + offset) << (8 * (code % 4));
+    }
+    p->lift = type == DTYPE_Q3_K ? 32 - 4 : 0;
+}
+
 void launch_dummy(launcher *l, const dummy_args *a) {
-    dummy_params p = {a->m, a->data, a->low, a->high, a->scales, {0}, a->seed};
+    dummy_params p = {a->m, a->data, a->low, a->high, a->scales, {0}, a->seed, {0}, 0};
     INFERD_CHECK(dummy_form_of((dtype)a->file_type, a->scale, &p.form));
-    INFERD_CHECK((p.form.bits == 0) == (a->m.format <= CU_FMT_F16));
+    bool dense = a->m.format <= CU_FMT_F16;
+    INFERD_CHECK((p.form.bits == 0 || a->file_type == DTYPE_Q2_K) == dense);
+    map_codes((dtype)a->file_type, a->m.format, &p);
     uint64_t threads; // a chunk each, or a warp for each tile
-    if (p.form.bits == 0)
+    if (dense)
         threads = (uint64_t)up_to(a->m.rows, TILE_ROWS) * (a->m.stride / CHUNK);
     else
         threads = (uint64_t)a->m.n_row_tiles * a->m.n_col_tiles * 32;

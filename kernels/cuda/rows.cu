@@ -523,6 +523,17 @@ template <class T> GPU_FN void rope_row(const rope_params &p) {
 
 // ---- dummy weights ----
 
+// An element of Q2_K, as dtype.c has it.
+GPU_FN float dummy_two_bits(const dummy_params &p, uint32_t row, uint32_t col) {
+    uint64_t hash = dummy_hash(p.seed, row, col / 8);
+    float code = (float)dummy_code(hash, col, p.form.bits, true);
+    uint32_t of_d = dummy_factor(p.seed, row, DUMMY_BLOCK + col / DUMMY_BLOCK_COLS);
+    float factor = (float)(dummy_factor(p.seed, row, DUMMY_GROUP + col / p.form.group) >> 1);
+    float d = to_f32(from_f32<f16>(sm_mul(p.form.unit, (float)of_d)));
+    float dmin = to_f32(from_f32<f16>(sm_mul(dummy_middle(p.form.bits), d)));
+    return sm_add(sm_mul(sm_mul(d, factor), code), -sm_mul(dmin, factor));
+}
+
 // Dense: a thread makes a chunk of the padded matrix.
 template <class T> GPU_FN void dummy_dense(const dummy_params &p) {
     uint32_t per_row = p.m.stride / 8;
@@ -531,10 +542,19 @@ template <class T> GPU_FN void dummy_dense(const dummy_params &p) {
     if (i >= n) return;
     uint32_t row = (uint32_t)(i / per_row), at = (uint32_t)(i % per_row) * 8;
     float v[8];
-    for (uint32_t e = 0; e < 8; e++)
-        v[e] = row < p.m.rows && at + e < p.m.cols ? dummy_value(p.form.unit, p.seed, row, at + e)
-                                                   : 0.0f;
+    for (uint32_t e = 0; e < 8; e++) {
+        bool here = row < p.m.rows && at + e < p.m.cols;
+        v[e] = !here              ? 0.0f
+               : p.form.bits != 0 ? dummy_two_bits(p, row, at + e)
+                                  : dummy_value(p.form.unit, p.seed, row, at + e);
+    }
     store_chunk(static_cast<T *>(p.data) + (size_t)row * p.m.stride + at, v);
+}
+
+// A code of the file type as one of the format.
+GPU_FN uint32_t dummy_mapped(const dummy_params &p, uint64_t hash, uint32_t col) {
+    uint32_t code = dummy_code(hash, col, p.form.bits, p.form.minima || p.form.book);
+    return p.form.book ? p.book[code / 4] >> (8 * (code % 4)) & 255u : code + p.lift;
 }
 
 // Two neighbouring codes, the first in the low half; padding means 0.
@@ -543,8 +563,7 @@ GPU_FN uint32_t dummy_codes(const dummy_params &p, uint32_t row, uint32_t col) {
     using q = quant<F>;
     if (row >= p.m.rows || col >= p.m.cols) return q::OFFSET * 0x10001u;
     uint64_t hash = dummy_hash(p.seed, row, col / 8);
-    return dummy_code(hash, col, q::BITS, q::MINIMA) | dummy_code(hash, col + 1, q::BITS, q::MINIMA)
-                                                           << 16;
+    return dummy_mapped(p, hash, col) | dummy_mapped(p, hash, col + 1) << 16;
 }
 
 // Step (and min, in the high half) of a group of columns, in half precision, rounded in the same
@@ -554,6 +573,10 @@ GPU_FN uint32_t dummy_scale(const dummy_params &p, uint32_t row, uint32_t group)
     using q = quant<F>;
     uint32_t col = group * q::GROUP;
     if (row >= p.m.rows || col >= p.m.cols) return 0;
+    if (p.form.exponent != 0) { // MXFP4
+        uint32_t exponent = dummy_exponent(&p.form, p.seed, row, DUMMY_GROUP + group);
+        return from_f32<f16>(bits_to_f32((exponent - 1) << 23)).bits;
+    }
     uint32_t factor = dummy_factor(p.seed, row, DUMMY_GROUP + group), of_d = factor;
     if (p.form.blocks) of_d = dummy_factor(p.seed, row, DUMMY_BLOCK + col / DUMMY_BLOCK_COLS);
     f16 step = from_f32<f16>(sm_mul(p.form.unit, (float)of_d));

@@ -49,6 +49,8 @@ typedef struct dummy_params {
     void *data, *low, *high, *scales;
     dummy_form form;
     uint64_t seed;
+    uint32_t book[4]; // types with a codebook: the format's code of each of their codes, a byte
+    uint32_t lift;    // other types: what their codes are less than the format's
 } dummy_params;
 
 #endif

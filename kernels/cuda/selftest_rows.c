@@ -470,9 +470,10 @@ static void bench(check *c) {
 /* ---- all of them ---- */
 
 void selftest_rows(check *c) {
-    static const dtype types[] = {DTYPE_F32,  DTYPE_BF16, DTYPE_F16,  DTYPE_Q4_0,
-                                  DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q8_0,
-                                  DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
+    static const dtype types[] = {DTYPE_F32,  DTYPE_BF16,   DTYPE_F16,    DTYPE_Q4_0,
+                                  DTYPE_Q4_1, DTYPE_Q5_0,   DTYPE_Q5_1,   DTYPE_Q8_0,
+                                  DTYPE_Q4_K, DTYPE_Q5_K,   DTYPE_Q6_K,   DTYPE_Q2_K,
+                                  DTYPE_Q3_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
     inferd_err err = {0};
     if (!check_begin(c, "rows")) return;
     if (rows_init(c->l.module, &c->device, &err) != INFERD_OK) {
