@@ -417,6 +417,7 @@ static inferd_status load_kernels(cuda_backend *c, const backend_options *o, inf
     if ((s = rows_init(c->module, &c->device, err)) ||
         (s = attention_init(c->module, &c->device, err)) ||
         (s = draw_init(c->module, &c->device, err)) ||
+        (s = experts_init(c->module, &c->device, err)) ||
         (s = matmul_create(c->module, &c->device, c->inner, c->lt, c->tune_path, &c->mm, err)))
         return s;
     matmul_allow(c->mm, parts_is_on(&c->parts, PART_MIXED), parts_is_on(&c->parts, PART_GEMV8),

@@ -18,6 +18,7 @@
 #include "backend_ops.h"
 #include "cuda/attention.h"
 #include "cuda/draw.h"
+#include "cuda/experts.h"
 #include "cuda/matmul.h"
 #include "cuda/memory.h"
 #include "cuda/parts.h"
@@ -59,10 +60,12 @@ typedef struct cuda_flight {
     unsigned char *upload;  // [upload_bytes] pinned
     void *draws;            // [draws_bytes] pinned, draw_plan
     sample_result *results; // [results_bytes] pinned
-    size_t upload_bytes, draws_bytes, results_bytes;
+    size_t upload_bytes, draws_bytes, results_bytes, experts_bytes;
     float *logits; // [logits_bytes] pinned; NULL until needed
     size_t logits_bytes;
-    uint32_t n_draws; // of this step
+    uint32_t *experts; // [EXPERTS_MAX + 1] pinned, experts_tally; NULL until needed
+    uint32_t n_draws;  // of this step
+    uint32_t n_experts;
     const act *wanted;
 } cuda_flight;
 
@@ -120,6 +123,7 @@ typedef struct cuda_backend {
     float *changed;                // [room.draws, room.stride] logits with bias and penalties
     void *draw_scratch_dev;
     attention_workspace attn_workspace;
+    experts_workspace experts_workspace;
 
     cuda_room reserved;           // the largest of all reservations
     be_reservation *reservations; // owned by models
@@ -128,11 +132,11 @@ typedef struct cuda_backend {
     uint32_t n_ropes;
     void *draw_scratch; // host, draw_scratch_bytes(draw_scratch_vocab)
     uint32_t draw_scratch_vocab;
-    uint32_t n_drawn; // draws of the newest step: tokens that may be pending
-    bool capturing;   // no allocation, wait or query is allowed now
-    uint32_t act_rows_max;
-    bool scratch_open;   // between begin and end
-    size_t scratch_used; // of the activations since begin, from the end of the workspace down
+    uint32_t n_drawn;      // draws of the newest step: tokens that may be pending
+    bool capturing;        // no allocation, wait or query is allowed now
+    uint32_t act_rows_max; // of residual streams and logits: rows that a step may have
+    bool scratch_open;     // between begin and end
+    size_t scratch_used;   // of the activations since begin, from the end of the workspace down
 
     cuda_flight flights[CUDA_DEPTH];
     uint32_t flight_first, n_flights;

@@ -180,7 +180,7 @@ act *cuda_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim) 
         free(a);
         return NULL;
     }
-    c->act_rows_max = u32_max(c->act_rows_max, rows_max);
+    if (kind != ACT_INNER) c->act_rows_max = u32_max(c->act_rows_max, rows_max);
     /* Padding columns and rows of a graph's bucket are read before anything was written there. */
     if (!cuda_failed(c, c->api->fill(a->data, 0, n, c->stream), "clearing an activation")) return a;
     cuda_act_close(be, a);
@@ -245,12 +245,15 @@ static step_op *note(backend *be, op_kind kind, uint32_t n) {
 }
 
 /* Member by member, so that padding stays zero. */
+static void copy_weight(weight *to, const weight *w) {
+    to->type = w->type;
+    to->rows = w->rows;
+    to->cols = w->cols;
+    to->data = w->data;
+    to->layout = w->layout;
+}
 static void set_weight(step_op *o, const weight *w) {
-    o->w.type = w->type;
-    o->w.rows = w->rows;
-    o->w.cols = w->cols;
-    o->w.data = w->data;
-    o->w.layout = w->layout;
+    copy_weight(&o->w, w);
 }
 static void set_vec(step_op *o, const vec *v) {
     if (v == NULL || v->data == NULL) return;
@@ -366,10 +369,36 @@ void cuda_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, 
     o->fn = fn;
 }
 
+/* The first of n matrices at equal distances, and the bytes from one to the next. */
+static uint64_t set_matrices(weight *first, const weight *w, uint32_t n) {
+    copy_weight(first, w);
+    uint64_t step = n > 1 ? (uint64_t)((uintptr_t)w[1].data - (uintptr_t)w[0].data) : 0;
+    INFERD_CHECK((uintptr_t)w[n - 1].data - (uintptr_t)w[0].data == step * (n - 1));
+    return step;
+}
+
 void cuda_experts(backend *be, act *out, const act *x, const act *logits, const expert_weights *w,
                   act *hidden, act *parts, uint32_t n) {
-    (void)out, (void)x, (void)logits, (void)w, (void)hidden, (void)parts, (void)n;
-    backend_fail(be, INFERD_EUNSUPPORTED, "mixtures of experts are not supported on GPUs");
+    INFERD_CHECK(w->n_experts <= BE_EXPERTS_MAX && w->n_used <= BE_EXPERTS_USED_MAX);
+    INFERD_CHECK(logits->type == CU_F32 && x->type != CU_F32 && hidden->type == x->type);
+    INFERD_CHECK((size_t)n * w->n_used <= u32_min(hidden->rows_max, parts->rows_max));
+    step_op *o = note(be, OP_EXPERTS, n);
+    if (o == NULL) return;
+    o->out = out;
+    o->a = x;
+    o->b = logits;
+    o->fn = w->fn;
+    op_experts *e = &o->experts;
+    e->gate_step = set_matrices(&e->gate, w->gate, w->n_experts);
+    e->up_step = set_matrices(&e->up, w->up, w->n_experts);
+    e->down_step = set_matrices(&e->down, w->down, w->n_experts);
+    e->gate_bias = w->gate_bias.data;
+    e->up_bias = w->up_bias.data;
+    e->down_bias = w->down_bias.data;
+    e->hidden = hidden;
+    e->parts = parts;
+    e->n_experts = w->n_experts;
+    e->n_used = w->n_used;
 }
 
 void cuda_scale(backend *be, act *x, uint32_t n, uint32_t dim, float factor) {

@@ -90,6 +90,25 @@ static bool hold_attention(cuda_backend *c, uint32_t rows) {
     return cuda_room_hold(c, &want);
 }
 
+/* Rows of its launch: of the batch or a graph's bucket, or the number that it was given. */
+static uint32_t rows_of_op(const cuda_backend *c, const step_op *o, uint32_t rows) {
+    uint32_t n = o->extent == ROWS_BATCH    ? c->batch->n_rows
+                 : o->extent == ROWS_LOGITS ? c->batch->n_logits
+                                            : o->n;
+    return u32_max(rows, n);
+}
+
+static bool hold_experts(cuda_backend *c, uint32_t rows) {
+    cuda_room want = {0};
+    for (uint32_t i = 0; i < c->program.n; i++) {
+        const step_op *o = &c->program.ops[i];
+        if (o->kind != OP_EXPERTS) continue;
+        size_t n_slots = (size_t)rows_of_op(c, o, rows) * o->experts.n_used;
+        want.expert_slots = u32_max(want.expert_slots, (uint32_t)size_min(n_slots, UINT32_MAX));
+    }
+    return cuda_room_hold(c, &want);
+}
+
 static bool hold_draws(cuda_backend *c) {
     uint32_t rows = c->draw_logits->rows_max;
     return cuda_room_hold(c, &(cuda_room){.draws = rows,
@@ -275,6 +294,8 @@ static bool weights_arrived(const cuda_backend *c) {
         if (!memory_window_arrived(c->memory, o->w.data) ||
             !memory_window_arrived(c->memory, o->v.data))
             return false;
+        if (o->kind == OP_EXPERTS && !memory_window_arrived(c->memory, o->experts.gate.data))
+            return false;
     }
     return true;
 }
@@ -443,6 +464,11 @@ static bool reserve_logits(cuda_backend *c, cuda_flight *f) {
 static void download(cuda_backend *c, cuda_flight *f) {
     f->n_draws = c->n_draws;
     f->wanted = c->wanted;
+    if (f->n_experts > 0)
+        cuda_failed(c,
+                    c->api->copy_to_host(f->experts, experts_tally(&c->experts_workspace),
+                                         (f->n_experts + 1) * sizeof *f->experts, c->stream),
+                    "downloading what experts computed");
     if (c->n_draws > 0)
         cuda_failed(c,
                     c->api->copy_to_host(f->results, c->results_dev,
@@ -458,7 +484,8 @@ static void download(cuda_backend *c, cuda_flight *f) {
 
 /* Make sure that a launch has the workspace it needs; `rows` as for launch_program. */
 static bool reserve(cuda_backend *c, uint32_t rows) {
-    return cuda_room_ropes(c) && hold_attention(c, u32_max(rows, c->n_decode));
+    return cuda_room_ropes(c) && hold_attention(c, u32_max(rows, c->n_decode)) &&
+           hold_experts(c, rows);
 }
 
 static void end_flight(cuda_backend *c, cuda_flight *f) {
@@ -475,6 +502,7 @@ static void launch_step(cuda_backend *c) {
     if (draws && c->draw_at != c->draw_dev) rows = 0; // graphs use draw_dev only
     cuda_flight *f = &c->flights[(c->flight_first + c->n_flights) % CUDA_DEPTH];
     if (c->n_wanted > 0 && !reserve_logits(c, f)) return;
+    f->n_experts = program_n_experts(&c->program);
     cuda_moves_await(c); // before its time begins: waiting is not computing
     if (c->be.failure.status != INFERD_OK) return;
     if (cuda_failed(c, c->api->event_record(f->begin, c->stream), "beginning a step")) return;
@@ -562,6 +590,11 @@ void cuda_step_finish(backend *be, be_step_result *out) {
     out->n_saturated = n_saturated - c->n_saturated_told;
     c->n_saturated_told = n_saturated;
     if (f->n_draws > 0) out->draws = f->results;
+    if (f->n_experts > 0) {
+        out->n_expert_reads = f->experts[0];
+        out->expert_rows = f->experts + 1;
+        out->n_experts = f->n_experts;
+    }
     if (f->wanted != NULL) {
         out->logits = f->logits;
         out->logits_stride = f->wanted->stride;
@@ -589,7 +622,7 @@ void cuda_steps_close(cuda_backend *c) {
     program_deinit(&c->program);
     for (uint32_t i = 0; i < CUDA_DEPTH; i++) {
         cuda_flight *f = &c->flights[i];
-        void *pinned[] = {f->upload, f->draws, f->results, f->logits};
+        void *pinned[] = {f->upload, f->draws, f->results, f->logits, f->experts};
         for (size_t j = 0; j < INFERD_COUNT(pinned); j++)
             if (pinned[j] != NULL) c->api->host_free(pinned[j]);
         if (f->begin != NULL) c->api->event_destroy(f->begin);

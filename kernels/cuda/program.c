@@ -36,6 +36,13 @@ bool program_equal(const step_op *a, uint32_t n_a, const step_op *b, uint32_t n_
     return n_a == n_b && memcmp(a, b, n_a * sizeof *a) == 0;
 }
 
+uint32_t program_n_experts(const program *p) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n; i++)
+        if (p->ops[i].kind == OP_EXPERTS) n = u32_max(n, p->ops[i].experts.n_experts);
+    return n;
+}
+
 /* ---- which operation reads which activation ---- */
 
 static bool reads(const step_op *o, const act *a) {
@@ -59,6 +66,7 @@ typedef struct emitter {
     const program *p;
     uint32_t rows, logits;
     bool keep;
+    bool had_experts; // a mixture was launched
 } emitter;
 
 static uint32_t rows_of(const emitter *e, const step_op *o) {
@@ -367,6 +375,45 @@ static uint32_t emit_heads(emitter *e, uint32_t i) {
     return 1;
 }
 
+/* ---- experts ---- */
+
+/* All matrices of a role lie in one layer's bytes, which arrive as one. */
+static experts_matrices matrices_of(emitter *e, const weight *w, uint64_t step, const float *bias) {
+    wait_for(e, w->data);
+    wait_for(e, bias);
+    return (experts_matrices){matrix_of(w), step, bias};
+}
+
+static void emit_experts(emitter *e, const step_op *o) {
+    const op_experts *x = &o->experts;
+    const step_header *h = e->c->view.header;
+    experts_args a = {.x = o->a->data,
+                      .inner = e->c->inner,
+                      .logits = o->b->data,
+                      .x_stride = o->a->stride,
+                      .logits_stride = o->b->stride,
+                      .gate = matrices_of(e, &x->gate, x->gate_step, x->gate_bias),
+                      .up = matrices_of(e, &x->up, x->up_step, x->up_bias),
+                      .down = matrices_of(e, &x->down, x->down_step, x->down_bias),
+                      .act = (glu_kind)o->fn,
+                      .n_experts = x->n_experts,
+                      .n_used = x->n_used,
+                      .hidden = x->hidden->data,
+                      .parts = x->parts->data,
+                      .parts_type = x->parts->type,
+                      .hidden_stride = x->hidden->stride,
+                      .parts_stride = x->parts->stride,
+                      .out = o->out->data,
+                      .out_type = o->out->type,
+                      .out_stride = o->out->stride,
+                      .rows = rows_of(e, o),
+                      .n_counts = e->had_experts ? 0 : program_n_experts(e->p)};
+    if (o->extent == ROWS_BATCH) a.n_valid = &h->n_rows;
+    if (o->extent == ROWS_LOGITS) a.n_valid = &h->n_logits;
+    e->had_experts = true;
+    launch_experts(&e->c->launch, &e->c->experts_workspace, &a);
+}
+
 /* ---- the rest ---- */
 
 static void emit_embed(emitter *e, const step_op *o) {
@@ -444,6 +491,9 @@ static uint32_t emit(emitter *e, uint32_t i) {
                                                   .dim = o->out->dim,
                                                   .stride = o->out->stride});
         return 1;
+    case OP_EXPERTS:
+        emit_experts(e, o);
+        return 1;
     case OP_DRAW:
         emit_draw(e, o);
         return 1;
@@ -452,6 +502,6 @@ static uint32_t emit(emitter *e, uint32_t i) {
 }
 
 void program_launch(cuda_backend *c, const program *p, uint32_t rows, uint32_t logits, bool keep) {
-    emitter e = {c, p, rows, logits, keep};
+    emitter e = {c, p, rows, logits, keep, false};
     for (uint32_t i = 0; i < p->n && c->be.failure.status == INFERD_OK;) i += emit(&e, i);
 }

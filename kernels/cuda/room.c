@@ -1,7 +1,7 @@
 /* room.c - the workspace of steps, beside activations; see room.h.
  *
  *     area   [ step block | draw plan | drawn, results, changed | draw scratch |
- *              counters of attention | partials of attention ]
+ *              counters of attention | experts | partials of attention ]
  *
  * The area is one piece, so it fits into any free range of its size.  An area that could not become
  * larger is made again as it was: its old range is still free.  When the workspace is short the
@@ -43,7 +43,7 @@ size_t cuda_draw_bytes(uint32_t n_rows, uint32_t n_vocab) {
 
 /* Where the parts begin, in bytes. */
 typedef struct area_map {
-    size_t list, drawn, drawn_before, results, changed, scratch, counters, partials, bytes;
+    size_t list, drawn, drawn_before, results, changed, scratch, counters, experts, partials, bytes;
 } area_map;
 
 static size_t put(size_t *at, size_t n) {
@@ -64,6 +64,7 @@ static area_map map_of(const cuda_room *r) {
     m.changed = put(&at, (size_t)r->draws * r->stride * sizeof(float));
     m.scratch = put(&at, draw_workspace_bytes(r->draws, r->vocab));
     m.counters = put(&at, r->counters * sizeof(uint32_t));
+    m.experts = put(&at, experts_workspace_bytes(r->expert_slots));
     m.partials = m.bytes = at;
     return m;
 }
@@ -76,6 +77,7 @@ static cuda_room larger(const cuda_room *a, const cuda_room *b) {
                        .vocab = u32_max(a->vocab, b->vocab),
                        .list_bytes = size_max(a->list_bytes, b->list_bytes),
                        .counters = u32_max(a->counters, b->counters),
+                       .expert_slots = u32_max(a->expert_slots, b->expert_slots),
                        .partials_least = size_max(a->partials_least, b->partials_least),
                        .partials = size_max(a->partials, b->partials)};
 }
@@ -83,8 +85,8 @@ static cuda_room larger(const cuda_room *a, const cuda_room *b) {
 static bool covers(const cuda_room *a, const cuda_room *b) {
     return a->rows >= b->rows && a->tables >= b->tables && a->draws >= b->draws &&
            a->stride >= b->stride && a->vocab >= b->vocab && a->list_bytes >= b->list_bytes &&
-           a->counters >= b->counters && a->partials_least >= b->partials_least &&
-           a->partials >= b->partials;
+           a->counters >= b->counters && a->expert_slots >= b->expert_slots &&
+           a->partials_least >= b->partials_least && a->partials >= b->partials;
 }
 
 void cuda_block_for(cuda_backend *c, uint32_t rows) {
@@ -120,6 +122,7 @@ static void point(cuda_backend *c, const cuda_room *r) {
                                               .partials_bytes = c->area_bytes - m.partials,
                                               .counters = (void *)(p + m.counters),
                                               .n_counters = r->counters};
+    c->experts_workspace = (experts_workspace){.base = p + m.experts, .n_slots = r->expert_slots};
     c->room = *r;
     cuda_block_for(c, c->block_rows); // for the present step
 }
@@ -133,6 +136,8 @@ static inferd_status furnish(cuda_backend *c, const int32_t *drawn, inferd_err *
     if (zeros > 0) r = api->fill(c->draw_scratch_dev, 0, zeros, c->stream);
     if (r == CU_OK && counters > 0)
         r = api->fill(c->attn_workspace.counters, 0, counters, c->stream);
+    size_t experts = experts_workspace_bytes(c->room.expert_slots);
+    if (r == CU_OK && experts > 0) r = api->fill(c->experts_workspace.base, 0, experts, c->stream);
     if (r == CU_OK && drawn != NULL)
         r = api->copy_to_device(c->drawn, drawn, c->n_drawn * sizeof *drawn, c->stream);
     if (r == CU_OK) r = api->stream_sync(c->stream); // the caller owns `drawn`
@@ -161,6 +166,7 @@ void cuda_room_close(cuda_backend *c) {
     c->room = (cuda_room){0};
     c->block = (step_block){0};
     c->attn_workspace = (attention_workspace){0};
+    c->experts_workspace = (experts_workspace){0};
 }
 
 /* Take an area of this size; the old one is gone.  It is as large as its partials can use, or as
@@ -206,6 +212,9 @@ static inferd_status grow_flights(cuda_backend *c, const cuda_room *r, inferd_er
         if (s == INFERD_OK)
             s = grow_pinned(c, (void **)&f->results, &f->results_bytes, results, f->results_bytes,
                             err);
+        if (s == INFERD_OK && r->expert_slots > 0)
+            s = grow_pinned(c, (void **)&f->experts, &f->experts_bytes,
+                            (EXPERTS_MAX + 1) * sizeof *f->experts, 0, err);
     }
     if (s != INFERD_OK || r->vocab <= c->draw_scratch_vocab) return s;
     void *scratch = calloc(1, draw_scratch_bytes(r->vocab));
@@ -457,6 +466,7 @@ static cuda_room room_of(const be_needs *n, uint32_t context) {
         .vocab = n->n_vocab,
         .list_bytes = cuda_draw_bytes(n->logits_max, n->n_vocab),
         .counters = attention_counters(seqs, n->n_kv_heads),
+        .expert_slots = (uint32_t)size_min((size_t)rows * n->n_experts_used, UINT32_MAX),
         .partials_least = attention_partials_bytes(1, n->n_heads, n->head_dim),
         .partials = attention_partials_bytes(seqs, n->n_heads, n->head_dim)};
 }

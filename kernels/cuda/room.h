@@ -29,6 +29,7 @@ typedef struct cuda_room {
     uint32_t draws, stride, vocab;   // rows that are drawn, floats from one to the next
     size_t list_bytes;               // of a draw plan
     uint32_t counters;               // of attention
+    uint32_t expert_slots;           // rows, times the experts of each
     size_t partials_least, partials; // bytes: the least that attention needs; the most it can use
 } cuda_room;
 

@@ -14,7 +14,8 @@
 
 const cuda_module *emul_module(void);
 
-#define FAMILIES(X) X(rows) X(gemv) X(expand) X(skinny) X(attention) X(draw) X(bench) X(selftest)
+#define FAMILIES(X)                                                                                \
+    X(rows) X(gemv) X(expand) X(skinny) X(attention) X(draw) X(experts) X(bench) X(selftest)
 
 #define DECLARE(family)                                                                            \
     extern const cu_kernel family##_table[] __attribute__((weak));                                 \
