@@ -144,6 +144,30 @@ static void the_unknown_token_is_matched_where_control_tokens_are(void) {
     tok_close(t);
 }
 
+/* Phi 3's added tokens swallow white space, which its template writes behind them. */
+static void special_tokens_of_phi_3_take_the_space_behind_them(void) {
+    for (int phi3 = 0; phi3 < 2; phi3++) {
+        tiny_words w;
+        fill(&w);
+        tok_id user = words_add(&w, "<|user|>", WORD_CONTROL);
+        words_add(&w, "<|end|>", WORD_CONTROL);
+        words_add(&w, "<|assistant|>", WORD_CONTROL);
+        words_add(&w, phi3 ? "<|placeholder1|>" : "<|other|>", WORD_CONTROL);
+        tokenizer *t = words_open(&w);
+        EXPECT_EQ(user, 265);
+        expect_ids(t, "<|user|>\nab<|end|> \u3000<|assistant|>", true,
+                   phi3 ? "265 264 266 267" : "265 259 13 262 266 259 259 230 131 131 267");
+        expect_ids(t, "<s> ab", true, "1 259 264"); // not all of them do
+        tok_parts parts = {0};
+        tok_span all = {12, true};
+        EXPECT_EQ(tok_split(t, (bytes){"<|user|>\n ab", 12}, &all, 1, &parts, NULL), INFERD_OK);
+        EXPECT_EQ(parts.n, 2);
+        EXPECT(parts.n == 2 && parts.parts[0].n == (phi3 ? 10 : 8));
+        tok_parts_deinit(&parts);
+        tok_close(t);
+    }
+}
+
 /* Converters write rows without a token so; no text is one of them. */
 static void fillers_are_not_matched(void) {
     tiny_words w;
@@ -362,6 +386,7 @@ static const test_case cases[] = {
     TEST(listed_merges_have_the_order_of_the_list),
     TEST(listed_merges_must_be_there),
     TEST(the_unknown_token_is_matched_where_control_tokens_are),
+    TEST(special_tokens_of_phi_3_take_the_space_behind_them),
     TEST(fillers_are_not_matched),
     TEST(the_first_of_equal_names_is_found),
     TEST(special_names_cannot_be_spelled),

@@ -11,6 +11,7 @@
  *
  * Thread: any; only the encoder of the call and word_states (vocab.h) change. */
 #include "tokenizer/nfc.h"
+#include "tokenizer/unicode.h"
 #include "tokenizer/utf8.h"
 #include "tokenizer/vocab.h"
 
@@ -201,6 +202,15 @@ static size_t trusted_bytes(region *r, size_t at) {
     return r->trusted && at < r->end ? r->end - at : 0;
 }
 
+static size_t spaces_at(bytes text, size_t at) {
+    const unsigned char *p = (const unsigned char *)text.p;
+    unsigned n;
+    size_t to = at;
+    for (; to < text.n && unicode_is_space(unicode_kind(utf8_decode(p + to, &n))); to += n) {
+    }
+    return to - at;
+}
+
 /* What the text has at `at`: a special token, or the stretch before the next one. */
 static tok_part part_at(const tokenizer *t, bytes text, region *r, size_t at) {
     const special_trie *specials = &t->specials;
@@ -212,6 +222,7 @@ static tok_part part_at(const tokenizer *t, bytes text, region *r, size_t at) {
             n = specials_match(specials, p + to, text.n - to, trusted_bytes(r, to), &id);
         if (n == 0) continue;
         if (to > at) return (tok_part){.n = to - at, .special = -1};
+        if (vocab_strips(t, id)) n += spaces_at(text, to + n);
         return (tok_part){.n = n, .special = id};
     }
     return (tok_part){.n = text.n - at, .special = -1};

@@ -248,6 +248,23 @@ static void find_ends(tokenizer *t) {
     }
 }
 
+static bool has_control(const tokenizer *t, const char *name) {
+    tok_id id = tok_find(t, (bytes){name, strlen(name)});
+    return id >= 0 && t->kinds[id] == TOKEN_CONTROL;
+}
+
+/* The added tokens of Phi 3 have `rstrip`, for which a GGUF file has no field: its vocabulary is
+ * recognised by their names. */
+static bool is_phi3(const tokenizer *t) {
+    return t->family == VOCAB_SPM && has_control(t, "<|placeholder1|>") &&
+           has_control(t, "<|assistant|>") && has_control(t, "<|end|>");
+}
+
+bool vocab_strips(const tokenizer *t, tok_id id) {
+    return t->strips_behind && !is_text(t->names[id], "<unk>") && !is_text(t->names[id], "<s>") &&
+           !is_text(t->names[id], "<|endoftext|>");
+}
+
 /* Converters give a name to each row of the embeddings that has no token. */
 static bool fills_a_row(bytes name, size_t id) {
     char filler[32];
@@ -299,6 +316,7 @@ inferd_status tok_open(const gguf *g, tokenizer **out, inferd_err *err) {
     if (s != INFERD_OK) goto fail;
     s = add_specials(t, err);
     if (s != INFERD_OK) goto fail;
+    t->strips_behind = is_phi3(t);
     find_ends(t);
     *out = t;
     return INFERD_OK;

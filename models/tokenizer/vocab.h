@@ -57,6 +57,7 @@ struct tokenizer {
     atomic_uchar *word_states; // [n_vocab] word_state; owned
     merge_table merges;
     special_trie specials;
+    bool strips_behind;   // most special tokens take the white space behind them (vocab_strips)
     tok_id byte_ids[256]; // the token of one byte; -1: none
 
     const pretok_name *pretok; // byte-level BPE; NULL: SentencePiece
@@ -76,6 +77,9 @@ static inline bool vocab_is_text(const tokenizer *t, tok_id id) {
     return t->kinds[id] != TOKEN_CONTROL && t->kinds[id] != TOKEN_UNKNOWN &&
            t->kinds[id] != TOKEN_BYTE;
 }
+
+/* Does this special token take the white space behind it? */
+bool vocab_strips(const tokenizer *t, tok_id id);
 
 /* The symbol of one character of SentencePiece text, where ' ' and U+2581 are the same. */
 tok_id vocab_char_symbol(const tokenizer *t, const unsigned char *p, size_t n, uint32_t c);

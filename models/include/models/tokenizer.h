@@ -1,8 +1,8 @@
 /* tokenizer.h - text to token ids and back, by the model's own vocabulary.
  *
  * Read from a GGUF file's metadata.  Byte-level BPE ("gpt2") with the pre-tokenizers that
- * docs/models.md lists, and SentencePiece BPE with byte fallback ("llama").  Anything else is an
- * error, never a guess.
+ * docs/models.md lists, and SentencePiece BPE with byte fallback ("llama", and "gemma4" with listed
+ * merges).  Anything else is an error, never a guess.
  *
  * Text comes with spans that say where special tokens may be matched: template text yes, text of a
  * request no, so that a request cannot forge messages of another role.
@@ -49,8 +49,8 @@ inferd_status tok_encode(const tokenizer *t, bytes text, const tok_span *spans, 
 void tok_ids_deinit(tok_ids *ids);
 bool tok_ids_push(tok_ids *ids, tok_id id); // false: no memory
 
-/* A text is tokenized in parts: special tokens, and the stretches of text between them.  The ids of
- * a stretch depend on nothing but its bytes. */
+/* A text is tokenized in parts: special tokens, some with the white space behind them, and the
+ * stretches of text between them.  The ids of a stretch depend on nothing but its bytes. */
 typedef struct tok_part {
     size_t n;       // bytes
     tok_id special; // -1: a stretch
