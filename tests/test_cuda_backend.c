@@ -100,7 +100,7 @@ static void make_row(dtype type, uint32_t cols, float scale, unsigned char *out)
         if (type == DTYPE_Q6_K)
             put_half(p + 208, step / 256);
         else if (type == DTYPE_Q2_K)
-            put_half(p + 80, step / 4), put_half(p + 82, step / 4);
+            put_half(p + 80, step / 4), put_half(p + 82, step * 3 / 8);
         else if (type == DTYPE_Q3_K)
             put_half(p + 108, step / 32);
         else if (type == DTYPE_IQ4_NL || type == DTYPE_IQ4_XS)
@@ -407,7 +407,7 @@ static void k_quants_do(void) {
         shape m = {.dim = 256, .head_dim = 64, .ffn = 256, .type = types[i], .tied = true};
         talk(&m, "f16", bounds[1].bound, dtype_about(types[i]).name);
         m.fine_v = true; // it has larger values here, which f16 rounds
-        talk(&m, "f16", 2 * bounds[1].bound, "a finer attn_v");
+        talk(&m, "f16", 2 * bounds[1].bound, dtype_about(types[i]).name); // a finer attn_v
     }
 }
 
