@@ -35,16 +35,20 @@ static const char_range cased_letters[] = {
     {0x10CC0, 0x10CF2}, {0x118A0, 0x118DF}, {0x1E900, 0x1E943},
 };
 
-static bool is_cased_letter(uint32_t c) {
-    size_t low = 0, high = INFERD_COUNT(cased_letters);
+static bool is_in(const char_range *ranges, size_t n, uint32_t c) {
+    size_t low = 0, high = n;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (c > cased_letters[middle].last)
+        if (c > ranges[middle].last)
             low = middle + 1;
         else
             high = middle;
     }
-    return low < INFERD_COUNT(cased_letters) && c >= cased_letters[low].first;
+    return low < n && c >= ranges[low].first;
+}
+
+static bool is_cased_letter(uint32_t c) {
+    return is_in(cased_letters, INFERD_COUNT(cased_letters), c);
 }
 
 /* [!-/:-~ and their full-width forms, U+2018..201F, U+3000..3002]; ASCII letters between ':' and
@@ -155,8 +159,24 @@ cursor pretok_find_han_or_kana(cursor p, cursor end, cursor *to) {
 static bool is_default_sign(uint32_t c) {
     return is_punctuation(c) || (c < 0x80 && c != 0 && c != '`' && strchr("$+<=>^~|", (int)c));
 }
+/* The step before the expression knows the punctuation of Unicode 8: not these, of later versions.
+ */
+static const char_range new_punctuation[] = {
+    {0x061D, 0x061D},   {0x09FD, 0x09FD},   {0x0A76, 0x0A76},   {0x0C77, 0x0C77},
+    {0x0C84, 0x0C84},   {0x1B4E, 0x1B4F},   {0x1B7D, 0x1B7F},   {0x2E43, 0x2E4F},
+    {0x2E52, 0x2E5D},   {0x10D6E, 0x10D6E}, {0x10EAD, 0x10EAD}, {0x10F55, 0x10F59},
+    {0x10F86, 0x10F89}, {0x113D4, 0x113D5}, {0x113D7, 0x113D8}, {0x1144B, 0x1144F},
+    {0x1145A, 0x1145B}, {0x1145D, 0x1145D}, {0x11660, 0x1166C}, {0x116B9, 0x116B9},
+    {0x1183B, 0x1183B}, {0x11944, 0x11946}, {0x119E2, 0x119E2}, {0x11A3F, 0x11A46},
+    {0x11A9A, 0x11A9C}, {0x11A9E, 0x11AA2}, {0x11B00, 0x11B09}, {0x11BE1, 0x11BE1},
+    {0x11C41, 0x11C45}, {0x11C70, 0x11C71}, {0x11EF7, 0x11EF8}, {0x11F43, 0x11F4F},
+    {0x11FFF, 0x11FFF}, {0x12FF1, 0x12FF2}, {0x16D6D, 0x16D6F}, {0x16E97, 0x16E9A},
+    {0x16FE2, 0x16FE2}, {0x1E5FF, 0x1E5FF}, {0x1E95E, 0x1E95F},
+};
 static bool is_falcon_sign(uint32_t c) {
-    return c == '`' || is_default_sign(c);
+    if (c < 0x80) return c == '`' || is_default_sign(c);
+    if (c == 0x166D || c == 0x111C9) return true; // punctuation then
+    return is_punctuation(c) && !is_in(new_punctuation, INFERD_COUNT(new_punctuation), c);
 }
 cursor pretok_find_falcon_signs(cursor p, cursor end, cursor *to) {
     return find_run(p, end, to, is_falcon_sign);

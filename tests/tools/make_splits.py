@@ -24,7 +24,7 @@ import sys
 import regex
 import unicodedataplus  # of Unicode 16, as the classes of both sides
 from tokenizers import Regex
-from tokenizers.pre_tokenizers import Sequence, Split
+from tokenizers.pre_tokenizers import Punctuation, Sequence, Split
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 ENDS = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -60,6 +60,8 @@ CASED_LETTERS = (
 V3 = (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+")
 BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 
+PUNCTUATION_STEP = None  # not an expression: the engine's Punctuation, with the classes of Unicode 8
+
 # By a name of tokenizer.ggml.pre that means it: the expressions, applied one after the other.
 FAMILIES = {
     "gpt-2": [GPT2],
@@ -88,7 +90,7 @@ FAMILIES = {
     "deepseek-coder": [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", EAST_ASIAN, r"\p{N}"],
     "deepseek-v3": [r"\p{N}{1,3}", HAN_KANA, V3 + r"[\r\n]*" + ENDS],
     "spark2_5": [r"\p{N}{1,3}", HAN_KANA, V3 + r"|[\r\n]|\s+(?!\S)|\s+", r"\p{N}"],
-    "falcon": [r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"],
+    "falcon": [PUNCTUATION_STEP, GPT2, "[0-9][0-9][0-9]"],
     "default": [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
     "superbpe": [r"\p{N}+", r"(?=(\d{3})+(?!\d))"],
     "bloom": [BLOOM],
@@ -167,11 +169,18 @@ def newer(by_package={}):
     return by_package["all"]
 
 
+def punctuation_of_unicode_8():
+    """As an expression: what the step takes out, character by character."""
+    takes = Punctuation("removed")
+    return "[" + "".join("\\U%08x" % c for c in range(0x110000)
+                         if not 0xD800 <= c < 0xE000 and not takes.pre_tokenize_str(chr(c))) + "]+"
+
+
 def splitter(name, engine):
     if engine == "regex" or name == "kimi-k2":
-        patterns = [for_regex(e) for e in FAMILIES[name]]
+        patterns = [for_regex(e or punctuation_of_unicode_8()) for e in FAMILIES[name]]
         return lambda text: split_by_regex(patterns, text)
-    steps = Sequence([Split(Regex(e), "isolated") for e in FAMILIES[name]])
+    steps = Sequence([Split(Regex(e), "isolated") if e else Punctuation("contiguous") for e in FAMILIES[name]])
 
     def words(text):
         return [text[begin:end] for _, (begin, end) in steps.pre_tokenize_str(text)]
