@@ -80,7 +80,8 @@ static void walk_plan(const weight_plan *plan) {
         const weight_entry *e = &plan->entries[i];
         uint64_t row = weight_entry_row_bytes(e), n_bytes;
         INFERD_CHECK(row > 0 && !__builtin_mul_overflow(row, (uint64_t)e->rows, &n_bytes));
-        INFERD_CHECK(n_bytes <= e->tensor->n_bytes);
+        INFERD_CHECK(e->tensor_at <= e->tensor->n_bytes);
+        INFERD_CHECK(n_bytes <= e->tensor->n_bytes - e->tensor_at);
     }
 }
 
