@@ -7,6 +7,7 @@
  *     vmm        cost of mapping memory                      load      weights over the bus, waking
  *     matmul     activations times weights                   attention decoding
  *     prefill    attention of prompts                        draw      sampling
+ *     experts    mixtures of experts
  *     step MODEL BATCHES     whole steps of a model, e.g.
  *                            step 'dummy:llama-3.1-8b?dtype=bf16' 1,8,32
  *
@@ -26,20 +27,15 @@ static const struct {
     const char *name;
     void (*run)(gpu *g);
 } parts[] = {
-    {"device", nothing},
-    {"limits", bench_limits},
-    {"sustain", bench_sustain},
-    {"vmm", bench_vmm},
-    {"load", bench_load},
-    {"matmul", bench_matmul},
-    {"attention", bench_attention},
-    {"prefill", bench_prefill},
+    {"device", nothing},        {"limits", bench_limits},       {"sustain", bench_sustain},
+    {"vmm", bench_vmm},         {"load", bench_load},           {"matmul", bench_matmul},
+    {"experts", bench_experts}, {"attention", bench_attention}, {"prefill", bench_prefill},
     {"draw", bench_draw},
 };
 
 static void usage(void) {
     fprintf(stderr, "usage: bench_cuda [--tiny] [--emulated] "
-                    "(device|limits|sustain|vmm|load|matmul|attention|prefill|draw)...\n"
+                    "(device|limits|sustain|vmm|load|matmul|experts|attention|prefill|draw)...\n"
                     "       bench_cuda [--tiny] [--emulated] step MODEL BATCHES\n");
     exit(2);
 }

@@ -115,6 +115,7 @@ void bench_sustain(gpu *g);
 void bench_vmm(gpu *g);
 void bench_load(gpu *g);
 void bench_matmul(gpu *g);
+void bench_experts(gpu *g);
 void bench_attention(gpu *g);
 void bench_prefill(gpu *g);
 void bench_draw(gpu *g);

@@ -21,7 +21,9 @@ enum {
     VOCAB = 100,
     ROWS_MAX = 300,
     BLOCKS_MAX = 16,
-    SEQS_MAX = 4
+    SEQS_MAX = 4,
+    EXPERTS = 6,
+    EXPERTS_USED = 2
 };
 
 /* Relative L2 distance of logits from the CPU's. */
@@ -38,6 +40,7 @@ typedef struct shape {
     act_fn act;
     uint32_t window;
     float softcap;
+    bool experts, sinks; // EXPERTS of them, EXPERTS_USED for each row
 } shape;
 
 static const shape plain = {.dim = 64, .head_dim = 16, .ffn = 96, .type = DTYPE_BF16};
@@ -53,6 +56,7 @@ typedef struct side {
     decoder_spec spec;
     decoder_weights weights;
     decoder_layer layers[LAYERS];
+    weight experts[LAYERS][3][EXPERTS];
     decoder_scratch scratch;
     kv_layout kv;
     size_t at; // in the window
@@ -143,6 +147,27 @@ static void add_vector(side *s, vec *v, uint32_t n, float mean, float spread) {
     free(values);
 }
 
+/* Matrices of one role side by side. */
+static void add_experts(side *s, const shape *m, uint32_t layer) {
+    decoder_layer *l = &s->layers[layer];
+    weight(*w)[EXPERTS] = s->experts[layer];
+    add_matrix(s, &l->w_router, DTYPE_F32, EXPERTS, m->dim);
+    for (uint32_t e = 0; e < EXPERTS; e++) add_matrix(s, &w[0][e], m->type, m->ffn, m->dim);
+    for (uint32_t e = 0; e < EXPERTS; e++) add_matrix(s, &w[1][e], m->type, m->ffn, m->dim);
+    for (uint32_t e = 0; e < EXPERTS; e++) add_matrix(s, &w[2][e], m->type, m->dim, m->ffn);
+    l->experts.n_experts = EXPERTS;
+    l->experts.n_used = EXPERTS_USED;
+    l->experts.fn = m->act;
+    l->experts.gate = w[0];
+    l->experts.up = w[1];
+    l->experts.down = w[2];
+    if (!m->bias) return;
+    add_vector(s, &l->b_router, EXPERTS, 0, 0.3f);
+    add_vector(s, &l->experts.gate_bias, EXPERTS * m->ffn, 0, 0.3f);
+    add_vector(s, &l->experts.up_bias, EXPERTS * m->ffn, 0, 0.3f);
+    add_vector(s, &l->experts.down_bias, EXPERTS * m->dim, 0, 0.3f);
+}
+
 static void build(side *s, const shape *m) {
     uint32_t q = HEADS * m->head_dim, kv = KV_HEADS * m->head_dim;
     s->at = 0;
@@ -159,11 +184,13 @@ static void build(side *s, const shape *m) {
         add_matrix(s, &l->wk, m->type, kv, m->dim);
         add_matrix(s, &l->wv, m->fine_v ? DTYPE_Q6_K : m->type, kv, m->dim);
         add_matrix(s, &l->wo, m->type, m->dim, q);
-        add_matrix(s, &l->w_gate, m->type, m->ffn, m->dim);
-        add_matrix(s, &l->w_up, m->type, m->ffn, m->dim);
-        add_matrix(s, &l->w_down, m->type, m->dim, m->ffn);
+        if (m->experts) add_experts(s, m, i);
+        if (!m->experts) add_matrix(s, &l->w_gate, m->type, m->ffn, m->dim);
+        if (!m->experts) add_matrix(s, &l->w_up, m->type, m->ffn, m->dim);
+        if (!m->experts) add_matrix(s, &l->w_down, m->type, m->dim, m->ffn);
         if (m->bias) add_vector(s, &l->bq, q, 0, 0.3f);
-        if (m->bias) add_vector(s, &l->b_down, m->dim, 0, 0.3f);
+        if (m->bias && !m->experts) add_vector(s, &l->b_down, m->dim, 0, 0.3f);
+        if (m->sinks) add_vector(s, &l->sinks, HEADS, 0, 1);
         if (m->qk_norm) add_vector(s, &l->q_norm, m->head_dim, 1, 0.2f);
         if (m->qk_norm) add_vector(s, &l->k_norm, m->head_dim, 1, 0.2f);
         if (m->post_norms) add_vector(s, &l->post_attn_norm, m->dim, 0.5f, 0.1f);
@@ -198,6 +225,9 @@ static void describe(side *s, const shape *m) {
         .logit_scale = 1.0f,
         .pre_norms = true,
         .post_norms = m->post_norms,
+        .sinks = m->sinks,
+        .n_experts = m->experts ? EXPERTS : 0,
+        .n_experts_used = m->experts ? EXPERTS_USED : 0,
         .act = m->act,
         .softcap = m->softcap};
     s->weights.layers = s->layers;
@@ -423,6 +453,60 @@ static void every_kind_of_family_does(void) {
     talk(&gemma, "f16", 2 * bounds[1].bound, "four norms, gelu, softcap");
     talk(&biased, "f16", bounds[1].bound, "biases");
     talk(&windowed, "f16", bounds[1].bound, "a window");
+}
+
+/* Prompts, graphs of several rows with fewer in the batch, and experts that no row uses. */
+static void mixtures_of_experts_do(void) {
+    static const dtype types[] = {DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_1};
+    for (size_t i = 0; i < INFERD_COUNT(types); i++) {
+        shape m = plain;
+        m.experts = true;
+        m.type = types[i];
+        talk(&m, "f16", bounds[1].bound, dtype_about(types[i]).name);
+    }
+    shape oss = plain;
+    oss.experts = oss.bias = oss.sinks = true;
+    oss.act = ACT_CLAMPED_SWIGLU;
+    oss.window = 6;
+    talk(&oss, "f16", bounds[1].bound, "clamped, biases, sinks");
+}
+
+/* What the CPU counts, the GPU counts; a graph's surplus rows are no rows of an expert. */
+static void experts_of_a_step_are_counted(void) {
+    shape m = plain;
+    side cpu, gpu;
+    m.experts = true;
+    if (open_pair(&cpu, &gpu, &m, "f16")) {
+        const piece pieces[] = {{0, 0, 9}, {1, 0, 1}, {2, 0, 1}};
+        for (uint32_t i = 0; i < 5; i++) { // the first two sequences, then all as single rows
+            side *both[2] = {&cpu, &gpu};
+            uint32_t rows[2][EXPERTS] = {{0}}, n_reads[2] = {0}, sum = 0;
+            for (int k = 0; k < 2; k++) {
+                step_batch t;
+                be_step_result r;
+                inferd_err err = {0};
+                piece single[] = {{0, 8 + i, 1}, {1, i, 1}, {2, i, 1}};
+                make_batch(both[k], &t, i == 0 ? pieces : single, 3, false);
+                be_step_begin(both[k]->be, &t.b, &both[k]->kv);
+                decoder_forward(both[k]->be, &both[k]->spec, &both[k]->weights, &both[k]->scratch,
+                                &t.b);
+                be_step_end(both[k]->be);
+                EXPECT_EQ(be_step_finish(both[k]->be, &r, &err), INFERD_OK);
+                EXPECT_EQ(r.n_experts, EXPERTS);
+                if (r.n_experts == EXPERTS) memcpy(rows[k], r.expert_rows, sizeof rows[k]);
+                n_reads[k] = r.n_expert_reads;
+            }
+            EXPECT(memcmp(rows[0], rows[1], sizeof rows[0]) == 0);
+            EXPECT_EQ(n_reads[0], n_reads[1]);
+            for (uint32_t e = 0; e < EXPERTS; e++) sum += rows[1][e];
+            /* The last layer computes the rows with logits only. */
+            EXPECT_EQ(sum, EXPERTS_USED * (i == 0 ? 11 + 3 : 3 * LAYERS));
+        }
+        backend_stats stats;
+        be_get_stats(gpu.be, &stats);
+        EXPECT(stats.n_graph_launches > 0);
+    }
+    close_pair(&cpu, &gpu);
 }
 
 /* ---- what is launched ---- */
@@ -1344,6 +1428,8 @@ static const test_case cases[] = {
     TEST(every_type_of_weights_does),
     TEST(k_quants_do),
     TEST(every_kind_of_family_does),
+    TEST(mixtures_of_experts_do),
+    TEST(experts_of_a_step_are_counted),
     TEST(one_row_takes_at_most_seven_launches_a_layer),
     TEST(a_finer_v_takes_no_launch_more),
     TEST(eight_rows_take_the_launches_of_four),

@@ -134,7 +134,7 @@ typedef struct cuda_backend {
     uint32_t draw_scratch_vocab;
     uint32_t n_drawn;      // draws of the newest step: tokens that may be pending
     bool capturing;        // no allocation, wait or query is allowed now
-    uint32_t act_rows_max; // of residual streams and logits: rows that a step may have
+    uint32_t act_rows_max;
     bool scratch_open;     // between begin and end
     size_t scratch_used;   // of the activations since begin, from the end of the workspace down
 

@@ -180,7 +180,7 @@ act *cuda_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim) 
         free(a);
         return NULL;
     }
-    if (kind != ACT_INNER) c->act_rows_max = u32_max(c->act_rows_max, rows_max);
+    c->act_rows_max = u32_max(c->act_rows_max, rows_max);
     /* Padding columns and rows of a graph's bucket are read before anything was written there. */
     if (!cuda_failed(c, c->api->fill(a->data, 0, n, c->stream), "clearing an activation")) return a;
     cuda_act_close(be, a);

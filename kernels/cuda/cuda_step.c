@@ -70,8 +70,10 @@ step_block step_block_of(uint32_t rows, uint32_t tables) {
 }
 
 static bool hold_block(cuda_backend *c, uint32_t rows, uint32_t tables) {
-    return cuda_room_hold(c,
-                          &(cuda_room){.rows = u32_max(rows, c->act_rows_max), .tables = tables});
+    /* Models reserve their rows.  Without them all that activations hold, which may be more: those
+     * of experts have a row for each expert of a row. */
+    uint32_t most = c->reservations != NULL ? 0 : c->act_rows_max;
+    return cuda_room_hold(c, &(cuda_room){.rows = u32_max(rows, most), .tables = tables});
 }
 
 /* Partials for all rows, if there is room; with less, attention runs in more launches. */

@@ -195,11 +195,18 @@ static void multiply(launcher *l, const experts_args *a, const places *at,
                sums_bytes(rows_at_once[size]), &p, sizeof p);
 }
 
-static void launch_route(launcher *l, const experts_args *a, const places *at, void *x_lanes) {
+/* Where x lies in the order of lanes; NULL: nothing reads it so. */
+static void *x_lanes_of(const experts_args *a) {
+    return is_quantised(&a->gate) || is_quantised(&a->up) ? a->parts : NULL;
+}
+
+void launch_experts_route(launcher *l, const experts_workspace *w, const experts_args *a) {
+    places at = places_of(w);
+    void *x_lanes = x_lanes_of(a);
     experts_route_params p = {.logits = a->logits,
                               .n_valid = a->n_valid,
-                              .chosen = at->chosen,
-                              .p = at->p,
+                              .chosen = at.chosen,
+                              .p = at.p,
                               .x = x_lanes != NULL ? a->x : NULL,
                               .x_lanes = x_lanes,
                               .logits_stride = a->logits_stride,
@@ -210,12 +217,13 @@ static void launch_route(launcher *l, const experts_args *a, const places *at, v
     launch_one(l, &route, a->rows, 1, EXPERTS_ROUTE_THREADS, ROUTE_SHARED, &p, sizeof p);
 }
 
-static void launch_sort(launcher *l, const experts_args *a, const places *at) {
-    experts_sort_params p = {.state = at->state,
+void launch_experts_sort(launcher *l, const experts_workspace *w, const experts_args *a) {
+    places at = places_of(w);
+    experts_sort_params p = {.state = at.state,
                              .n_valid = a->n_valid,
-                             .chosen = at->chosen,
-                             .slot_of = at->slot_of,
-                             .row_of = at->row_of,
+                             .chosen = at.chosen,
+                             .slot_of = at.slot_of,
+                             .row_of = at.row_of,
                              .rows = a->rows,
                              .n_experts = a->n_experts,
                              .n_used = a->n_used,
@@ -224,26 +232,27 @@ static void launch_sort(launcher *l, const experts_args *a, const places *at) {
                &p, sizeof p);
 }
 
-/* hidden = act(gate x, up x) */
-static void multiply_gated(launcher *l, const experts_args *a, const places *at, void *x_lanes) {
-    source natural = {a->x, a->x_stride, at->row_of};
-    source lanes = {x_lanes, a->gate.first.cols, at->row_of};
+void launch_experts_hidden(launcher *l, const experts_workspace *w, const experts_args *a) {
+    places at = places_of(w);
+    source natural = {a->x, a->x_stride, at.row_of};
+    source lanes = {x_lanes_of(a), a->gate.first.cols, at.row_of};
     target to = {a->hidden, a->inner, a->hidden_stride, is_quantised(&a->down)};
     source of_gate = is_quantised(&a->gate) ? lanes : natural;
     if (a->gate.first.format == a->up.first.format) {
-        multiply(l, a, at, &a->gate, &a->up, EXPERTS_GATED, of_gate, to);
+        multiply(l, a, &at, &a->gate, &a->up, EXPERTS_GATED, of_gate, to);
         return;
     }
-    multiply(l, a, at, &a->gate, NULL, EXPERTS_PLAIN, of_gate, to);
-    multiply(l, a, at, &a->up, NULL, EXPERTS_GATE_BY, is_quantised(&a->up) ? lanes : natural, to);
+    multiply(l, a, &at, &a->gate, NULL, EXPERTS_PLAIN, of_gate, to);
+    multiply(l, a, &at, &a->up, NULL, EXPERTS_GATE_BY, is_quantised(&a->up) ? lanes : natural, to);
 }
 
-static void launch_sum(launcher *l, const experts_args *a, const places *at) {
+void launch_experts_sum(launcher *l, const experts_workspace *w, const experts_args *a) {
+    places at = places_of(w);
     experts_sum_params p = {.parts = a->parts,
                             .out = a->out,
                             .n_valid = a->n_valid,
-                            .slot_of = at->slot_of,
-                            .p = at->p,
+                            .slot_of = at.slot_of,
+                            .p = at.p,
                             .parts_float = a->parts_type == CU_F32,
                             .out_float = a->out_type == CU_F32,
                             .n_used = a->n_used,
@@ -275,15 +284,18 @@ static void check_args(const experts_workspace *w, const experts_args *a) {
                  UINT32_MAX);
 }
 
+void launch_experts_down(launcher *l, const experts_workspace *w, const experts_args *a) {
+    places at = places_of(w);
+    multiply(l, a, &at, &a->down, NULL, EXPERTS_PLAIN, (source){a->hidden, a->hidden_stride, NULL},
+             (target){a->parts, a->parts_type, a->parts_stride, false});
+}
+
 void launch_experts(launcher *l, const experts_workspace *w, const experts_args *a) {
     if (a->rows == 0) return;
     check_args(w, a);
-    places at = places_of(w);
-    void *x_lanes = is_quantised(&a->gate) || is_quantised(&a->up) ? a->parts : NULL;
-    launch_route(l, a, &at, x_lanes);
-    launch_sort(l, a, &at);
-    multiply_gated(l, a, &at, x_lanes);
-    multiply(l, a, &at, &a->down, NULL, EXPERTS_PLAIN, (source){a->hidden, a->hidden_stride, NULL},
-             (target){a->parts, a->parts_type, a->parts_stride, false});
-    launch_sum(l, a, &at);
+    launch_experts_route(l, w, a);
+    launch_experts_sort(l, w, a);
+    launch_experts_hidden(l, w, a);
+    launch_experts_down(l, w, a);
+    launch_experts_sum(l, w, a);
 }

@@ -50,7 +50,7 @@ typedef struct experts_args {
     void *parts;  // scratch [rows * n_used, dim] inner or float
     cu_type parts_type;
     uint32_t hidden_stride, parts_stride;
-    void *out; // [rows, dim] inner or float; not x
+    void *out; // [rows, dim] inner or float; may be x
     cu_type out_type;
     uint32_t out_stride;
     uint32_t rows;
@@ -70,5 +70,11 @@ const uint32_t *experts_tally(const experts_workspace *w);
 
 inferd_status experts_init(const cuda_module *m, const cu_device *d, inferd_err *err);
 void launch_experts(launcher *l, const experts_workspace *w, const experts_args *a);
+/* Its parts in their order, for tests. */
+void launch_experts_route(launcher *l, const experts_workspace *w, const experts_args *a);
+void launch_experts_sort(launcher *l, const experts_workspace *w, const experts_args *a);
+void launch_experts_hidden(launcher *l, const experts_workspace *w, const experts_args *a);
+void launch_experts_down(launcher *l, const experts_workspace *w, const experts_args *a);
+void launch_experts_sum(launcher *l, const experts_workspace *w, const experts_args *a);
 
 #endif

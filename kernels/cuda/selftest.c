@@ -21,6 +21,7 @@ inferd_status self_test_cuda(const backend_options *options, self_test_tell *tel
         selftest_words(&c);
         selftest_rows(&c);
         selftest_products(&c, options->cublaslt_path);
+        selftest_experts(&c);
         selftest_attention(&c);
         selftest_draw(&c);
         if (c.lost || c.hung)

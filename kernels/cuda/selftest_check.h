@@ -107,6 +107,7 @@ extern const char *const check_format_names[CU_FORMATS]; // "q4"
 void selftest_words(check *c);                         // selftest_words.c
 void selftest_rows(check *c);                          // selftest_rows.c
 void selftest_products(check *c, const char *lt_path); // selftest_products.c
+void selftest_experts(check *c);                       // selftest_experts.c
 void selftest_attention(check *c);                     // selftest_steps.c
 void selftest_draw(check *c);                          // selftest_steps.c
 

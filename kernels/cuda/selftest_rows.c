@@ -170,19 +170,23 @@ static void gather(check *c, cu_type type) {
     check_end(c);
 }
 
-static double activation(glu_kind kind, double v) {
-    if (kind == GLU_SILU) return v / (1 + exp(-v));
-    return 0.5 * v * (1 + tanh(0.7978845608028654 * (v + 0.044715 * v * v * v)));
+static double gated(glu_kind kind, double v, double factor) {
+    if (kind == GLU_SILU) return v / (1 + exp(-v)) * factor;
+    if (kind == GLU_CLAMPED_SWIGLU)
+        return fmin(v, 7) / (1 + exp(-1.702 * fmin(v, 7))) * (fmax(fmin(factor, 7), -7) + 1);
+    return 0.5 * v * (1 + tanh(0.7978845608028654 * (v + 0.044715 * v * v * v))) * factor;
 }
 
 static void glu(check *c, cu_type type, glu_kind kind) {
     double gate[N], up[N], want[ROWS * DIM];
-    if (!check_begin(c, "glu_%s %s", type_name(type), kind == GLU_SILU ? "silu" : "gelu")) return;
+    static const char *const names[] = {
+        [GLU_SILU] = "silu", [GLU_GELU_TANH] = "gelu", [GLU_CLAMPED_SWIGLU] = "clamped swiglu"};
+    if (!check_begin(c, "glu_%s %s", type_name(type), names[kind])) return;
     fill(gate, N, 9);
     fill(up, N, 10);
     for (uint32_t i = 0; i < ROWS * DIM; i++) {
         uint32_t at = i / DIM * STRIDE + i % DIM;
-        want[i] = activation(kind, gate[at]) * up[at];
+        want[i] = gated(kind, gate[at], up[at]);
     }
     glu_args a = {.out = check_room(c, N * type_bytes(type)),
                   .gate = check_put_values(c, type, gate, N),
@@ -196,6 +200,25 @@ static void glu(check *c, cu_type type, glu_kind kind) {
     launch_glu(&c->l, &a);
     if (!check_run(c)) return;
     check_rows(c, "out", type, a.out, ROWS, DIM, STRIDE, want, MANY);
+    check_end(c);
+}
+
+static void scale(check *c, cu_type type) {
+    double x[N], want[ROWS * DIM];
+    if (!check_begin(c, "scale_%s", type_name(type))) return;
+    fill(x, N, 12);
+    for (uint32_t i = 0; i < ROWS * DIM; i++)
+        want[i] = 0.25 * type_round(type, x[i / DIM * STRIDE + i % DIM]);
+    scale_args a = {.x = check_put_values(c, type, x, N),
+                    .type = type,
+                    .factor = 0.25f,
+                    .rows = ROWS,
+                    .dim = DIM,
+                    .stride = STRIDE};
+    if (!check_ready(c)) return;
+    launch_scale(&c->l, &a);
+    if (!check_run(c)) return;
+    check_rows(c, "out", type, a.x, ROWS, DIM, STRIDE, want, FEW);
     check_end(c);
 }
 
@@ -485,12 +508,14 @@ void selftest_rows(check *c) {
         for (cu_type y = CU_F32; y <= CU_F16; y++)
             if (meet(x, y)) add(c, x, y);
         bias(c, x);
+        scale(c, x);
         gather(c, x);
         for (uint32_t f = 0; f < CU_FORMATS; f++) embed(c, (cu_format)f, x);
     }
     for (cu_type inner = CU_BF16; inner <= CU_F16; inner++) {
         glu(c, inner, GLU_SILU);
         glu(c, inner, GLU_GELU_TANH);
+        glu(c, inner, GLU_CLAMPED_SWIGLU);
         rope(c, inner, CU_F16, true);
         rope(c, inner, CU_BF16, false);
     }

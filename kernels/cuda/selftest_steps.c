@@ -30,8 +30,13 @@ typedef struct world {           // one sequence
     uint32_t dim, n_rows, first; // rows are positions first, first + 1, ...
     uint32_t window;
     double softcap;
+    bool sinks;        // of sink_of
     double *q, *k, *v; // [n_rows, A_HEADS, dim], [A_CONTEXT, A_KV_HEADS, dim]
 } world;
+
+static double sink_of(uint32_t head) {
+    return (double)head / 2 - 1;
+}
 
 static void attend(const world *w, uint32_t row, uint32_t head, double *out) {
     static double weights[A_CONTEXT];
@@ -48,6 +53,7 @@ static void attend(const world *w, uint32_t row, uint32_t head, double *out) {
         weights[p] = score;
         most = fmax(most, score);
     }
+    if (w->sinks) total = exp(sink_of(head) - most);
     for (uint32_t d = 0; d < dim; d++) out[d] = 0;
     for (uint32_t p = begin; p <= last; p++) {
         const double *v = w->v + ((size_t)p * A_KV_HEADS + kv_head) * dim;
@@ -70,6 +76,7 @@ static world make_world(uint32_t dim, uint32_t first, uint32_t n_rows, bool limi
     if (limited) {
         w.window = 50;
         w.softcap = 3;
+        w.sinks = true;
     }
     w.q = numbers(n_q);
     w.k = numbers(n_kv);
@@ -106,7 +113,8 @@ static void attention(check *c, cu_type stored, cu_type inner, uint32_t dim, boo
     uint32_t first = prefill ? 37 : A_CONTEXT - 1, n_rows = prefill ? A_PREFILL : 1;
     uint32_t n_blocks = (first + n_rows + A_BLOCK - 1) / A_BLOCK, width = A_HEADS * dim;
     if (!check_begin(c, "attention_%s_%s_%u %s%s", prefill ? "prefill" : "decode",
-                     type_name(stored), dim, type_name(inner), limited ? " window, capped" : ""))
+                     type_name(stored), dim, type_name(inner),
+                     limited ? " window, capped, sinks" : ""))
         return;
     world w = make_world(dim, first, n_rows, limited);
     const step_header header = {
@@ -117,6 +125,8 @@ static void attention(check *c, cu_type stored, cu_type inner, uint32_t dim, boo
     int32_t table[A_CONTEXT / A_BLOCK + 1];
     for (uint32_t i = 0; i < n_rows; i++) positions[i] = first + i;
     for (uint32_t i = 0; i < n_blocks; i++) table[i] = (int32_t)(n_blocks - 1 - i);
+    double sinks[A_HEADS];
+    for (uint32_t i = 0; i < A_HEADS; i++) sinks[i] = sink_of(i);
     kv_view kv = {.slots_per_page = 1,
                   .slot_bytes = 2 * A_KV_HEADS * A_BLOCK * dim * 2,
                   .group_layers = 1,
@@ -137,6 +147,7 @@ static void attention(check *c, cu_type stored, cu_type inner, uint32_t dim, boo
                         .head_dim = dim,
                         .scale = (float)(1 / sqrt(dim)),
                         .softcap = (float)w.softcap,
+                        .sinks = w.sinks ? check_put_values(c, CU_F32, sinks, A_HEADS) : NULL,
                         .window = w.window,
                         .n_decode = !prefill,
                         .n_tiles = prefill,
