@@ -356,8 +356,8 @@ void be_experts(backend *be, act *out, const act *x, const act *logits, const ex
                  w->n_experts <= BE_EXPERTS_MAX);
     if (ready(be, "experts")) be->ops->experts(be, out, x, logits, w, hidden, parts, n);
 }
-void be_scale(backend *be, act *x, uint32_t n, uint32_t dim, float factor) {
-    if (ready(be, "scale")) be->ops->scale(be, x, n, dim, factor);
+void be_scale(backend *be, act *out, const act *x, uint32_t n, uint32_t dim, float factor) {
+    if (ready(be, "scale")) be->ops->scale(be, out, x, n, dim, factor);
 }
 void be_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim) {
     if (ready(be, "add")) be->ops->add(be, x, y, n, dim);

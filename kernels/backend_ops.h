@@ -99,7 +99,7 @@ typedef struct backend_ops {
                 uint32_t dim);
     void (*experts)(backend *be, act *out, const act *x, const act *logits, const expert_weights *w,
                     act *hidden, act *parts, uint32_t n);
-    void (*scale)(backend *be, act *x, uint32_t n, uint32_t dim, float factor);
+    void (*scale)(backend *be, act *out, const act *x, uint32_t n, uint32_t dim, float factor);
     void (*add)(backend *be, act *x, const act *y, uint32_t n, uint32_t dim);
     void (*take_logit_rows)(backend *be, act *out, const act *x, uint32_t dim);
     void (*softcap)(backend *be, act *x, uint32_t n, uint32_t dim, float cap);

@@ -18,11 +18,13 @@
 
 #include <string.h>
 
-/* The input of a block: x, normed if the model norms before its blocks. */
+/* h = the input of a block: x, normed if the model norms before its blocks. */
 static const act *normed(backend *be, const decoder_spec *s, decoder_scratch *t, const act *x,
                          const vec *norm, uint32_t n) {
-    if (!s->pre_norms) return x;
-    be_rmsnorm(be, t->h, x, norm, n, s->norm_eps);
+    if (s->pre_norms)
+        be_rmsnorm(be, t->h, x, norm, n, s->norm_eps);
+    else
+        be_scale(be, t->h, x, n, s->dim, 1.0f);
     return t->h;
 }
 
@@ -30,7 +32,7 @@ static const act *normed(backend *be, const decoder_spec *s, decoder_scratch *t,
 static void add(backend *be, const decoder_spec *s, decoder_scratch *t, act *x,
                 const vec *post_norm, uint32_t n) {
     if (s->post_norms) be_rmsnorm(be, t->h, t->h, post_norm, n, s->norm_eps);
-    if (s->residual_scale != 1.0f) be_scale(be, t->h, n, s->dim, s->residual_scale);
+    if (s->residual_scale != 1.0f) be_scale(be, t->h, t->h, n, s->dim, s->residual_scale);
     be_add(be, x, t->h, n, s->dim);
 }
 
@@ -100,7 +102,7 @@ static void read_out(backend *be, const decoder_spec *s, const decoder_weights *
                      decoder_scratch *t, uint32_t n) {
     be_rmsnorm(be, t->h, t->last, &w->norm, n, s->norm_eps);
     be_matmul(be, t->logits, t->h, &w->head, NULL, n);
-    if (s->logit_scale != 1.0f) be_scale(be, t->logits, n, s->n_vocab, s->logit_scale);
+    if (s->logit_scale != 1.0f) be_scale(be, t->logits, t->logits, n, s->n_vocab, s->logit_scale);
     if (s->softcap != 0) be_softcap(be, t->logits, n, s->n_vocab, s->softcap);
 }
 

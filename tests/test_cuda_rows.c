@@ -600,12 +600,15 @@ static void scale_multiplies_each_row(void) {
             uint32_t dim = dims[d];
             mat x = mat_make(&r, all[t], 3, dim, up8(dim) + d % 2 * 8, 1), out = x;
             out.v = floats(3 * (size_t)x.stride);
-            launch_scale(&r.l, &(scale_args){.x = x.dev,
-                                             .type = x.type,
+            launch_scale(&r.l, &(scale_args){.out = x.dev,
+                                             .x = x.dev,
+                                             .out_type = x.type,
+                                             .x_type = x.type,
                                              .factor = 0.22f,
                                              .rows = 3,
                                              .dim = dim,
-                                             .stride = x.stride});
+                                             .x_stride = x.stride,
+                                             .out_stride = x.stride});
             sync_and_expect_waited(&r);
             mat_read(&r, &out);
             check("scale", &out, scaled, &(two){&x, NULL, (double)0.22f});

@@ -112,7 +112,7 @@ void cpu_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, u
              uint32_t dim);
 void cpu_experts(backend *be, act *out, const act *x, const act *logits, const expert_weights *w,
                  act *hidden, act *parts, uint32_t n);
-void cpu_scale(backend *be, act *x, uint32_t n, uint32_t dim, float factor);
+void cpu_scale(backend *be, act *out, const act *x, uint32_t n, uint32_t dim, float factor);
 void cpu_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim);
 void cpu_take_logit_rows(backend *be, act *out, const act *x, uint32_t dim);
 void cpu_softcap(backend *be, act *x, uint32_t n, uint32_t dim, float cap);

@@ -111,9 +111,10 @@ void cpu_softcap(backend *be, act *x, uint32_t n, uint32_t dim, float cap) {
     o->dim = dim;
 }
 
-void cpu_scale(backend *be, act *x, uint32_t n, uint32_t dim, float factor) {
+void cpu_scale(backend *be, act *out, const act *x, uint32_t n, uint32_t dim, float factor) {
     op *o = add_op(be, OP_SCALE, n);
-    o->out = x;
+    o->out = out;
+    o->a = x;
     o->f = factor;
     o->dim = dim;
 }

@@ -73,7 +73,7 @@ void phases_clear(phases *p) {
 
 static bool reads(const op *o, const act *a) {
     if (o->a == a || o->b == a || o->c == a) return true;
-    return o->out == a && (o->kind == OP_ADD || o->kind == OP_SOFTCAP || o->kind == OP_SCALE);
+    return o->out == a && (o->kind == OP_ADD || o->kind == OP_SOFTCAP);
 }
 
 /* ---- making phases ---- */
@@ -278,7 +278,8 @@ static void cap_softly(const void *job, uint32_t begin, uint32_t end) {
 }
 
 typedef struct scale_job {
-    float *x;
+    float *out;
+    const float *x;
     size_t n;
     float factor;
 } scale_job;
@@ -286,7 +287,7 @@ typedef struct scale_job {
 static void scale_by(const void *job, uint32_t begin, uint32_t end) {
     const scale_job *j = job;
     size_t limit = size_min((size_t)end * FLAT_UNIT, j->n);
-    for (size_t i = (size_t)begin * FLAT_UNIT; i < limit; i++) j->x[i] *= j->factor;
+    for (size_t i = (size_t)begin * FLAT_UNIT; i < limit; i++) j->out[i] = j->x[i] * j->factor;
 }
 
 static uint32_t flat_units(size_t n) {
@@ -556,7 +557,7 @@ static uint32_t make(maker *m, uint32_t i) {
         make_experts(m, o);
         return 1;
     case OP_SCALE: {
-        scale_job job = {o->out->data, (size_t)o->n * o->dim, o->f};
+        scale_job job = {o->out->data, o->a->data, (size_t)o->n * o->dim, o->f};
         phase(m, PART_OTHER, scale_by, copy_job(m, &job, sizeof job), flat_units(job.n),
               PHASE_SPLIT);
         return 1;

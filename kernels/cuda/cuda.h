@@ -132,11 +132,11 @@ typedef struct cuda_backend {
     uint32_t n_ropes;
     void *draw_scratch; // host, draw_scratch_bytes(draw_scratch_vocab)
     uint32_t draw_scratch_vocab;
-    uint32_t n_drawn;      // draws of the newest step: tokens that may be pending
-    bool capturing;        // no allocation, wait or query is allowed now
+    uint32_t n_drawn; // draws of the newest step: tokens that may be pending
+    bool capturing;   // no allocation, wait or query is allowed now
     uint32_t act_rows_max;
-    bool scratch_open;     // between begin and end
-    size_t scratch_used;   // of the activations since begin, from the end of the workspace down
+    bool scratch_open;   // between begin and end
+    size_t scratch_used; // of the activations since begin, from the end of the workspace down
 
     cuda_flight flights[CUDA_DEPTH];
     uint32_t flight_first, n_flights;
@@ -237,7 +237,7 @@ void cuda_attention(backend *be, act *out, const act *q, const act *k, const act
                     uint32_t layer_idx, const attn_spec *spec, const vec *sinks);
 void cuda_experts(backend *be, act *out, const act *x, const act *logits, const expert_weights *w,
                   act *hidden, act *parts, uint32_t n);
-void cuda_scale(backend *be, act *x, uint32_t n, uint32_t dim, float factor);
+void cuda_scale(backend *be, act *out, const act *x, uint32_t n, uint32_t dim, float factor);
 void cuda_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, uint32_t n,
               uint32_t dim);
 void cuda_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim);

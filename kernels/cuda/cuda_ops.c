@@ -401,11 +401,12 @@ void cuda_experts(backend *be, act *out, const act *x, const act *logits, const 
     e->n_used = w->n_used;
 }
 
-void cuda_scale(backend *be, act *x, uint32_t n, uint32_t dim, float factor) {
-    INFERD_CHECK(dim == x->dim);
+void cuda_scale(backend *be, act *out, const act *x, uint32_t n, uint32_t dim, float factor) {
+    INFERD_CHECK(dim == x->dim && dim == out->dim);
     step_op *o = note(be, OP_SCALE, n);
     if (o == NULL) return;
-    o->out = x;
+    o->out = out;
+    o->a = x;
     o->f = factor;
 }
 

@@ -47,7 +47,7 @@ uint32_t program_n_experts(const program *p) {
 
 static bool reads(const step_op *o, const act *a) {
     if (o->a == a || o->b == a || o->c == a) return true;
-    return (o->kind == OP_ADD || o->kind == OP_SOFTCAP || o->kind == OP_SCALE) && o->out == a;
+    return (o->kind == OP_ADD || o->kind == OP_SOFTCAP) && o->out == a;
 }
 
 /* Nothing reads `a` from operation `from` on before it is written whole. */
@@ -484,12 +484,15 @@ static uint32_t emit(emitter *e, uint32_t i) {
                                                       .stride = o->out->stride});
         return 1;
     case OP_SCALE:
-        launch_scale(&e->c->launch, &(scale_args){.x = o->out->data,
-                                                  .type = o->out->type,
+        launch_scale(&e->c->launch, &(scale_args){.out = o->out->data,
+                                                  .x = o->a->data,
+                                                  .out_type = o->out->type,
+                                                  .x_type = o->a->type,
                                                   .factor = o->f,
                                                   .rows = rows_of(e, o),
                                                   .dim = o->out->dim,
-                                                  .stride = o->out->stride});
+                                                  .x_stride = o->a->stride,
+                                                  .out_stride = o->out->stride});
         return 1;
     case OP_EXPERTS:
         emit_experts(e, o);

@@ -20,7 +20,7 @@ static const char *const type_names[N_TYPES] = {"f32", "bf16", "f16", "none"};
 /* By type of x, of the second operand, of the result; NULL where there is none. */
 static const cu_kernel *norm[N_TYPES][N_TYPES][N_TYPES], *add[N_TYPES][N_TYPES];
 static const cu_kernel *embed[N_TYPES], *rope[N_TYPES], *glu[N_TYPES], *bias[N_TYPES],
-    *scale[N_TYPES];
+    *scale[N_TYPES][N_TYPES];
 static const cu_kernel *gather, *softcap, *dummy;
 
 /* ---- finding ---- */
@@ -78,7 +78,8 @@ inferd_status rows_init(const cuda_module *m, const cu_device *d, inferd_err *er
     for (int t = 0; t < NO_TYPE; t++) {
         find_typed(&f, &embed[t], EMBED_THREADS, 0, "embed", t, -1, -1);
         find_typed(&f, &bias[t], FLAT_THREADS, 0, "bias", t, -1, -1);
-        find_typed(&f, &scale[t], FLAT_THREADS, 0, "scale", t, -1, -1);
+        find_typed(&f, &scale[t][t], FLAT_THREADS, 0, "scale", t, t, -1);
+        if (t != CU_F32) find_typed(&f, &scale[CU_F32][t], FLAT_THREADS, 0, "scale", CU_F32, t, -1);
         if (t == CU_F32) continue;
         find_typed(&f, &rope[t], ROPE_THREADS, 0, "rope", t, -1, -1);
         find_typed(&f, &glu[t], FLAT_THREADS, 0, "glu", t, -1, -1);
@@ -218,8 +219,8 @@ void launch_softcap(launcher *l, const softcap_args *a) {
 
 void launch_scale(launcher *l, const scale_args *a) {
     if (a->rows == 0) return;
-    INFERD_CHECK(is_row(a->x, a->dim, a->stride));
-    launch_flat(l, &scale[a->type], a->rows, a->dim, a, sizeof *a);
+    INFERD_CHECK(is_row(a->x, a->dim, a->x_stride) && is_row(a->out, a->dim, a->out_stride));
+    launch_flat(l, &scale[a->x_type][a->out_type], a->rows, a->dim, a, sizeof *a);
 }
 
 /* How codes of the file type become those of the format (pieces.h). */

@@ -256,17 +256,17 @@ GPU_FN void softcap_row(const softcap_args &p) {
     store_chunk(x, v);
 }
 
-template <class X> GPU_FN void scale_row(const scale_args &p) {
+template <class X, class Out> GPU_FN void scale_row(const scale_args &p) {
     wait_predecessor();
     release_dependents();
     uint32_t at = flat_chunk(), n = live(at, p.dim);
     if (n == 0) return;
-    X *x = static_cast<X *>(p.x) + (size_t)block_x() * p.stride + at;
+    const size_t row = block_x();
     float v[8];
-    load_chunk((const X *)x, v);
+    load_chunk(static_cast<const X *>(p.x) + row * p.x_stride + at, v);
     for (uint32_t i = 0; i < 8; i++) v[i] *= p.factor;
     clear_behind(v, n);
-    store_chunk(x, v);
+    store_chunk(static_cast<Out *>(p.out) + row * p.out_stride + at, v);
 }
 
 // ---- embedding ----
@@ -669,12 +669,18 @@ GPU_FN void dummy_matrix(const dummy_params &p) {
 #define ADDS(K)                                                                                    \
     K(f32, f32) K(f32, bf16) K(f32, f16) K(bf16, f32) K(bf16, bf16) K(f16, f32) K(f16, f16)
 
+// scale_<x>_<out>
+#define SCALES(K) K(f32, f32) K(f32, bf16) K(f32, f16) K(bf16, bf16) K(f16, f16)
+
 #define NORM(x, a, out)                                                                            \
     GPU_KERNEL(norm_##x##_##a##_##out, norm_args, NORM_THREADS, 2) { norm_row<x, a, out>(p); }
 #define ADD(x, y)                                                                                  \
     GPU_KERNEL(add_##x##_##y, add_args, FLAT_THREADS, 4) { add_row<x, y>(p); }
+#define SCALE(x, out)                                                                              \
+    GPU_KERNEL(scale_##x##_##out, scale_args, FLAT_THREADS, 4) { scale_row<x, out>(p); }
 NORMS(NORM)
 ADDS(ADD)
+SCALES(SCALE)
 GPU_KERNEL(gather, gather_args, FLAT_THREADS, 4) { gather_row(p); }
 GPU_KERNEL(embed_f32, embed_params, EMBED_THREADS, 2) { embed_row<f32>(p); }
 GPU_KERNEL(embed_bf16, embed_params, EMBED_THREADS, 2) { embed_row<bf16>(p); }
@@ -687,16 +693,15 @@ GPU_KERNEL(bias_f32, bias_args, FLAT_THREADS, 4) { bias_row<f32>(p); }
 GPU_KERNEL(bias_bf16, bias_args, FLAT_THREADS, 4) { bias_row<bf16>(p); }
 GPU_KERNEL(bias_f16, bias_args, FLAT_THREADS, 4) { bias_row<f16>(p); }
 GPU_KERNEL(softcap, softcap_args, FLAT_THREADS, 4) { softcap_row(p); }
-GPU_KERNEL(scale_f32, scale_args, FLAT_THREADS, 4) { scale_row<f32>(p); }
-GPU_KERNEL(scale_bf16, scale_args, FLAT_THREADS, 4) { scale_row<bf16>(p); }
-GPU_KERNEL(scale_f16, scale_args, FLAT_THREADS, 4) { scale_row<f16>(p); }
 GPU_KERNEL(dummy, dummy_params, DUMMY_THREADS, 2) { dummy_matrix(p); }
 
 #define NORM_LINE(x, a, out) GPU_ENTRY(norm_##x##_##a##_##out, norm_args, NORM_THREADS, 80),
 #define ADD_LINE(x, y) GPU_ENTRY(add_##x##_##y, add_args, FLAT_THREADS, 80),
+#define SCALE_LINE(x, out) GPU_ENTRY(scale_##x##_##out, scale_args, FLAT_THREADS, 80),
 GPU_TABLE(rows) {
     NORMS(NORM_LINE)
     ADDS(ADD_LINE)
+    SCALES(SCALE_LINE)
     GPU_ENTRY(gather, gather_args, FLAT_THREADS, 80),
     GPU_ENTRY(embed_f32, embed_params, EMBED_THREADS, 80),
     GPU_ENTRY(embed_bf16, embed_params, EMBED_THREADS, 80),
@@ -709,8 +714,5 @@ GPU_TABLE(rows) {
     GPU_ENTRY(bias_bf16, bias_args, FLAT_THREADS, 80),
     GPU_ENTRY(bias_f16, bias_args, FLAT_THREADS, 80),
     GPU_ENTRY(softcap, softcap_args, FLAT_THREADS, 80),
-    GPU_ENTRY(scale_f32, scale_args, FLAT_THREADS, 80),
-    GPU_ENTRY(scale_bf16, scale_args, FLAT_THREADS, 80),
-    GPU_ENTRY(scale_f16, scale_args, FLAT_THREADS, 80),
     GPU_ENTRY(dummy, dummy_params, DUMMY_THREADS, 80),
 } GPU_TABLE_END(rows)

@@ -15,8 +15,8 @@
  * behind, up to the stride, are left alone, since they may belong to another matrix.  Inputs may
  * hold anything behind dim.
  *
- * In place is allowed where types are the same: out == x (norm without add or gather), out == gate
- * or up (glu).
+ * In place is allowed where types are the same: out == x (norm without add or gather, scale), out
+ * == gate or up (glu).
  *
  * Thread: engine. */
 #ifndef INFERD_CUDA_ROWS_H
@@ -146,12 +146,13 @@ typedef struct softcap_args {
 } softcap_args;
 void launch_softcap(launcher *l, const softcap_args *a);
 
-/* x *= factor, x float or inner. */
+/* out[row] = x[row] * factor; out float or inner, and x of its type or float. */
 typedef struct scale_args {
-    void *x;
-    cu_type type;
+    void *out;
+    const void *x;
+    cu_type out_type, x_type;
     float factor;
-    uint32_t rows, dim, stride;
+    uint32_t rows, dim, x_stride, out_stride;
 } scale_args;
 void launch_scale(launcher *l, const scale_args *a);
 

@@ -203,22 +203,25 @@ static void glu(check *c, cu_type type, glu_kind kind) {
     check_end(c);
 }
 
-static void scale(check *c, cu_type type) {
+static void scale(check *c, cu_type type, cu_type out) {
     double x[N], want[ROWS * DIM];
-    if (!check_begin(c, "scale_%s", type_name(type))) return;
+    if (!check_begin(c, "scale_%s_%s", type_name(type), type_name(out))) return;
     fill(x, N, 12);
     for (uint32_t i = 0; i < ROWS * DIM; i++)
         want[i] = 0.25 * type_round(type, x[i / DIM * STRIDE + i % DIM]);
     scale_args a = {.x = check_put_values(c, type, x, N),
-                    .type = type,
+                    .out = check_put_values(c, out, x, N),
+                    .x_type = type,
+                    .out_type = out,
                     .factor = 0.25f,
                     .rows = ROWS,
                     .dim = DIM,
-                    .stride = STRIDE};
+                    .x_stride = STRIDE,
+                    .out_stride = STRIDE};
     if (!check_ready(c)) return;
     launch_scale(&c->l, &a);
     if (!check_run(c)) return;
-    check_rows(c, "out", type, a.x, ROWS, DIM, STRIDE, want, FEW);
+    check_rows(c, "out", out, a.out, ROWS, DIM, STRIDE, want, FEW);
     check_end(c);
 }
 
@@ -508,7 +511,8 @@ void selftest_rows(check *c) {
         for (cu_type y = CU_F32; y <= CU_F16; y++)
             if (meet(x, y)) add(c, x, y);
         bias(c, x);
-        scale(c, x);
+        scale(c, x, x);
+        if (x != CU_F32) scale(c, CU_F32, x);
         gather(c, x);
         for (uint32_t f = 0; f < CU_FORMATS; f++) embed(c, (cu_format)f, x);
     }

@@ -412,8 +412,8 @@ void be_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, ui
 // ffn] and parts[n * n_used, dim] are scratch; nothing of them is read afterwards.
 void be_experts(backend *be, act *out, const act *x, const act *logits, const expert_weights *w,
                 act *hidden, act *parts, uint32_t n);
-// x[n, dim] *= factor
-void be_scale(backend *be, act *x, uint32_t n, uint32_t dim, float factor);
+// out[n, dim] = x[n, dim] * factor
+void be_scale(backend *be, act *out, const act *x, uint32_t n, uint32_t dim, float factor);
 // x[n, dim] += y
 void be_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim);
 // out[i, dim] = x[batch.logit_rows[i], dim]
