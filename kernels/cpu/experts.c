@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { FETCHED_BYTES = 64 << 10 }; // of a matrix by one rank; L2 has room for a few
+
 /* The slots of one expert. */
 typedef struct expert_slots {
     uint32_t expert, first, n;
@@ -274,14 +276,36 @@ static void gather(const gathering *g, bool x, uint32_t begin, uint32_t end) {
     }
 }
 
+/* The weights that part `part` of the next products reads first: few rows wait for the memory,
+ * which is idle meanwhile. */
+static void fetch(const experts_job *j, const weight *w, uint32_t part) {
+    const experts *e = j->room;
+    const uint32_t n_units = units_of_rows(w->rows);
+    uint64_t at = begin_of(j, e->cost * n_units, part);
+    size_t unit_bytes = panel_bytes(w->type, w->cols) * MATMUL_UNIT / PANEL_ROWS;
+    for (uint32_t i = 0; i < e->n_used; i++) {
+        const expert_slots *u = &e->used[i];
+        uint64_t before = u->cost_before * n_units, each = cost_of(u->n);
+        if (at >= before + each * n_units) continue;
+        uint64_t unit = at > before ? (at - before + each - 1) / each : 0;
+        const unsigned char *p = (const unsigned char *)w[u->expert].data + unit * unit_bytes;
+        size_t n = size_min((n_units - unit) * unit_bytes, FETCHED_BYTES);
+        for (size_t k = 0; k < n; k += 64) __builtin_prefetch(p + k, 0, 2);
+        return;
+    }
+}
+
 void experts_gather(const void *job, uint32_t begin, uint32_t end) {
     const experts_job *j = job;
+    if (j->fetches) fetch(j, j->w->gate, begin);
+    if (j->fetches) fetch(j, j->w->up, begin);
     gathering g = {j, j->x, true, j->math, j->room->x, j->w->gate->cols};
     gather(&g, true, begin, end);
 }
 
 void experts_again(const void *job, uint32_t begin, uint32_t end) {
     const experts_job *j = job;
+    if (j->fetches) fetch(j, j->w->down, begin);
     gathering g = {j, j->hidden, false, j->down_math, j->room->hidden, j->w->down->cols};
     gather(&g, false, begin, end);
 }

@@ -41,6 +41,7 @@ typedef struct experts_job {
     float *hidden, *parts; // [n * n_used, ffn], [n * n_used, dim]
     float *out;            // [n, dim]
     uint32_t n, n_parts;   // n_parts: into which the work of a phase is cut
+    bool fetches;          // ranks have neighbouring parts, and prefetch their first weights
 } experts_job;
 
 range_fn experts_route;          // range: rows

@@ -453,7 +453,9 @@ static void make_experts(maker *m, const op *o) {
                        .parts = o->e->data,
                        .out = o->out->data,
                        .n = o->n,
-                       .n_parts = n_ranks * PARTS_PER_RANK};
+                       .n_parts = n_ranks * PARTS_PER_RANK,
+                       .fetches = o->n <= FETCHING_ROWS_MAX};
+    const phase_how how = job.fetches ? PHASE_SPLIT : PHASE_SHARE;
     const void *j = copy_job(m, &job, sizeof job);
     if (o->n <= ROUTED_ALONE) {
         phase(m, PART_OTHER, experts_route_and_sort, j, 1, PHASE_ALONE);
@@ -462,9 +464,9 @@ static void make_experts(maker *m, const op *o) {
         phase(m, PART_OTHER, experts_sort, j, 1, PHASE_ALONE);
     }
     phase(m, PART_NORM, experts_gather, j, job.n_parts, PHASE_SPLIT);
-    phase(m, PART_EXPERTS, experts_hidden, j, job.n_parts, PHASE_SHARE);
+    phase(m, PART_EXPERTS, experts_hidden, j, job.n_parts, how);
     if (job.down_math != MATH_F32) phase(m, PART_NORM, experts_again, j, job.n_parts, PHASE_SPLIT);
-    phase(m, PART_EXPERTS, experts_down, j, job.n_parts, PHASE_SHARE);
+    phase(m, PART_EXPERTS, experts_down, j, job.n_parts, how);
     phase(m, PART_OTHER, experts_sum, j, o->n, PHASE_SPLIT);
 }
 
