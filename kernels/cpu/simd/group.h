@@ -14,33 +14,20 @@ INLINE uint32_t group_cols(dtype type) {
                                                                         : 32;
 }
 
-/* Scale and base of half a group of a type with two scales, from d and m of its block. */
-INLINE void half_scale(dtype type, const panel_group *p, uint32_t half, uint32_t lane, vf d, vf m,
-                       vf *scale, vf *base) {
-    const uint32_t at = half * PANEL_ROWS + lane;
-    *base = vf_set1(0);
-    if (type == DTYPE_Q3_K) {
-        *scale = d * vf_load_i8(p->scale_i8 + at);
-        return;
-    }
-    vi both = vi_load_u8(p->both_u4 + at);
-    *scale = d * vf_of_vi(both & 15);
-    *base = -(m * vf_of_vi((vi)((vu)both >> 4)));
-}
-
 /* Scale and base of one vector of lanes of a group, or of half of one where halves have their own
  * (panel_group_scales); a weight is scale * q + base. */
 INLINE void group_scale(dtype type, const panel_group *p, uint32_t half, uint32_t lane, vf *scale,
                         vf *base) {
+    const uint32_t at = half * PANEL_ROWS + lane;
     *scale = *base = vf_set1(0);
-    if (panel_group_scales(type) == 2) {
-        vf m = type == DTYPE_Q2_K ? vf_load_f16(p->m + lane) : vf_set1(0);
-        half_scale(type, p, half, lane, vf_load_f16(p->d + lane), m, scale, base);
-        return;
-    }
     if (p->d != NULL) *scale = vf_load_f16(p->d + lane);
     if (type == DTYPE_Q4_1 || type == DTYPE_Q5_1) *base = vf_load_f16(p->m + lane);
-    if (p->scale_i8 != NULL) *scale *= vf_load_i8(p->scale_i8 + lane);
+    if (p->scale_i8 != NULL) *scale *= vf_load_i8(p->scale_i8 + at);
+    if (p->both_u4 != NULL) {
+        vi both = vi_load_u8(p->both_u4 + at);
+        *scale *= vf_of_vi(both & 15);
+        *base = -(vf_load_f16(p->m + lane) * vf_of_vi((vi)((vu)both >> 4)));
+    }
     if (p->exponent != NULL) // a float's exponent is one less; below the least the scale is zero
         *scale = (vf)(vi_max(vi_load_u8(p->exponent + lane) - 1, vi_set1(0)) << 23);
     if (p->scale_u8 != NULL) {

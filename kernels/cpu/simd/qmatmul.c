@@ -5,6 +5,10 @@
  *                total = fma(scale, dot, total), and of types with a minimum
  *                total = fma(base, sum of q_x, total)
  *            at the end total * scale of the row (+ bias) (+ add)
+ *            Types whose scales are integers of 16 columns (Q2_K, Q3_K), per block of 256:
+ *                dot   = sum of scale * (q_w - offset) * q_x, exact in 32 bits
+ *                total = fma(d, dot, total), and of Q2_K
+ *                total = fma(-dmin, sum of min * q_x, total), the sum exact in 32 bits
  *     BF16   total += w * x, a pair at a time and of x one term after the other; at the end
  *            (+ bias) (+ add)
  *
@@ -13,7 +17,9 @@
  *
  *     block of rows > unit or panel > tile of up to 8 rows (qtile.c) > vectors of lanes > columns
  *
- * If the machine has tiles of bytes, more than 8 rows go through them, with the same bits (amx.h).
+ * If the machine has tiles of bytes, more than 8 rows go through them, with the same bits (amx.h),
+ * except of types with two scales in a group: their tiles of bytes would be of 16 columns, half
+ * full.
  *
  * Thread: any; ranges of one job do not overlap. */
 #include "cpu/level.h"
@@ -76,18 +82,6 @@ static void multiply(const weight *w, const qact *x, uint32_t n, uint32_t i, con
 }
 
 #if defined(CPU_LEVEL_AVX512AMX)
-/* Of a word of codes of two or three bits (group.h), as quads below. */
-INLINE void quads_of_codes(dtype type, vu codes, vi out[2]) {
-    typedef int8_t octets __attribute__((vector_size(VW * 4)));
-    const int n_bits = type == DTYPE_Q2_K ? 2 : 3;
-    const uint32_t mask = (1u << n_bits) - 1, low = mask | mask << 16;
-    UNROLL
-    for (int k = 0; k < 2; k++) {
-        vu q = (codes >> (n_bits * k) & low) | (codes >> (n_bits * (k + 2)) & low) << 8;
-        out[k] = (vi)((octets)q - (int8_t)offset_of(type));
-    }
-}
-
 /* Bytes of four columns of each lane: even columns of the word, and odd ones (qact.h). */
 INLINE void quads(dtype type, const word *w, vi out[2]) {
     typedef int8_t octets __attribute__((vector_size(VW * 4)));
@@ -103,10 +97,6 @@ INLINE void quads(dtype type, const word *w, vi out[2]) {
         out[1] = w->low[1];
         return;
     }
-    if (panel_group_scales(type) == 2) {
-        quads_of_codes(type, low, out);
-        return;
-    }
     UNROLL
     for (int k = 0; k < 2; k++) {
         vu q = low >> (4 * k) & 0x0f0f0f0f;
@@ -118,31 +108,19 @@ INLINE void quads(dtype type, const word *w, vi out[2]) {
     }
 }
 
-/* Columns that share a scale, and are multiplied together. */
-INLINE uint32_t scaled_cols(dtype type) {
-    return panel_group_cols(type) / panel_group_scales(type);
-}
-
-/* Groups [first, first + n) of such columns, of the lanes of a part. */
+/* Groups [first, first + n) of the lanes of a part. */
 INLINE void unpack(dtype type, const unsigned char *panel, const part *p, uint32_t first,
                    uint32_t n, amx_weights *out) {
-    const uint32_t n_scales = panel_group_scales(type);
-    const uint32_t n_words = group_cols(type) / PANEL_WORD / n_scales;
     for (uint32_t g = 0; g < n; g++) {
-        panel_group from = panel_group_at(type, panel, (first + g) / n_scales);
-        const uint32_t half = (first + g) % n_scales;
+        panel_group from = panel_group_at(type, panel, first + g);
         for (uint32_t v = 0; v < p->n_lanes / VW; v++) {
             uint32_t lane = p->lane + v * VW;
             vi high = from.high != NULL ? vi_load(from.high + lane) : vi_set1(0);
-            group_scale(type, &from, half, lane, &out->scale[v][g], &out->base[v][g]);
+            group_scale(type, &from, 0, lane, &out->scale[v][g], &out->base[v][g]);
             UNROLL
-            for (uint32_t i = 0; i < n_words; i++) {
+            for (uint32_t i = 0; i < group_cols(type) / PANEL_WORD; i++) {
                 const size_t at = (size_t)i * words_of(type) * PANEL_ROWS * 4;
-                word w = {0};
-                if (n_scales == 2)
-                    w.low[0] = code_word(type, from.q, half * n_words + i, lane);
-                else
-                    w = word_at(type, from.q + at, &high, lane);
+                word w = word_at(type, from.q + at, &high, lane);
                 quads(type, &w, &out->q[v][g][2 * i]);
             }
         }
@@ -164,28 +142,23 @@ UNPACK(Q8_0)
 UNPACK(Q4_K)
 UNPACK(Q5_K)
 UNPACK(Q6_K)
-UNPACK(Q2_K)
-UNPACK(Q3_K)
 UNPACK(IQ4_NL)
 UNPACK(IQ4_XS)
 UNPACK(MXFP4)
 
 static unpack_fn *const unpack_of[DTYPE_LIMIT] = {
-    [DTYPE_Q4_0] = unpack_Q4_0,   [DTYPE_Q4_1] = unpack_Q4_1,     [DTYPE_Q5_0] = unpack_Q5_0,
-    [DTYPE_Q5_1] = unpack_Q5_1,   [DTYPE_Q8_0] = unpack_Q8_0,     [DTYPE_Q4_K] = unpack_Q4_K,
-    [DTYPE_Q5_K] = unpack_Q5_K,   [DTYPE_Q6_K] = unpack_Q6_K,     [DTYPE_Q2_K] = unpack_Q2_K,
-    [DTYPE_Q3_K] = unpack_Q3_K,   [DTYPE_IQ4_NL] = unpack_IQ4_NL, [DTYPE_IQ4_XS] = unpack_IQ4_XS,
-    [DTYPE_MXFP4] = unpack_MXFP4,
+    [DTYPE_Q4_0] = unpack_Q4_0,     [DTYPE_Q4_1] = unpack_Q4_1,   [DTYPE_Q5_0] = unpack_Q5_0,
+    [DTYPE_Q5_1] = unpack_Q5_1,     [DTYPE_Q8_0] = unpack_Q8_0,   [DTYPE_Q4_K] = unpack_Q4_K,
+    [DTYPE_Q5_K] = unpack_Q5_K,     [DTYPE_Q6_K] = unpack_Q6_K,   [DTYPE_IQ4_NL] = unpack_IQ4_NL,
+    [DTYPE_IQ4_XS] = unpack_IQ4_XS, [DTYPE_MXFP4] = unpack_MXFP4,
 };
 
-/* Sums of the activations of 16 rows, as floats: of n groups of 32 or 16 columns from `first` on.
- */
-static void load_x_sums(const qact *x, uint32_t n_all, uint32_t cols, uint32_t in_group,
-                        uint32_t row, uint32_t first, uint32_t n, float (*out)[QACT_PLANE_ROWS]) {
+/* Sums of the activations of 16 rows, as floats: of n groups of 32 columns from `first` on. */
+static void load_x_sums(const qact *x, uint32_t n_all, uint32_t cols, uint32_t row, uint32_t first,
+                        uint32_t n, float (*out)[QACT_PLANE_ROWS]) {
     for (uint32_t half = 0; half < 2; half++) {
         uint32_t i = row / QACT_ROWS + half, n_rows = qact_tile_rows(n_all, i);
-        const int32_t *sum = (in_group == 16 ? x->sum16 : x->sum) +
-                             (size_t)i * QACT_ROWS * (cols / in_group) + (size_t)first * n_rows;
+        const int32_t *sum = x->sum + (size_t)i * QACT_ROWS * (cols / 32) + (size_t)first * n_rows;
         for (uint32_t g = 0; g < n; g++) UNROLL
         for (uint32_t r = 0; r < QACT_ROWS; r++) // rows past the last may have any sum
             out[g][half * QACT_ROWS + r] = (float)sum[(size_t)g * n_rows + r];
@@ -198,7 +171,7 @@ static void multiply_planes(const weight *w, const qact *x, uint32_t n, uint32_t
     amx_weights weights;
     float x_sums[AMX_GROUPS][QACT_PLANE_ROWS];
     const bool base = has_base(w->type);
-    const uint32_t cols = w->cols, in_group = scaled_cols(w->type), n_groups = cols / in_group;
+    const uint32_t cols = w->cols, in_group = panel_group_cols(w->type), n_groups = cols / in_group;
     const uint32_t n_parts = (n_groups + AMX_GROUPS - 1) / AMX_GROUPS;
     const unsigned char *panel =
         (const unsigned char *)w->data + p->first / PANEL_ROWS * panel_bytes(w->type, cols);
@@ -212,7 +185,7 @@ static void multiply_planes(const weight *w, const qact *x, uint32_t n, uint32_t
         t.first_half = t.half * (first % 2);
         unpack_of[w->type](panel, p, first, t.n_groups, &weights);
         for (uint32_t row = begin; row < end; row += QACT_PLANE_ROWS) {
-            if (base) load_x_sums(x, n, cols, in_group, row, first, t.n_groups, x_sums);
+            if (base) load_x_sums(x, n, cols, row, first, t.n_groups, x_sums);
             COMPILER_FENCE; // tiles read the memory written above
             t.rows = qact_planes(x, n, cols) + (size_t)row * 2 * cols +
                      (size_t)(first * in_group / QACT_PLANE_COLS) * 2 * QACT_PLANE_BYTES;
@@ -243,14 +216,16 @@ typedef struct block {
 #endif
 } block;
 
-static void open_block(block *b, const qact *x, cpu_math math, uint32_t n, uint32_t begin,
-                       uint32_t end) {
+static void open_block(block *b, const weight *w, const qact *x, cpu_math math, uint32_t n,
+                       uint32_t begin, uint32_t end) {
     b->x = x;
     b->n = n;
     b->begin = b->tiled = begin;
 #if defined(CPU_LEVEL_AVX512AMX)
-    if (math == MATH_I16) b->tiled = u32_max(begin, u32_min(end, qact_plane_rows(n)));
+    if (math == MATH_I16 && panel_group_scales(w->type) == 1)
+        b->tiled = u32_max(begin, u32_min(end, qact_plane_rows(n)));
 #else
+    (void)w;
     (void)math;
     (void)end;
 #endif
@@ -303,7 +278,7 @@ static uint32_t block_rows(cpu_math math, uint32_t cols) {
 static void products(const qmatmul_job *j, uint32_t o, uint32_t end, uint32_t row_begin,
                      uint32_t row_end) {
     block sums;
-    open_block(&sums, &j->x, j->math, j->n, row_begin, row_end);
+    open_block(&sums, j->w, &j->x, j->math, j->n, row_begin, row_end);
     for (part p; o < end && o < j->w->rows; o += p.n_lanes) {
         p = part_at(j->w, o, end);
         for (uint32_t row = row_begin; row < row_end; row++) {
@@ -325,8 +300,8 @@ static void gated(const qglu_job *j, uint32_t o, uint32_t end, uint32_t row_begi
                   uint32_t row_end) {
     block gate, up;
     uint32_t n_features = j->gate->rows;
-    open_block(&gate, &j->x, j->math, j->n, row_begin, row_end);
-    open_block(&up, &j->x, j->math, j->n, row_begin, row_end);
+    open_block(&gate, j->gate, &j->x, j->math, j->n, row_begin, row_end);
+    open_block(&up, j->up, &j->x, j->math, j->n, row_begin, row_end);
     for (part p; o < end && o < n_features; o += p.n_lanes) {
         p = part_at(j->gate, o, end);
         for (uint32_t row = row_begin; row < row_end; row++) {

@@ -147,7 +147,7 @@ INLINE void tile_i16(dtype type, int n_rows, int n_vecs, source w, uint32_t lane
 
 /* ---- types whose groups have two scales ---- */
 
-/* Columns k and k + 4 of a word of codes, without the offset: the sums have it (finish_half). */
+/* Columns k and k + 4 of a word of codes, without the offset: the sums have it (add_half). */
 INLINE vi code_pair(dtype type, vi codes, int k) {
     return type == DTYPE_Q2_K ? (vi)((vu)codes >> (2 * k)) & 0x00030003
                               : (vi)((vu)codes >> (3 * k)) & 0x00070007;
@@ -180,28 +180,72 @@ INLINE void dot_half(dtype type, int n_rows, int n_vecs, const panel_group *p, u
     }
 }
 
-/* d and m of a block, one vector of lanes after the other. */
-typedef struct block_scales {
-    vf d[4], m[4];
-} block_scales;
+/* Sums of a block of 256 columns, exact: of scale times dot, below 2^30, and, while there are
+ * registers for them, of minimum times x. */
+typedef struct block_sums {
+    vi dot[QACT_ROWS][4], min[QACT_ROWS][4];
+} block_sums;
 
-/* The dots of half a group, scaled, to the sums. */
-INLINE void finish_half(dtype type, int n_rows, int n_vecs, const panel_group *p,
-                        const block_scales *b, uint32_t half, uint32_t lane, const int32_t *sum16,
-                        vi dot[QACT_ROWS][4], float *sums) {
+INLINE bool has_min_sums(dtype type, int n_rows) {
+    return has_base(type) && n_rows <= 2;
+}
+
+INLINE void clear_block(int n_rows, int n_vecs, block_sums *b) {
+    UNROLL
+    for (int r = 0; r < n_rows; r++) UNROLL
+    for (int v = 0; v < n_vecs; v++) b->dot[r][v] = b->min[r][v] = vi_set1(0);
+}
+
+/* The dots of half a group to the sums of its block. */
+INLINE void add_half(dtype type, int n_rows, int n_vecs, const panel_group *p, uint32_t half,
+                     uint32_t lane, const int32_t *sum16, vi dot[QACT_ROWS][4], block_sums *b) {
     vi of_x[QACT_ROWS];
     UNROLL
     for (int r = 0; r < n_rows; r++) of_x[r] = vi_set1(sum16[r]);
     UNROLL
     for (int v = 0; v < n_vecs; v++) {
-        vf scale, base;
-        half_scale(type, p, half, lane + (uint32_t)(v * VW), b->d[v], b->m[v], &scale, &base);
+        const uint32_t at = half * PANEL_ROWS + lane + (uint32_t)(v * VW);
+        vi both = type == DTYPE_Q2_K ? vi_load_u8(p->both_u4 + at) : vi_load_i8(p->scale_i8 + at);
+        vi scale = type == DTYPE_Q2_K ? both & 15 : both;
+        UNROLL
+        for (int r = 0; r < n_rows; r++) {
+            b->dot[r][v] += scale * (dot[r][v] - of_x[r] * offset_of(type));
+            if (has_min_sums(type, n_rows)) b->min[r][v] += (vi)((vu)both >> 4) * of_x[r];
+        }
+    }
+}
+
+/* Minima times x of a block that begins with group `first`, for one vector of lanes. */
+INLINE void sum_minima(int n_rows, const unsigned char *panel, uint32_t first, uint32_t lane,
+                       const int32_t *sum16, vi min[QACT_ROWS]) {
+    UNROLL
+    for (int r = 0; r < n_rows; r++) min[r] = vi_set1(0);
+    for (uint32_t h = 0; h < PANEL_BLOCK / 16; h++, sum16 += n_rows) {
+        panel_group p = panel_group_at(DTYPE_Q2_K, panel, first + h / 2);
+        vu both = (vu)vi_load_u8(p.both_u4 + h % 2 * PANEL_ROWS + lane);
+        UNROLL
+        for (int r = 0; r < n_rows; r++) min[r] += (vi)(both >> 4) * vi_set1(sum16[r]);
+    }
+}
+
+/* The sums of a block, scaled, to those of the rows. */
+INLINE void finish_block(dtype type, int n_rows, int n_vecs, const unsigned char *panel,
+                         uint32_t first, uint32_t lane, const int32_t *sum16, const block_sums *b,
+                         float *sums) {
+    panel_group p = panel_group_at(type, panel, first);
+    UNROLL
+    for (int v = 0; v < n_vecs; v++) {
+        vf d = vf_load_f16(p.d + lane + v * VW), m = vf_set1(0);
+        vi min[QACT_ROWS];
+        if (has_base(type)) m = -vf_load_f16(p.m + lane + v * VW);
+        if (has_base(type) && !has_min_sums(type, n_rows))
+            sum_minima(n_rows, panel, first, lane + (uint32_t)(v * VW), sum16, min);
         UNROLL
         for (int r = 0; r < n_rows; r++) {
             float *at = sums + r * PANEL_ROWS + v * VW;
-            vi exact = dot[r][v] - of_x[r] * offset_of(type);
-            vf total = vf_fma(scale, vf_of_vi(exact), vf_load(at));
-            if (has_base(type)) total = vf_fma(base, vf_of_vi(of_x[r]), total);
+            if (has_min_sums(type, n_rows)) min[r] = b->min[r][v];
+            vf total = vf_fma(d, vf_of_vi(b->dot[r][v]), vf_load(at));
+            if (has_base(type)) total = vf_fma(m, vf_of_vi(min[r]), total);
             vf_store(at, total);
         }
     }
@@ -209,30 +253,33 @@ INLINE void finish_half(dtype type, int n_rows, int n_vecs, const panel_group *p
 
 INLINE void tile_halves(dtype type, int n_rows, int n_vecs, source w, uint32_t lane, x_tile x,
                         float *sums) {
-    enum { GROUPS = PANEL_BLOCK / 32 }; // of a block
+    const uint32_t n_groups = PANEL_BLOCK / group_cols(type); // of a block
     const size_t n_lanes = (size_t)n_vecs * VW;
     const bool stream = streams(type, n_rows);
-    block_scales b = {0};
     UNROLL
     for (int r = 0; r < n_rows; r++) UNROLL
     for (int v = 0; v < n_vecs; v++) vf_store(sums + r * PANEL_ROWS + v * VW, vf_set1(0));
-    for (uint32_t g = 0; g < w.cols / 32; g++) {
-        panel_group p = panel_group_at(type, w.panel, g);
-        const bool fetches = (uintptr_t)p.q + w.ahead < (uintptr_t)w.end;
-        if (fetches && g % GROUPS == 0) fetch_block(type, &p, lane, n_lanes, w.ahead, stream);
-        if (g % GROUPS == 0) UNROLL
-        for (int v = 0; v < n_vecs; v++) {
-            b.d[v] = vf_load_f16(p.d + lane + v * VW);
-            if (type == DTYPE_Q2_K) b.m[v] = vf_load_f16(p.m + lane + v * VW);
+    for (uint32_t first = 0; first < w.cols / group_cols(type); first += n_groups) {
+        panel_group begin = panel_group_at(type, w.panel, first);
+        const int32_t *sum16 = x.sum16;
+        block_sums b;
+        clear_block(n_rows, n_vecs, &b);
+        if ((uintptr_t)begin.q + w.ahead < (uintptr_t)w.end)
+            fetch_block(type, &begin, lane, n_lanes, w.ahead, stream);
+        ROLLED
+        for (uint32_t g = first; g < first + n_groups; g++) {
+            panel_group p = panel_group_at(type, w.panel, g);
+            const bool fetches = (uintptr_t)p.q + w.ahead < (uintptr_t)w.end;
+            UNROLL
+            for (uint32_t half = 0; half < 2; half++, x.sum16 += n_rows) {
+                vi dot[QACT_ROWS][4];
+                if (fetches) fetch_half(type, &p, half, lane, n_lanes, w.ahead, stream);
+                dot_half(type, n_rows, n_vecs, &p, half, lane, &x, dot);
+                COMPILER_FENCE; // before it, the dots need the registers
+                add_half(type, n_rows, n_vecs, &p, half, lane, x.sum16, dot, &b);
+            }
         }
-        UNROLL
-        for (uint32_t half = 0; half < 2; half++, x.sum16 += n_rows) {
-            vi dot[QACT_ROWS][4];
-            if (fetches) fetch_half(type, &p, half, lane, n_lanes, w.ahead, stream);
-            dot_half(type, n_rows, n_vecs, &p, half, lane, &x, dot);
-            COMPILER_FENCE; // before it, the dots need the registers
-            finish_half(type, n_rows, n_vecs, &p, &b, half, lane, x.sum16, dot, sums);
-        }
+        finish_block(type, n_rows, n_vecs, w.panel, first, lane, sum16, &b, sums);
     }
 }
 

@@ -133,7 +133,7 @@ INLINE vi vi_iota(void) {
  * vf_max         the larger; b where one is not a number
  * vi_max         the larger
  * vf_swap        lanes in groups of n, n a power of two: the halves of each group swapped
- * vi_load_u8     VW bytes as integers
+ * vi_load_u8     VW bytes as integers;  vi_load_i8 likewise
  * vf_load_u8     VW bytes as floats;  vf_load_i8, vf_load_f16 likewise
  * vf_store_f16   rounds to nearest even
  * vi_dot         acc + the products of the 16-bit halves of each lane
@@ -169,8 +169,11 @@ INLINE vi vi_load_u8(const uint8_t *p) {
 INLINE vf vf_load_u8(const uint8_t *p) {
     return vf_of_vi(vi_load_u8(p));
 }
+INLINE vi vi_load_i8(const int8_t *p) {
+    return (vi)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
 INLINE vf vf_load_i8(const int8_t *p) {
-    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+    return vf_of_vi(vi_load_i8(p));
 }
 INLINE vf vf_load_f16(const uint16_t *p) {
     return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
@@ -280,8 +283,11 @@ INLINE vi vi_load_u8(const uint8_t *p) {
 INLINE vf vf_load_u8(const uint8_t *p) {
     return vf_of_vi(vi_load_u8(p));
 }
+INLINE vi vi_load_i8(const int8_t *p) {
+    return (vi)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
+}
 INLINE vf vf_load_i8(const int8_t *p) {
-    return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+    return vf_of_vi(vi_load_i8(p));
 }
 INLINE vf vf_load_f16(const uint16_t *p) {
     return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
@@ -323,10 +329,13 @@ INLINE vi vi_load_u8(const uint8_t *p) {
 INLINE vf vf_load_u8(const uint8_t *p) {
     return vf_of_vi(vi_load_u8(p));
 }
-INLINE vf vf_load_i8(const int8_t *p) {
+INLINE vi vi_load_i8(const int8_t *p) {
     v_i8 v;
     memcpy(&v, p, sizeof v);
-    return vf_of_vi(__builtin_convertvector(v, vi));
+    return __builtin_convertvector(v, vi);
+}
+INLINE vf vf_load_i8(const int8_t *p) {
+    return vf_of_vi(vi_load_i8(p));
 }
 /* A subnormal half is its mantissa times 2^-24; computing that needs no denormal float. */
 INLINE vf vf_load_f16(const uint16_t *p) {
