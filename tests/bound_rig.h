@@ -110,7 +110,7 @@ static inline void text_make(text *t, const kv_layout *kv, uint32_t kv_page) {
     for (uint32_t i = 0; i < n_slots; i++)
         t->slots[i] = (int32_t)(kv_page * kv->slots_per_page + i);
     for (uint32_t i = 0; i < RIG_ROWS; i++) {
-        t->tokens[i] = (tok_id)(3 + i * 37 % 400);
+        t->tokens[i] = (tok_id)(3 + i * 37 % 270);
         t->positions[i] = i;
     }
     t->seq = (batch_seq){0, RIG_ROWS, 0, n_blocks, t->slots};

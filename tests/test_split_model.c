@@ -4,6 +4,8 @@
 #include <sys/uio.h>
 
 #include "bound_rig.h"
+#include "family_file.h"
+#include "gguf/gguf_file.h"
 #include "packed.h"
 #include "split_gguf.h"
 
@@ -137,6 +139,71 @@ static void types_and_alignments_do_not_matter(void) {
     }
     unlink(one);
     tiny_split_remove(many, 3);
+}
+
+/* The tensors of a file in n parts; the metadata is copied as it is. */
+static void split_family(const family_file *f, const char *to, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        size_t begin = f->n_tensors * i / n, end = f->n_tensors * (i + 1) / n;
+        tiny_gguf keys;
+        buf out = {0}, data = {0};
+        tiny_gguf_init(&keys);
+        if (i == 0) buf_add(&keys.metadata, f->p + 24, f->keys_end - 24);
+        if (i == 0) keys.n_entries_said = gguf_load(f->p + 16, 8);
+        tiny_split_keys(&keys, i, n, (uint32_t)f->n_tensors);
+        keys.n_tensors_said = end - begin;
+        buf_add(&out, "GGUF", 4);
+        tiny_put(&out, 3, 4);
+        tiny_put(&out, keys.n_tensors_said, 8);
+        tiny_put(&out, keys.n_entries_said, 8);
+        buf_add(&out, keys.metadata.p, keys.metadata.n);
+        for (size_t k = begin; k < end; k++) {
+            const family_tensor *t = &f->tensors[k];
+            tiny_put_string(&out, t->name, strlen(t->name));
+            tiny_put(&out, t->n_dims, 4);
+            for (uint32_t d = 0; d < t->n_dims; d++) tiny_put(&out, t->dims[d], 8);
+            tiny_put(&out, t->type, 4);
+            tiny_put(&out, data.n, 8);
+            buf_add(&data, family_tensor_at(f, k), family_tensor_bytes(t));
+            tiny_pad(&data, FAMILY_ALIGNMENT);
+        }
+        tiny_pad(&out, FAMILY_ALIGNMENT);
+        buf_add(&out, data.p, data.n);
+        INFERD_CHECK(!out.failed && !data.failed && !keys.metadata.failed);
+        tiny_file_write(tiny_part_path(to, i, n), out.p, out.n);
+        buf_deinit(&data);
+        buf_deinit(&out);
+        tiny_gguf_deinit(&keys);
+    }
+}
+
+/* Stacks of experts and fused tensors: several matrices of one tensor, in any part. */
+static void tensors_of_several_matrices_lie_in_parts(void) {
+    static const char *const families[] = {"qwen3moe", "mixtral", "gpt-oss-mxfp4", "phi3"};
+    static told wanted, got;
+    char head[300], one[90], many[90], note[INFERD_ERR_TEXT_BYTES];
+    make_files();
+    snprintf(one, sizeof one, "%s.family", prefix);
+    snprintf(many, sizeof many, "%s.families", prefix);
+    for (size_t k = 0; k < INFERD_COUNT(families); k++) {
+        family_file f;
+        size_t n;
+        snprintf(head, sizeof head, "%s/tests/families/%s.head", INFERD_SOURCE_DIR, families[k]);
+        unsigned char *p = family_read(head, &n);
+        family_make(p, n, 1, &f);
+        family_write(one, f.p, f.n);
+        split_family(&f, many, 3);
+        score(one, 1, &wanted, note);
+        for (uint32_t i = 0; i < 3; i++) {
+            if (i == 1) forget(tiny_part_path(many, i, 3)); // by the reader, too
+            score(tiny_part_path(many, i, 3), 1 + i % 2, &got, note);
+            EXPECT(same(&wanted, &got));
+        }
+        tiny_split_remove(many, 3);
+        family_file_deinit(&f);
+        free(p);
+    }
+    unlink(one);
 }
 
 static void a_number_that_is_not_finite_is_named_with_its_part(void) {
@@ -404,6 +471,7 @@ static void names_leave_out_the_part(void) {
 static const test_case cases[] = {
     TEST(parts_are_as_good_as_one_file),
     TEST(types_and_alignments_do_not_matter),
+    TEST(tensors_of_several_matrices_lie_in_parts),
     TEST(a_number_that_is_not_finite_is_named_with_its_part),
     TEST(one_packed_file_is_for_all_parts),
     TEST(a_part_that_changed_before_is_not_read),
