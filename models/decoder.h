@@ -117,6 +117,13 @@ typedef struct decoder_scratch {
 inferd_status decoder_spec_read(const gguf *g, uint32_t context, decoder_spec *out,
                                 inferd_err *err);
 void decoder_spec_deinit(decoder_spec *s);
+/* Its two halves, for tools that tell every problem.  The values: on failure the spec has the
+ * architecture, NULL: it is unknown.  The keys of a known one: known_check_next; is_read: the
+ * values were read, too. */
+inferd_status decoder_spec_values(const gguf *g, uint32_t context, decoder_spec *out,
+                                  inferd_err *err);
+inferd_status decoder_spec_keys(const gguf *g, const decoder_spec *s, bool is_read, size_t *at,
+                                inferd_err *err);
 /* A tensor that is not read, and that no computation needs. */
 bool decoder_tensor_is_harmless(const decoder_spec *s, const char *name);
 

@@ -131,11 +131,18 @@ static inferd_status read_vocabulary_size(model *m, inferd_err *err) {
             m->path, t->n_dims, (unsigned long long)t->dims[1], DECODER_VOCAB_MAX);
     m->spec.n_vocab = (uint32_t)t->dims[1];
     m->spec.tied = gguf_find_tensor(m->file, "output.weight") == NULL;
-    if (tok_n_vocab(m->tok) > m->spec.n_vocab)
+    if (m->tok != NULL && tok_n_vocab(m->tok) > m->spec.n_vocab)
         return inferd_fail(err, INFERD_EFORMAT,
                            "%s: %zu tokens in the vocabulary and %u rows in token_embd.weight",
                            m->path, tok_n_vocab(m->tok), m->spec.n_vocab);
     return INFERD_OK;
+}
+
+/* As converters name them: a. and mm.a. of sounds, v. and mm. of images. */
+model_media model_media_of(const char *tensor) {
+    if (strncmp(tensor, "a.", 2) == 0 || strncmp(tensor, "mm.a.", 5) == 0) return MODEL_AUDIO;
+    if (strncmp(tensor, "v.", 2) == 0 || strncmp(tensor, "mm.", 3) == 0) return MODEL_IMAGE;
+    return MODEL_TEXT;
 }
 
 static void fill_info(model *m) {
@@ -156,6 +163,11 @@ static void fill_info(model *m) {
     m->info.n_experts_used = s->n_experts_used;
     m->info.n_params = count_params(m->file);
     m->info.file_bytes = gguf_file_bytes(m->file);
+    for (size_t i = 0; i < gguf_n_tensors(m->file); i++) {
+        model_media part = model_media_of(gguf_tensor_at(m->file, i)->name);
+        m->info.n_image_tensors += part == MODEL_IMAGE;
+        m->info.n_audio_tensors += part == MODEL_AUDIO;
+    }
 }
 
 bool model_path_is_dummy(const char *path) {
@@ -175,8 +187,8 @@ static inferd_status open_file(model *m, const model_options *options, inferd_er
     if (options->allow_dummy) return dummy_model_open(options->path, &m->file, &m->dummy_seed, err);
     return inferd_fail(
         err, INFERD_EINVAL,
-        "%s: a model of made-up weights answers nonsense; only the commands serve, run "
-        "and check take one, with --allow-dummy",
+        "%s: a model of made-up weights answers nonsense; only the commands serve, run, "
+        "check and inspect take one, with --allow-dummy",
         options->path);
 }
 
@@ -207,6 +219,65 @@ inferd_status model_open(const model_options *options, model **out, inferd_err *
         return st;
     }
     fill_info(m);
+    *out = m;
+    return INFERD_OK;
+}
+
+/* ---- all that is wrong with a file ---- */
+
+typedef struct examiner {
+    model_problem *tell;
+    void *ctx;
+    inferd_err *err;
+    bool no_memory;
+} examiner;
+
+static bool is_fine(examiner *x, inferd_status st) {
+    if (st == INFERD_OK) return true;
+    x->no_memory = x->no_memory || st == INFERD_ENOMEM;
+    if (!x->no_memory) x->tell(x->ctx, NULL, x->err->text);
+    return false;
+}
+
+static bool examine_spec(examiner *x, model *m, uint32_t context) {
+    size_t at = 0;
+    bool is_read = is_fine(x, decoder_spec_values(m->file, context, &m->spec, x->err));
+    if (m->spec.architecture == NULL) return false;
+    while (!x->no_memory && !is_fine(x, decoder_spec_keys(m->file, &m->spec, is_read, &at, x->err)))
+        ;
+    return is_read;
+}
+
+/* The steps of model_open but for the weights: each is tried, and none that need one that failed.
+ */
+static bool examine(examiner *x, model *m, const model_options *options) {
+    bytes name = {0};
+    is_fine(x, check_is_model(m->file, x->err));
+    bool described = examine_spec(x, m, options->context_max);
+    is_fine(x, tok_open(m->file, &m->tok, x->err));
+    described = described && is_fine(x, read_vocabulary_size(m, x->err));
+    is_fine(x, open_template(m, options, x->err));
+    if (described) is_fine(x, set_context(m, options->context_max, x->err));
+    is_fine(x, model_read_sampling(m, x->err));
+    if (is_fine(x, gguf_str_opt(m->file, "general.name", &name, x->err)))
+        is_fine(x, copy_bytes(name, &m->name, x->err));
+    fill_info(m);
+    return described;
+}
+
+inferd_status model_examine(const model_options *options, model_problem *tell, void *ctx,
+                            model **out, bool *described, inferd_err *err) {
+    examiner x = {tell, ctx, err, false};
+    model *m = calloc(1, sizeof *m);
+    if (m == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a model");
+    inferd_status st = copy_bytes((bytes){options->path, strlen(options->path)}, &m->path, err);
+    if (st == INFERD_OK) st = open_file(m, options, err);
+    if (st == INFERD_OK) *described = examine(&x, m, options);
+    if (x.no_memory) st = INFERD_ENOMEM; // err has the sentence
+    if (st != INFERD_OK) {
+        model_close(m);
+        return st;
+    }
     *out = m;
     return INFERD_OK;
 }

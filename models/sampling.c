@@ -46,6 +46,12 @@ const char *sampling_source_name(sampling_source s) {
     return names[s];
 }
 
+const char *sampling_key(sampling_param p, sampling_source s) {
+    return s == SAMPLING_GGUF        ? rows[p].gguf_key
+           : s == SAMPLING_SIDE_FILE ? rows[p].side_name
+                                     : NULL;
+}
+
 void sampling_defaults_init(sampling_defaults *d) {
     *d = (sampling_defaults){0};
     for (int i = 0; i < SAMPLING_PARAMS; i++) d->values[i] = rows[i].range.neutral;
@@ -141,18 +147,27 @@ static char *side_path(const char *model_path, bool of_model) {
     return path;
 }
 
-/* The first of the two that exists; one that exists and cannot be read is an error. */
-static inferd_status read_sides(const char *model_path, sampling_defaults *d, inferd_err *err) {
+/* The first of the two that exists; NULL: none. */
+inferd_status sampling_find_side(const char *model_path, char **out, inferd_err *err) {
     for (int of_model = 1; of_model >= 0; of_model--) {
-        char *path = side_path(model_path, of_model);
-        if (path == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a path");
-        bool there = faccessat(AT_FDCWD, path, F_OK, AT_EACCESS) == 0 ||
-                     (errno != ENOENT && errno != ENOTDIR);
-        inferd_status st = there ? read_side(path, d, err) : INFERD_OK;
-        free(path);
-        if (there || st != INFERD_OK) return st;
+        *out = side_path(model_path, of_model);
+        if (*out == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a path");
+        if (faccessat(AT_FDCWD, *out, F_OK, AT_EACCESS) == 0 ||
+            (errno != ENOENT && errno != ENOTDIR))
+            return INFERD_OK;
+        free(*out);
+        *out = NULL;
     }
     return INFERD_OK;
+}
+
+/* One that exists and cannot be read is an error. */
+static inferd_status read_sides(const char *model_path, sampling_defaults *d, inferd_err *err) {
+    char *path;
+    inferd_status st = sampling_find_side(model_path, &path, err);
+    if (st == INFERD_OK && path != NULL) st = read_side(path, d, err);
+    free(path);
+    return st;
 }
 
 inferd_status model_read_sampling(model *m, inferd_err *err) {

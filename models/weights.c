@@ -17,7 +17,18 @@ typedef struct planner {
     inferd_err *err;
     inferd_status status; // the first failure; later calls do nothing
     uint32_t unit;        // of the entries added now
+    bool *read;           // [tensors of the file] looked up for the plan
+    const gguf_tensor *looked_up;
+    weight_problem *tell; // NULL: the first problem ends the plan
+    void *ctx;
 } planner;
+
+/* A tool is told the problem, and the plan goes on. */
+static void tell_problem(planner *p) {
+    if (p->status == INFERD_OK || p->tell == NULL || p->status == INFERD_ENOMEM) return;
+    p->tell(p->ctx, p->looked_up, p->err->text);
+    p->status = INFERD_OK;
+}
 
 static void add_entry(planner *p, weight_entry e, size_t n_bytes) {
     weight_plan *plan = p->plan;
@@ -52,8 +63,11 @@ static void refuse_shape(planner *p, const gguf_tensor *t, const char *expected)
 
 /* NULL and a failure when it is missing and required. */
 static const gguf_tensor *find(planner *p, const char *name, bool required) {
+    tell_problem(p);
     if (p->status != INFERD_OK) return NULL;
     const gguf_tensor *t = gguf_find_tensor(p->g, name);
+    p->looked_up = t;
+    if (t != NULL) p->read[t - gguf_tensor_at(p->g, 0)] = true;
     if (t == NULL && required)
         p->status =
             inferd_fail(p->err, INFERD_EFORMAT, "%s: tensor %s is missing", gguf_path(p->g), name);
@@ -154,8 +168,9 @@ static const char *name_of(uint32_t layer, const char *name, const char *what,
     return out;
 }
 
-static bool has(const planner *p, uint32_t layer, const char *name, const char *what) {
+static bool has(planner *p, uint32_t layer, const char *name, const char *what) {
     char full[GGUF_NAME_BYTES_MAX + 1];
+    tell_problem(p);
     return p->status == INFERD_OK &&
            gguf_find_tensor(p->g, name_of(layer, name, what, full)) != NULL;
 }
@@ -343,30 +358,25 @@ static void plan_ends(planner *p, const decoder_spec *s, decoder_weights *w) {
 /* Every tensor of the file is in the plan, is read elsewhere or is harmless: an unread tensor would
  * be a part of the model that is left out. */
 static void check_all_are_read(planner *p, const decoder_spec *s) {
-    size_t n = gguf_n_tensors(p->g);
-    if (p->status != INFERD_OK || n == 0) return;
-    const gguf_tensor *first = gguf_tensor_at(p->g, 0);
-    bool *read = calloc(n, sizeof *read);
-    if (read == NULL) {
-        p->status = inferd_fail(p->err, INFERD_ENOMEM, "no memory for a list of %zu tensors", n);
-        return;
-    }
-    for (size_t i = 0; i < p->plan->n; i++) read[p->plan->entries[i].tensor - first] = true;
-    for (size_t i = 0; i < n && p->status == INFERD_OK; i++) {
+    tell_problem(p);
+    for (size_t i = 0; i < gguf_n_tensors(p->g) && p->status == INFERD_OK; i++) {
         const gguf_tensor *t = gguf_tensor_at(p->g, i);
-        if (read[i] || strncmp(t->name, "rope_f", 6) == 0) continue; // factors, read by arch/rope.c
+        if (p->read[i] || strncmp(t->name, "rope_f", 6) == 0)
+            continue; // factors, read by arch/rope.c
         p->plan->n_unused++;
         if (!decoder_tensor_is_harmless(s, t->name))
             p->status = inferd_fail(
                 p->err, INFERD_EUNSUPPORTED,
                 "%s: tensor %s is not known for architecture %s, so it cannot be applied",
                 gguf_path(p->g), t->name, s->architecture);
+        p->looked_up = t;
+        tell_problem(p);
     }
-    free(read);
 }
 
-inferd_status weights_plan(const gguf *g, const backend *be, const decoder_spec *s,
-                           decoder_weights *out, weight_plan *plan, inferd_err *err) {
+inferd_status weights_examine(const gguf *g, const backend *be, const decoder_spec *s,
+                              weight_problem *tell, void *ctx, decoder_weights *out,
+                              weight_plan *plan, inferd_err *err) {
     *out = (decoder_weights){0};
     *plan = (weight_plan){0};
     out->layers = calloc(s->n_layers, sizeof *out->layers);
@@ -374,7 +384,11 @@ inferd_status weights_plan(const gguf *g, const backend *be, const decoder_spec 
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %u layers", s->n_layers);
     const size_t of_layer = (size_t)3 * s->n_experts;
     if (of_layer > 0) out->experts = calloc(s->n_layers * of_layer, sizeof *out->experts);
-    planner p = {g, be, plan, err, INFERD_OK, 0};
+    planner p = {.g = g, .be = be, .plan = plan, .err = err, .tell = tell, .ctx = ctx};
+    p.read = calloc(size_max(gguf_n_tensors(g), 1), sizeof *p.read);
+    if (p.read == NULL)
+        p.status = inferd_fail(err, INFERD_ENOMEM, "no memory for a list of %zu tensors",
+                               gguf_n_tensors(g));
     if (of_layer > 0 && out->experts == NULL)
         p.status = inferd_fail(err, INFERD_ENOMEM, "no memory for %u layers of %u experts",
                                s->n_layers, s->n_experts);
@@ -384,8 +398,14 @@ inferd_status weights_plan(const gguf *g, const backend *be, const decoder_spec 
         plan_layer(&p, s, &out->layers[i], i, of_layer > 0 ? out->experts + i * of_layer : NULL);
     }
     check_all_are_read(&p, s);
+    free(p.read);
     if (p.status != INFERD_OK) weights_deinit(out, plan);
     return p.status;
+}
+
+inferd_status weights_plan(const gguf *g, const backend *be, const decoder_spec *s,
+                           decoder_weights *out, weight_plan *plan, inferd_err *err) {
+    return weights_examine(g, be, s, NULL, NULL, out, plan, err);
 }
 
 inferd_status weights_check(const gguf *g, const decoder_spec *s, inferd_err *err) {

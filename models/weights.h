@@ -42,6 +42,12 @@ inferd_status weights_check(const gguf *g, const decoder_spec *s, inferd_err *er
  * tensor is an error, too, unless it is harmless (decoder.h). */
 inferd_status weights_plan(const gguf *g, const backend *be, const decoder_spec *s,
                            decoder_weights *out, weight_plan *plan, inferd_err *err);
+/* The same for tools that tell every problem: each is told, with its tensor (NULL: it is missing),
+ * and the plan has the rest.  Fails without memory. */
+typedef void weight_problem(void *ctx, const gguf_tensor *t, const char *text);
+inferd_status weights_examine(const gguf *g, const backend *be, const decoder_spec *s,
+                              weight_problem *tell, void *ctx, decoder_weights *out,
+                              weight_plan *plan, inferd_err *err);
 void weights_deinit(decoder_weights *w, weight_plan *plan);
 
 /* Bytes of a row in the file; of a vector: all of it. */

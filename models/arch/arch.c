@@ -47,8 +47,8 @@ static const arch *find(bytes name) {
     return NULL;
 }
 
-inferd_status decoder_spec_read(const gguf *g, uint32_t context, decoder_spec *out,
-                                inferd_err *err) {
+inferd_status decoder_spec_values(const gguf *g, uint32_t context, decoder_spec *out,
+                                  inferd_err *err) {
     *out = (decoder_spec){0};
     bytes name;
     inferd_status st = gguf_str(g, "general.architecture", &name, err);
@@ -58,7 +58,25 @@ inferd_status decoder_spec_read(const gguf *g, uint32_t context, decoder_spec *o
     out->architecture = a->name;
     st = a->read(a, g, context, out, err);
     if (st == INFERD_OK) st = check_pattern(a, g, out, err);
-    if (st == INFERD_OK) st = arch_check_keys(a, g, out, err);
+    if (st != INFERD_OK) decoder_spec_deinit(out);
+    return st;
+}
+
+static const arch *arch_of(const decoder_spec *s) {
+    return find((bytes){s->architecture, strlen(s->architecture)});
+}
+
+inferd_status decoder_spec_keys(const gguf *g, const decoder_spec *s, bool is_read, size_t *at,
+                                inferd_err *err) {
+    return arch_check_keys(arch_of(s), g, s, is_read, at, err);
+}
+
+inferd_status decoder_spec_read(const gguf *g, uint32_t context, decoder_spec *out,
+                                inferd_err *err) {
+    size_t at = 0;
+    inferd_status st = decoder_spec_values(g, context, out, err);
+    if (st != INFERD_OK) return st;
+    st = decoder_spec_keys(g, out, true, &at, err);
     if (st != INFERD_OK) decoder_spec_deinit(out);
     return st;
 }
@@ -83,7 +101,7 @@ bool decoder_tensor_is_harmless(const decoder_spec *s, const char *name) {
     static const char rotary[] = ".attn_rot_embd.weight"; // the usual frequencies once more
     size_t n = strlen(name);
     if (is_of_mtp(s, name)) return true;
-    const arch *a = find((bytes){s->architecture, strlen(s->architecture)});
+    const arch *a = arch_of(s);
     for (size_t i = 0; a != NULL && i < INFERD_COUNT(a->encoder_tensors); i++) {
         const char *begin = a->encoder_tensors[i];
         if (begin != NULL && strncmp(name, begin, strlen(begin)) == 0) return true;

@@ -73,7 +73,9 @@ inferd_status arch_rope_base(const arch *a, const gguf *g, double *out, inferd_e
 /* ---- keys.c ---- */
 
 /* Every key of the architecture is honoured by its reader, or has no effect, or is refused by its
- * name.  The spec is complete except for its vocabulary. */
-inferd_status arch_check_keys(const arch *a, const gguf *g, const decoder_spec *s, inferd_err *err);
+ * name.  The spec is complete except for its vocabulary; or not is_read: then only names that no
+ * table has are refused.  From key *at on, as in known_check_next. */
+inferd_status arch_check_keys(const arch *a, const gguf *g, const decoder_spec *s, bool is_read,
+                              size_t *at, inferd_err *err);
 
 #endif

@@ -100,8 +100,24 @@ static known_table rope_table(const decoder_spec *s) {
                                           : TABLE(usual_rope_keys);
 }
 
-inferd_status arch_check_keys(const arch *a, const gguf *g, const decoder_spec *s,
-                              inferd_err *err) {
+/* Every table there is: the spec was not read, so that it is not known which of them count. */
+static inferd_status check_names(const arch *a, const gguf *g, const char *prefix, size_t *at,
+                                 inferd_err *err) {
+    static const known_key computed[] = {
+        {"attention.scale", KNOWN_READ, 0},          {"embedding_scale", KNOWN_READ, 0},
+        {"embedding_length_out", KNOWN_READ, 0},     {"attention.head_dim", KNOWN_READ, 0},
+        {"attention.key_length_swa", KNOWN_READ, 0}, {"attention.value_length_swa", KNOWN_READ, 0},
+        {"rope.dimension_count_swa", KNOWN_READ, 0},
+    };
+    const known_table tables[] = {
+        a->keys,           TABLE(computed),       TABLE(usual_rope_keys), TABLE(yarn_keys),
+        TABLE(dense_keys), TABLE(long_rope_keys), TABLE(expert_keys),     TABLE(all_keys),
+    };
+    return known_check_next(g, prefix, tables, INFERD_COUNT(tables), true, at, err);
+}
+
+inferd_status arch_check_keys(const arch *a, const gguf *g, const decoder_spec *s, bool is_read,
+                              size_t *at, inferd_err *err) {
     const known_key computed[] = {
         // the required value differs between models
         {"attention.scale", KNOWN_IS_OR_0, (double)s->kinds[0].attn.scale},
@@ -119,5 +135,6 @@ inferd_status arch_check_keys(const arch *a, const gguf *g, const decoder_spec *
     };
     char prefix[64];
     snprintf(prefix, sizeof prefix, "%s.", a->name);
-    return known_check(g, prefix, tables, INFERD_COUNT(tables), err);
+    if (!is_read) return check_names(a, g, prefix, at, err);
+    return known_check_next(g, prefix, tables, INFERD_COUNT(tables), false, at, err);
 }

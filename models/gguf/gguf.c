@@ -360,6 +360,12 @@ const char *gguf_path_of(const gguf *g, const gguf_tensor *t) {
     return g->parts[t->part].path;
 }
 
+const char *gguf_part_at(const gguf *g, uint32_t part, uint64_t *n_bytes) {
+    INFERD_CHECK(part < g->n_parts);
+    *n_bytes = gguf_part_bytes(&g->parts[part]);
+    return g->parts[part].path;
+}
+
 uint64_t gguf_file_bytes(const gguf *g) {
     uint64_t n = 0; // below 2^63: gguf_split.c
     for (uint32_t i = 0; i < g->n_parts; i++) n += gguf_part_bytes(&g->parts[i]);

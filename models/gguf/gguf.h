@@ -122,6 +122,8 @@ const char *gguf_path(const gguf *g);  // of the first part
 const char *gguf_label(const gguf *g); // the same at the start of errors: printable, shortened
 const char *gguf_path_of(const gguf *g, const gguf_tensor *t); // of the file that it lies in
 uint64_t gguf_file_bytes(const gguf *g);                       // of all parts
+/* The path of a part, and its size. */
+const char *gguf_part_at(const gguf *g, uint32_t part, uint64_t *n_bytes);
 
 /* Metadata.  Required forms fail when the key is absent, of another kind or outside [min, max];
  * `_or` forms give `fallback` when it is absent and still fail when it is wrong.  Any integer kind

@@ -71,15 +71,24 @@ static inferd_status check_key(const gguf *g, size_t i, bytes key, const known_k
                        value, allowed);
 }
 
-inferd_status known_check(const gguf *g, const char *prefix, const known_table *tables,
-                          size_t n_tables, inferd_err *err) {
+inferd_status known_check_next(const gguf *g, const char *prefix, const known_table *tables,
+                               size_t n_tables, bool names_only, size_t *at, inferd_err *err) {
     size_t n_prefix = strlen(prefix);
-    for (size_t i = 0; i < gguf_n_keys(g); i++) {
+    while (*at < gguf_n_keys(g)) {
+        size_t i = (*at)++;
         bytes key = gguf_key_at(g, i);
         if (key.n < n_prefix || memcmp(key.p, prefix, n_prefix) != 0) continue;
         bytes name = {key.p + n_prefix, key.n - n_prefix};
-        inferd_status s = check_key(g, i, key, find(tables, n_tables, name), err);
+        const known_key *k = find(tables, n_tables, name);
+        if (names_only && k != NULL) continue;
+        inferd_status s = check_key(g, i, key, k, err);
         if (s != INFERD_OK) return s;
     }
     return INFERD_OK;
+}
+
+inferd_status known_check(const gguf *g, const char *prefix, const known_table *tables,
+                          size_t n_tables, inferd_err *err) {
+    size_t at = 0;
+    return known_check_next(g, prefix, tables, n_tables, false, &at, err);
 }

@@ -33,5 +33,9 @@ typedef struct known_table {
  * allowed value.  Others are INFERD_EUNSUPPORTED with file, key and value. */
 inferd_status known_check(const gguf *g, const char *prefix, const known_table *tables,
                           size_t n_tables, inferd_err *err);
+/* The same from key number *at on, for tools that tell every problem: a failure leaves the number
+ * behind its key in *at.  names_only: keys in no table are the only failures. */
+inferd_status known_check_next(const gguf *g, const char *prefix, const known_table *tables,
+                               size_t n_tables, bool names_only, size_t *at, inferd_err *err);
 
 #endif

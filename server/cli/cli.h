@@ -48,6 +48,7 @@ struct config_device;
 int cli_self_test(const char *module, const struct config_device *wanted, bool json);
 int cli_check(int argc, char **argv);
 int cli_pack(int argc, char **argv);
+int cli_inspect(int argc, char **argv); // 1: the file cannot be served
 int cli_run(int argc, char **argv);
 int cli_tokenize(int argc, char **argv);
 int cli_render(int argc, char **argv);

@@ -56,7 +56,8 @@ typedef struct model_info {
     uint32_t n_experts, n_experts_used; // 0: none
     uint64_t n_params;
     uint64_t file_bytes;
-    sampling_defaults sampling; // of its files
+    uint32_t n_image_tensors, n_audio_tensors; // of encoders, which are not served
+    sampling_defaults sampling;                // of its files
 } model_info;
 
 inferd_status model_open(const model_options *options, model **out, inferd_err *err);

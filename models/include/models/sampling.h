@@ -53,6 +53,8 @@ typedef struct sampling_range {
 
 const sampling_range *sampling_about(sampling_param p);
 const char *sampling_source_name(sampling_source s); // "generation_config.json"
+/* Its name in files: "general.sampling.temp"; NULL: it is in none, or the source is no file. */
+const char *sampling_key(sampling_param p, sampling_source s);
 
 /* Neutral values; and values over others: NaN leaves what is there. */
 void sampling_defaults_init(sampling_defaults *d);
