@@ -4,6 +4,7 @@
  * unchanged.  A part that is not text is refused by name: nothing is ever fetched. */
 #include "api_calls.h"
 #include "api_params.h"
+#include "media.h"
 
 #include <string.h>
 
@@ -59,6 +60,7 @@ static bool check_part(json_t *part, size_t i, size_t k, bool assistant, api_err
     bool refusal = assistant && strcmp(type, "refusal") == 0;
     if (strcmp(type, "text") != 0 && !refusal) {
         char quoted[API_QUOTE_BYTES];
+        err->media = media_of_part(type);
         return api_fail(err, API_UNSUPPORTED, at("%s.type", here.text).text,
                         "content parts of type \"%s\" are not supported, only \"text\"",
                         api_quote(quoted, type, strlen(type)));

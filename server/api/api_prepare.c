@@ -17,6 +17,7 @@
 #include "inferd/json_whole.h"
 #include "inferd/siphash.h"
 #include "json_out.h"
+#include "media.h"
 #include "messages.h"
 #include "models/chat.h"
 #include "responses.h"
@@ -636,6 +637,16 @@ static const answer_form_type *form_of(api_route route) {
     }
 }
 
+/* A request with an image was refused before its model was looked for: the error names the model,
+ * and what its file lacks. */
+static void tell_media(api_job *job, const json_t *name) {
+    api_params p = {.model = json_string_value(name)};
+    const config_model *about;
+    if (job->error.media == NULL || !api_pick_model(job, &p, &about)) return;
+    media_tell_why(&job->error, about->name,
+                   model_about(app_model(job->app, (uint32_t)job->model_idx)->m));
+}
+
 static bool read_body(request_draft *d, const json_limits *limits) {
     api_job *job = d->job;
     const answer_form_type *type = form_of(job->route);
@@ -645,11 +656,16 @@ static bool read_body(request_draft *d, const json_limits *limits) {
                       .tenant = api_tenant_name(job),
                       .limits = limits,
                       .text = job->rq->body};
-    if (type == NULL) return api_params_read(job->route, limits, job->rq->body, &d->p, &job->error);
+    if (type == NULL) {
+        bool read = api_params_read(job->route, limits, job->rq->body, &d->p, &job->error);
+        if (!read) tell_media(job, json_object_get(d->p.root, "model"));
+        return read;
+    }
     bool ok = api_params_parse(limits, job->rq->body, &body, &job->error) &&
               type->read(body, &host, &chat, &d->form, &unknown, &job->error) &&
               api_params_take(API_CHAT, chat, &d->p, &job->error);
     d->p.unknown = unknown; // those of the body that the client sent
+    if (!ok) tell_media(job, json_object_get(body, "model"));
     json_decref(body);
     return ok;
 }

@@ -3,6 +3,7 @@
 
 #include "api_tools.h"
 #include "json_in.h"
+#include "media.h"
 #include "nearest.h"
 
 enum { LOOKED_BYTES_MAX = 64 << 20 }; // of the body's text, for values with all their digits
@@ -359,6 +360,7 @@ static bool read_part(form_reader *r, json_t *part, const char *here, const form
         return true;
     }
     if (i == kinds->n || kinds->rows[i].member == NULL) {
+        r->err->media = media_of_part(json_string_value(type));
         snprintf(why, sizeof why, "it is of type \"%s\", and the model reads only text",
                  api_quote(quoted, json_string_value(type), json_string_length(type)));
         return form_unsupported(r, here, why);

@@ -5,6 +5,7 @@
  */
 #include <strings.h>
 
+#include "media.h"
 #include "messages.h"
 
 static const form_part parts[] = {{"text", "text"},
@@ -91,6 +92,7 @@ static bool read_block(form_reader *r, json_t *block) {
         if ((rows[i].roles >> ((messages_form *)r->form)->role & 1) == 0)
             return form_bad(r, "type", type, "is not a block of this role");
         if (rows[i].read != NULL) return rows[i].read(r, block);
+        r->err->media = media_of_part(rows[i].type);
         return form_unsupported(r, "type", "the model reads only text, no image and no document");
     }
     form_leave_out(r, "messages.content", json_string_value(type));

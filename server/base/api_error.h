@@ -47,6 +47,7 @@ typedef struct api_error {
     const char *type, *code;     // static; code NULL = null
     unsigned retry_after_s;      // 0 = none
     const char *other;           // static: another field that the message names, quoted; or NULL
+    const char *media;           // static: the part of the request that no model takes: "image"
     char param[API_PARAM_BYTES]; // "" = null
     char message[API_MESSAGE_BYTES];
 } api_error;
