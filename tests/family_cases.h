@@ -84,13 +84,17 @@ static inline void flip_window_all(decoder_spec *s) {
     s->kinds[0].attn.window = 64;
 }
 
-/* Layer 0 of a family that has windows. */
+/* Of a family with two kinds of layers. */
 static inline void flip_layer_0(decoder_spec *s) {
     s->other_layers[0] ^= 1;
 }
 
 static inline void flip_last_layer(decoder_spec *s) {
     s->other_layers[(s->n_layers - 1) / 64] ^= (uint64_t)1 << (s->n_layers - 1) % 64;
+}
+
+static inline void flip_layer_3(decoder_spec *s) {
+    s->other_layers[0] ^= 1 << 3;
 }
 
 /* The windowed layers with the rotary frequencies of the others. */
@@ -222,6 +226,11 @@ static const family_flip flips_ministral3[] = {
     {.what = "temperature of attention", .key = "attention.temperature_scale", .value = 0.2},
     {0},
 };
+static const family_flip flips_smollm3[] = {
+    {.what = "layer 0 is not rotated", .spec = flip_layer_0},
+    {.what = "layer 3 is rotated", .spec = flip_layer_3},
+    {0},
+};
 static const family_flip flips_olmo3[] = {
     {.what = "rotary base of windows", .key = "rope.freq_base_swa", .value = 100000},
     {.what = "layer 0 sees all", .key = "attention.sliding_window_pattern", .value = 0},
@@ -243,8 +252,8 @@ static const family_flip flips_granite[] = {
 
 #define LLAMA_LISTS flips_base, flips_mlp, flips_no_window, flips_pre_norms
 #define GPT_OSS_LISTS                                                                              \
-    flips_base, flips_windows, flips_qkv_bias, flips_experts, flips_yarn, flips_yarn_betas,        \
-        flips_gpt_oss
+    flips_base, flips_mlp, flips_windows, flips_qkv_bias, flips_experts, flips_yarn,               \
+        flips_yarn_betas, flips_gpt_oss
 
 static const family_case family_cases[] = {
     {"llama", false, {LLAMA_LISTS}},
@@ -268,7 +277,7 @@ static const family_case family_cases[] = {
     {"phi4-mini-short", false, {flips_phi4_short}},
     {"mistral3", false, {LLAMA_LISTS}},
     {"ministral3", false, {LLAMA_LISTS, flips_yarn, flips_yarn_betas, flips_ministral3}},
-    {"smollm3", false, {LLAMA_LISTS}},
+    {"smollm3", false, {LLAMA_LISTS, flips_smollm3}},
     {"olmo2", false, {flips_base, flips_mlp, flips_no_window, flips_post_norms, flips_qk_norm}},
     {"olmo3",
      false,

@@ -143,6 +143,8 @@ static inline family_range family_range_of(const family_tensor *t) {
     if (family_has(n, "attn_q_norm") || family_has(n, "attn_k_norm"))
         return (family_range){1.25, 0.25};
     if (family_has(n, "norm")) return (family_range){1, 0.203125};
+    if (family_has(n, "ffn_gate_exps.bias") || family_has(n, "ffn_up_exps.bias"))
+        return (family_range){0, 6.5}; // some are cut at 7 (gpt-oss)
     if (family_has(n, ".bias")) return (family_range){0, 0.296875};
     if (family_has(n, "attn_sinks")) return (family_range){0.5, 1};
     if (family_has(n, "ffn_gate_inp")) return (family_range){0, family_width(2 * unit)};
