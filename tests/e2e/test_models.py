@@ -19,9 +19,12 @@ from conftest import BUILD, SLOW, model_config
 from test_exactness import greedy, score
 
 Q = gguf.GGMLQuantizationType
-TYPES = [Q.F32, Q.F16, Q.BF16, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q8_0, Q.Q4_K, Q.Q5_K, Q.Q6_K]
-# Offsets of the f16 scales in a block of a type that the package can read but not write.
-SCALES_AT = {Q.Q4_K: (0, 2), Q.Q5_K: (0, 2), Q.Q6_K: (208,)}
+TYPES = [Q.F32, Q.F16, Q.BF16, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q8_0, Q.Q2_K, Q.Q3_K, Q.Q4_K, Q.Q5_K, Q.Q6_K,
+         Q.IQ4_NL, Q.IQ4_XS, Q.MXFP4]
+# Offsets of the f16 scales in a block of a type that the package can read but not write, and their size.
+SCALES_AT = {Q.Q2_K: (80, 82), Q.Q3_K: (108,), Q.Q4_K: (0, 2), Q.Q5_K: (0, 2), Q.Q6_K: (208,), Q.IQ4_NL: (0,),
+             Q.IQ4_XS: (0,)}
+SCALES = {Q.Q2_K: 4e-3, Q.Q3_K: 1e-3, Q.IQ4_NL: 1e-3, Q.IQ4_XS: 5e-5}
 
 
 class Shape:
@@ -42,7 +45,7 @@ def random_blocks(rng, kind, rows, cols):
     elems, n_bytes = gguf.GGML_QUANT_SIZES[kind]
     blocks = rng.integers(0, 256, (rows * cols // elems, n_bytes), dtype=np.uint8)
     for at in SCALES_AT[kind]:
-        scales = rng.uniform(2e-5, 2e-4, len(blocks)).astype("<f2")
+        scales = (rng.uniform(0.1, 1, len(blocks)) * SCALES.get(kind, 2e-4)).astype("<f2")
         blocks[:, at:at + 2] = scales.view(np.uint8).reshape(-1, 2)
     return blocks.reshape(rows, -1)
 
