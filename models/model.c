@@ -344,17 +344,3 @@ const char *model_file_name(model_file f) {
 void model_hold_file(model *m, bool held) {
     atomic_store(&m->held, held);
 }
-
-inferd_status model_same_content(const model *a, const model *b, bool *same, inferd_err *err) {
-    *same = false;
-    if (a == b) {
-        *same = true;
-        return INFERD_OK;
-    }
-    if (a->dummy != b->dummy || (a->dummy && a->dummy_seed != b->dummy_seed)) return INFERD_OK;
-    if (a->dummy) { // the parts that are not made up from the seed
-        *same = gguf_same_header(a->file, b->file);
-        return INFERD_OK;
-    }
-    return gguf_same_bytes(a->file, b->file, same, err);
-}

@@ -1,6 +1,7 @@
 /* test_content.c - what names a model's keys and values on disk: the same file has the same name
  * after a restart, and one with other weights another, whatever its header, size and time are. */
 #include "bound_rig.h"
+#include "family_file.h"
 
 typedef struct name {
     uint64_t h[2];
@@ -132,6 +133,56 @@ static void a_file_that_is_cut_has_no_name(void) {
     unlink(path);
 }
 
+/* A file of tests/families at `path`. */
+static void make_family(const char *family) {
+    size_t n;
+    char head[256];
+    family_file file;
+    snprintf(head, sizeof head, "%s/tests/families/%s.head", INFERD_SOURCE_DIR, family);
+    snprintf(path, sizeof path, "/tmp/test_content.%d", (int)getpid());
+    unsigned char *p = family_read(head, &n);
+    family_make(p, n, 1, &file);
+    family_write(path, file.p, file.n);
+    family_file_deinit(&file);
+    free(p);
+}
+
+static model *open_at(uint32_t context) {
+    model *m = NULL;
+    inferd_err err = {0};
+    fine(model_open(&(model_options){.path = path, .context_max = context}, &m, &err), &err);
+    INFERD_CHECK(m != NULL);
+    return m;
+}
+
+/* Served for these contexts, the file's keys and values are the same, in memory and on disk. */
+static bool are_alike_at(uint32_t one, uint32_t other) {
+    inferd_err err = {0};
+    model *a = open_at(one), *b = open_at(other);
+    name of_a, of_b;
+    bool same;
+    model_content(a, of_a.h);
+    model_content(b, of_b.h);
+    fine(model_same_content(a, b, &same, &err), &err);
+    EXPECT(same ? are_equal(of_a, of_b) : are_unlike(of_a, of_b));
+    model_close(a);
+    model_close(b);
+    return same;
+}
+
+/* With longrope the served context chooses the frequencies: a model of one set computed with the
+ * other's, whose weights it shared, and found its keys on disk. */
+static void rotary_frequencies_are_part_of_it(void) {
+    make_family("phi4-mini"); // 256 positions at first, 4096 in all
+    EXPECT(!are_alike_at(256, 257));
+    EXPECT(!are_alike_at(0, 200));
+    EXPECT(are_alike_at(100, 256));
+    EXPECT(are_alike_at(300, 0));
+    make_family("qwen2-yarn"); // always the same
+    EXPECT(are_alike_at(32, 0));
+    unlink(path);
+}
+
 static const test_case cases[] = {
     TEST(a_file_keeps_its_name),
     TEST(other_weights_are_another_name),
@@ -139,5 +190,6 @@ static const test_case cases[] = {
     TEST(small_models_have_names),
     TEST(made_up_models_are_named_by_shape_and_seed),
     TEST(a_file_that_is_cut_has_no_name),
+    TEST(rotary_frequencies_are_part_of_it),
 };
 TEST_MAIN(cases)

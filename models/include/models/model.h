@@ -92,11 +92,12 @@ const char *model_file_name(model_file f); // "replaced"
  * before; the open file is whole, then.  `held`: also without that condition.  Whether the open
  * file was written to is checked in any case. */
 void model_hold_file(model *m, bool held);
-/* A fingerprint of the file that stays the same after a restart: of its size, its time, its header
- * and samples of its weights, read when it was opened; of a made-up model's shape and seed. */
+/* A fingerprint that stays the same after a restart: of the file's size, its time, its header and
+ * samples of its weights, read when it was opened, and of its rotary frequencies, which may depend
+ * on context_max; of a made-up model's shape and seed. */
 void model_content(const model *m, uint64_t out[2]);
-/* The two files have the same bytes (made-up models: the same shape and seed), so one set of
- * weights serves both.  Reads both files to the end when everything up to there is equal. */
+/* The two files have the same bytes (made-up models: the same shape and seed) and the same rotary
+ * frequencies, so one bound model serves both.  Reads both files to the end when everything up to there is equal. */
 inferd_status model_same_content(const model *a, const model *b, bool *same, inferd_err *err);
 
 /* ---- a model on a backend ---- */
