@@ -273,7 +273,7 @@ inferd_status model_examine(const model_options *options, model_problem *tell, v
     inferd_status st = copy_bytes((bytes){options->path, strlen(options->path)}, &m->path, err);
     if (st == INFERD_OK) st = open_file(m, options, err);
     if (st == INFERD_OK) *described = examine(&x, m, options);
-    if (x.no_memory) st = INFERD_ENOMEM; // err has the sentence
+    if (x.no_memory) st = inferd_fail(err, INFERD_ENOMEM, "%s: no memory to open it", m->path);
     if (st != INFERD_OK) {
         model_close(m);
         return st;

@@ -13,6 +13,7 @@
 
 #include "grammars.h"
 #include "inferd/clock.h"
+#include "models/inspect.h"
 #include "scheduler/engine.h"
 #include "test.h"
 #include "tiny_gguf.h"
@@ -336,6 +337,55 @@ static void every_allocation_of_each_compiler_may_fail(void) {
     model_close(m);
 }
 
+/* As compile_with, for what is told of a file. */
+static bool inspect_with(const inspect_options *o, long at, bool from) {
+    long live_before = atomic_load(&n_live);
+    inferd_err err = {0};
+    json_t *told = NULL;
+    atomic_store(&fail_from, from);
+    atomic_store(&n_calls, 0);
+    atomic_store(&fail_at, at);
+    inferd_status st = model_inspect(o, &told, &err);
+    atomic_store(&fail_at, -1);
+    EXPECT(st == INFERD_OK || (st == INFERD_ENOMEM && err.text[0] != 0));
+    EXPECT_EQ(st == INFERD_OK, told != NULL);
+    json_decref(told);
+    if (atomic_load(&n_live) != live_before)
+        printf("inspect at %ld: %ld blocks left\n", at, atomic_load(&n_live) - live_before);
+    EXPECT_EQ(atomic_load(&n_live), live_before);
+    return atomic_load(&n_calls) > at;
+}
+
+static void add_unknown_key(tiny_gguf *g) {
+    tiny_kv_u32(g, "llama.unknown", 1);
+}
+
+static void every_allocation_of_inspect_may_fail(void) {
+    enum { POINTS = 300 };
+    char path[] = "/tmp/inferd-sweep-XXXXXX";
+    int fd = mkstemp(path);
+    EXPECT(fd >= 0);
+    close(fd);
+    tiny_model_write(path, 3, &(tiny_model_options){.add_keys = add_unknown_key});
+    json_set_alloc_funcs(malloc, free);
+    inferd_err err = {0};
+    backend *be = NULL;
+    backend_options o = {.kind = "cpu", .n_threads = 1, .memory_bytes = 16u << 20};
+    EXPECT_EQ(backend_open(&o, &be, &err), INFERD_OK);
+    const inspect_options of = {.model = {.path = path}, .be = be, .tensors = true};
+    inspect_with(&of, -1, false); // what is made once is made now
+    long n = 0;
+    inspect_with(&of, -1, false);
+    n = atomic_load(&n_calls);
+    long stride = n > POINTS ? n / POINTS : 1;
+    for (int from = 0; from < 2; from++)
+        for (long at = 0; at < n; at += stride) inspect_with(&of, at, from == 1);
+    printf("inspect: %ld allocations\n", n);
+    EXPECT(n > POINTS);
+    backend_close(be);
+    unlink(path);
+}
+
 /* As compile_with, for a schema that is weakened in all ways. */
 static bool weaken_with(json_t *schema, long at, bool from) {
     long live_before = atomic_load(&n_live);
@@ -374,5 +424,6 @@ static void every_allocation_of_weakening_may_fail(void) {
 
 static const test_case cases[] = {
     TEST(every_allocation_may_fail), TEST(every_allocation_of_structured_output_may_fail),
-    TEST(every_allocation_of_each_compiler_may_fail), TEST(every_allocation_of_weakening_may_fail)};
+    TEST(every_allocation_of_inspect_may_fail), TEST(every_allocation_of_each_compiler_may_fail),
+    TEST(every_allocation_of_weakening_may_fail)};
 TEST_MAIN(cases)
