@@ -191,6 +191,30 @@ static void a_model_that_opens_has_room_for_its_largest_step(void) {
     close_device(be);
 }
 
+/* The scratch of experts has a row for each expert of a row; steps have no more rows for that. */
+static void a_mixture_has_room_for_its_largest_step(void) {
+    if (on_gpu()) SKIP("what fits is the fake's");
+    backend *be = open_device(256, 100u << 20, 0, false);
+    cuda_backend *c = cuda_of(be);
+    bound p;
+    if (bind(be, &p, "dummy:tiny-qwen3moe?layers=1", limits_of(ROWS, ROWS), 0)) {
+        uint64_t n_growths = c->n_growths;
+        uint32_t n_used = p.m->spec.n_experts_used;
+        EXPECT(n_used > 1);
+        EXPECT_EQ(c->room.rows, ROWS);
+        EXPECT_EQ(c->room.expert_slots, ROWS * n_used);
+        EXPECT(runs(be, &p, 1, 1));
+        EXPECT(runs(be, &p, ROWS, 100));
+        EXPECT_EQ(c->n_growths, n_growths);
+        EXPECT_EQ(c->room.rows, ROWS);
+        remove_model(&p);
+    } else {
+        printf("%s\n", p.err.text);
+        EXPECT(!"it opens");
+    }
+    close_device(be);
+}
+
 /* Without a number of its own the workspace is as large as the models that will come need, and
  * attention has all the partials it would use. */
 static void the_workspace_follows_from_the_models(void) {
@@ -464,6 +488,7 @@ static void a_mixed_load_captures_each_kind_once(void) {
 
 static const test_case cases[] = {
     TEST(a_model_that_opens_has_room_for_its_largest_step),
+    TEST(a_mixture_has_room_for_its_largest_step),
     TEST(the_workspace_follows_from_the_models),
     TEST(a_small_device_is_expected_to_take_small_steps),
     TEST(models_come_and_go_beside_each_other),
