@@ -1141,13 +1141,15 @@ static void any_call_may_fail_and_nothing_is_kept(void) {
         EXPECT_EQ(fake_leaks(), 0);
         if (!reached) break;
     }
+    shape mixture = plain;
+    mixture.experts = true;
     for (uint32_t n = 1;; n++) { // in the middle of a step
         side gpu;
         inferd_err err = {0};
         fake_reset();
         fake_options()->poison = false; // filling it a few hundred times takes long
         backend_options o = cuda_options("bf16");
-        if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+        if (!side_open(&gpu, &o, &mixture, KV_F16, 5)) return;
         be_sync(gpu.be, &err);
         fake_fail_at(n, CU_EFAILED);
         run(&gpu, (piece[]){{0, 0, 2}}, 1, false, logits, &err);
