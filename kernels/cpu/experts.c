@@ -104,7 +104,7 @@ bool experts_reserve(experts *e, const expert_weights *w, uint32_t rows_max, cpu
 }
 
 void experts_begin_step(experts *e) {
-    memset(e->counts, 0, e->n_counted * sizeof *e->counts);
+    if (e->n_counted > 0) memset(e->counts, 0, e->n_counted * sizeof *e->counts);
     e->n_counted = e->n_reads = 0;
 }
 
