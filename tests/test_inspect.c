@@ -289,6 +289,7 @@ static void an_unknown_architecture_shows_what_can_be_read(void) {
     inspect_text(told, &out);
     EXPECT(strchr(buf_cstr(&out), '\033') == NULL);
     EXPECT(strstr(buf_cstr(&out), "Ze?[31mbra") != NULL);
+    EXPECT(strstr(buf_cstr(&out), "\nshape          12 layers\n") != NULL); // no zeros
     buf_deinit(&out);
     json_decref(told);
     unlink(path);

@@ -64,6 +64,12 @@ static void add_count(buf *out, uint64_t n) {
         buf_add_format(out, "%" PRIu64, n);
 }
 
+/* A number between two texts; nothing where the file does not say it. */
+static void add_known(buf *out, const json_t *o, const char *key, const char *before,
+                      const char *behind) {
+    if (!is_null(o, key)) buf_add_format(out, "%s%" PRIu64 "%s", before, number(o, key), behind);
+}
+
 static const char *s_of(uint64_t n) {
     return n == 1 ? "" : "s";
 }
@@ -90,7 +96,10 @@ static void add_files(buf *out, const json_t *t) {
 
 static void add_shape(buf *out, const json_t *t) {
     label(out, "name");
-    add_or(out, t, "name", "none");
+    if (json_string_length(get(t, "name")) > 0)
+        add_text(out, t, "name");
+    else
+        buf_add_str(out, "none");
     buf_add_char(out, '\n');
     label(out, "architecture");
     add_or(out, t, "architecture", "none");
@@ -103,11 +112,13 @@ static void add_shape(buf *out, const json_t *t) {
     }
     buf_add_char(out, '\n');
     label(out, "shape");
-    buf_add_format(out, "%" PRIu64 " layers, width %" PRIu64 ", %" PRIu64 " heads",
-                   number(t, "layers"), number(t, "dim"), number(t, "heads"));
-    if (!is_null(t, "kv_heads")) buf_add_format(out, ", %" PRIu64 " for KV", number(t, "kv_heads"));
-    if (!is_null(t, "head_dim")) buf_add_format(out, ", of %" PRIu64, number(t, "head_dim"));
-    buf_add_format(out, "; feed-forward %" PRIu64 "\n", number(t, "ffn_dim"));
+    add_known(out, t, "layers", "", " layers");
+    add_known(out, t, "dim", ", width ", "");
+    add_known(out, t, "heads", ", ", " heads");
+    add_known(out, t, "kv_heads", ", ", " for KV");
+    add_known(out, t, "head_dim", ", of ", "");
+    add_known(out, t, "ffn_dim", "; feed-forward ", "");
+    buf_add_str(out, is_null(t, "layers") ? "not known\n" : "\n");
     if (number(t, "experts") == 0) return;
     label(out, "experts");
     buf_add_format(out, "%" PRIu64 " in each layer, %" PRIu64 " used for a token\n",
@@ -134,7 +145,8 @@ static void add_rotary(buf *out, const json_t *t, const json_t *rope) {
 static void add_context(buf *out, const json_t *t) {
     const json_t *windows = get(t, "windows");
     label(out, "context");
-    buf_add_format(out, "%" PRIu64 " tokens trained", number(t, "context_trained"));
+    if (is_null(t, "context_trained")) buf_add_str(out, "not known");
+    add_known(out, t, "context_trained", "", " tokens trained");
     if (!is_null(t, "rotary")) add_rotary(out, t, get(t, "rotary"));
     buf_add_char(out, '\n');
     if (!json_is_object(windows)) return;
@@ -153,8 +165,10 @@ static void add_token(buf *out, const json_t *token) {
 static void add_vocabulary(buf *out, const json_t *t) {
     const json_t *tok = get(t, "tokenizer"), *ends = get(tok, "ends");
     label(out, "vocabulary");
-    buf_add_format(out, "%" PRIu64 " tokens, %" PRIu64 " rows; tokenizer ", number(tok, "tokens"),
-                   number(tok, "rows"));
+    if (is_null(tok, "tokens")) buf_add_str(out, "none");
+    add_known(out, tok, "tokens", "", " tokens");
+    add_known(out, tok, "rows", ", ", " rows");
+    buf_add_str(out, "; tokenizer ");
     add_or(out, tok, "model", "none");
     buf_add_str(out, ", pre-tokenizer ");
     add_or(out, tok, "pre", "none");
