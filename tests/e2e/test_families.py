@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
 def serve(launch, folder):
     """A function that starts a daemon with all families, or some."""
 
-    def start(names=NAMES, math="fast", memory="512MiB", models=None, **config):
+    def start(names=NAMES, math="fast", memory="256MiB", models=None, **config):
         return launch({"devices": [{"kind": "cpu", "memory": memory, "threads": 2, "cpu_math": math}],
                        "models": [families.model(n, folder, **(models or {})) for n in names], **config})
 
@@ -48,6 +48,10 @@ def plain(serve, folder):
     d = serve(admin={"listen": f"unix:{folder}/admin.sock"})
     with httpx.Client(transport=httpx.HTTPTransport(uds=f"{folder}/admin.sock"), base_url="http://localhost",
                       timeout=60 * SLOW) as d.admin:
+        until = time.monotonic() + 20 * SLOW  # memory is made while nothing is computed; before, cached pages are taken again
+        while re.search(r'inferd_pages\{.*state="absent".*\} [1-9]', d.http.get("/metrics").text):
+            assert time.monotonic() < until
+            time.sleep(0.02)
         yield d
     assert d.stop() == 0
 

@@ -97,7 +97,8 @@ void model_hold_file(model *m, bool held);
  * on context_max; of a made-up model's shape and seed. */
 void model_content(const model *m, uint64_t out[2]);
 /* The two files have the same bytes (made-up models: the same shape and seed) and the same rotary
- * frequencies, so one bound model serves both.  Reads both files to the end when everything up to there is equal. */
+ * frequencies, so one bound model serves both.  Reads both files to the end when everything up to
+ * there is equal. */
 inferd_status model_same_content(const model *a, const model *b, bool *same, inferd_err *err);
 
 /* ---- a model on a backend ---- */
