@@ -146,16 +146,24 @@ def test_usual_math_is_close_to_it(plain, name):
 
 # ---- one answer, many ways ----
 
+def expect_cached(d, alone, name, prompt):
+    """While pages were never touched, the oldest prefixes leave the cache first (docs/cpu.md#memory): then the
+    prompt is computed again, with the same bits, and found the next time."""
+    for _ in range(3):
+        again = ask(d, name, prompt, cache_salt="1")
+        assert said(again) == alone(name, prompt)
+        if cached(again) >= 192:
+            return
+    assert False, cached(again)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_beside_others_and_from_the_cache(plain, alone, name):
     prompts = [prompt_of(name, n, 7 * i) for i, n in enumerate(LENGTHS)]
     bodies = together([lambda p=p, i=i: ask(plain, name, p, cache_salt=f"{i}") for i, p in enumerate(prompts)])
     assert [said(b) for b in bodies] == [alone(name, p) for p in prompts]
-    again = ask(plain, name, prompts[1], cache_salt="1")
-    assert cached(again) >= 192 and said(again) == alone(name, prompts[1])
-    longer = prompts[1][:200] + prompt_of(name, 30, 900)
-    again = ask(plain, name, longer, cache_salt="1")
-    assert cached(again) >= 192 and said(again) == alone(name, longer)
+    expect_cached(plain, alone, name, prompts[1])
+    expect_cached(plain, alone, name, prompts[1][:200] + prompt_of(name, 30, 900))
 
 
 @pytest.fixture(scope="module", params=[16, 50])
