@@ -101,7 +101,7 @@ class Server:
         """Ask for one token of a short prompt; false: not listening, or not ready."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=READY_S)
         try:
-            body = {"model": self.model, "prompt": list(range(1000, 1010)), "max_tokens": 1, "temperature": 0,
+            body = {"model": self.model, "prompt": list(range(300, 310)), "max_tokens": 1, "temperature": 0,
                     "stream": True}
             headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
             connection.request("POST", "/v1/completions", json.dumps(body), headers)
