@@ -366,7 +366,7 @@ def test_threads_and_chunks_change_no_bit(launch, tmp_path):
 @pytest.mark.parametrize("changes, words", [
     (dict(without=("blk.1.ffn_up.weight",)), "blk.1.ffn_up.weight is missing"),
     (dict(without=("token_embd.weight",)), "token_embd.weight is missing"),
-    (dict(extra={"llama.expert_count": 8}), "experts"),
+    (dict(extra={"llama.expert_count": 8}), "key llama.expert_used_count is missing"),
     (dict(heads=4, kv_heads=3), "multiple"),
     (dict(heads=1, kv_heads=1, head=768), "768"),
     (dict(rope_divisors=np.zeros(32)), "rope_freqs.weight[0]"),
