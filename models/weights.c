@@ -87,7 +87,7 @@ static bool check_matrix_type(planner *p, const gguf_tensor *t) {
     return false;
 }
 
-/* Rows [first, first + rows) of a tensor, whose shape was checked, as a matrix. */
+/* Rows [first, first + rows) of a tensor of the right shape as a matrix. */
 static void plan_rows(planner *p, const gguf_tensor *t, uint64_t first, weight *w, uint32_t rows,
                       uint32_t cols, bool expert) {
     weight_entry e = {.tensor = t, .matrix = w, .rows = rows, .cols = cols, .expert = expert};

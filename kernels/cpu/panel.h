@@ -42,8 +42,8 @@
  * A weight is scale * q + base in floats; q is the value of a code (dtype_codebook), or the code
  * less an offset.  scale has at most 18 significant bits and q at most 8 (6 where scale has more
  * than 17), so the product is exact and the sum rounds once: fused or not, the value has the bits
- * that dtype_to_f32 gives.  One exception: products take a block of MXFP4 with the scale 0 or 1,
- * whose weights are at most 12 * 2^-127, for zeros, because its scale would be a denormal float.
+ * that dtype_to_f32 gives.  One exception: products take a block of MXFP4 with the scale 0 or 1 for
+ * zeros.  Its weights are at most 12 * 2^-127, and its scale would be a denormal float.
  *
  * Thread: any. */
 #ifndef INFERD_CPU_PANEL_H

@@ -19,8 +19,8 @@
 // load of 16 bytes per lane for 32 columns, and the four warps of the other slot find the same
 // lines in L1.
 //
-// Minima.  sum += min * (sum of x over the group); the sum of x comes from mma with ones as A side,
-// whose result lies where the sums of the rows lie, so it needs no exchange between lanes.
+// Minima.  sum += min * (sum of x over the group); the sum of x comes from mma with ones as A side.
+// Its result lies where the sums of the rows lie, so lanes exchange nothing.
 //
 // The order of lanes.  Quantised tiles fix the columns of a lane (unpack.cuh), so x for them is
 // copied by `route` such that lane t's 16 bytes of 32 columns are 16s + 2t + {0, 1, 8, 9}, s = 0,

@@ -133,7 +133,7 @@ static void read_q6_k(piece *out, const unsigned char *block, uint32_t quarter) 
     }
 }
 
-/* ---- codebooks, and types whose codes become those of a wider format ---- */
+/* ---- codebooks, and types that become a wider format ---- */
 
 /* Nibbles to the values of a codebook, plus the offset of the format. */
 static void values_of(uint8_t *codes, const int8_t *book, int offset) {

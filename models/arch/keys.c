@@ -84,7 +84,7 @@ static const known_key dense_keys[] = {
     {"expert_weights_scale", KNOWN_HARMLESS, 0},
     {"expert_shared_count", KNOWN_IS, 0},
 };
-/* As be_experts computes them: a softmax, whose chosen elements are divided by their sum. */
+/* As be_experts computes them: a softmax; the chosen elements are divided by their sum. */
 static const known_key expert_keys[] = {
     {"expert_used_count", KNOWN_READ, 0},       {"expert_feed_forward_length", KNOWN_READ, 0},
     {"expert_group_count", KNOWN_IS_OR_0, 1},   {"expert_group_used_count", KNOWN_IS_OR_0, 1},

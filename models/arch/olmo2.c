@@ -1,5 +1,5 @@
 /* olmo2.c - OLMo 2 and 3: blocks are normed after, not before, and q and k over all of their heads;
- * OLMo 3 has windows, whose rotary frequencies are not scaled. */
+ * OLMo 3 has windows; in those layers rotary frequencies are not scaled. */
 #include "arch/arch.h"
 
 static inferd_status read_olmo2(const arch *a, const gguf *g, uint32_t context, decoder_spec *s,

@@ -70,7 +70,7 @@ static inline uint64_t gguf_part_bytes(const gguf_part *p) {
 /* Read exactly n bytes at `offset`. */
 inferd_status gguf_pread(const gguf_part *f, uint64_t offset, void *out, size_t n, inferd_err *err);
 /* Open the file that `path` names, or the open one `fd` (-1: none) of that name, and read its
- * header: a gguf with one part, whose strings are not there yet. */
+ * header: a gguf with one part, and without its strings. */
 inferd_status gguf_open_part(const char *path, int fd, gguf_limits limits, gguf **out,
                              inferd_err *err);
 /* Fill header, entries, tensors and the indices of a gguf with one part that is open. */

@@ -3,7 +3,7 @@
  * Private to pretok.
  *
  * A step is one of three:
- *     word    a scanner whose matches cover the text: the end of the match that starts at `p`
+ *     word    a scanner with matches that cover the text: the end of the match that starts at `p`
  *     find    a search: the start of the next match in [p, end), and in *to its end; NULL: none
  *     split   a loop of its own, for steps that must remember something between two matches
  * In all of them p < end. */

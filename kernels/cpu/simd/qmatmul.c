@@ -5,7 +5,7 @@
  *                total = fma(scale, dot, total), and of types with a minimum
  *                total = fma(base, sum of q_x, total)
  *            at the end total * scale of the row (+ bias) (+ add)
- *            Types whose scales are integers of 16 columns (Q2_K, Q3_K), per block of 256:
+ *            Types with an integer as scale of 16 columns (Q2_K, Q3_K), per block of 256:
  *                dot   = sum of scale * (q_w - offset) * q_x, exact in 32 bits
  *                total = fma(d, dot, total), and of Q2_K
  *                total = fma(-dmin, sum of min * q_x, total), the sum exact in 32 bits

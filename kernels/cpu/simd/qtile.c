@@ -145,7 +145,7 @@ INLINE void tile_i16(dtype type, int n_rows, int n_vecs, source w, uint32_t lane
     }
 }
 
-/* ---- types whose groups have two scales ---- */
+/* ---- types with two scales in a group ---- */
 
 /* Columns k and k + 4 of a word of codes, without the offset: the sums have it (add_half). */
 INLINE vi code_pair(dtype type, vi codes, int k) {

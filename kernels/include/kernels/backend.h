@@ -382,7 +382,7 @@ typedef struct be_step_result {
                                 // are larger; with two unfinished steps it may be the other's
     const uint32_t *expert_rows; // [n_experts] rows that each expert computed, in all layers
     uint32_t n_experts;          // 0: the step had no experts
-    uint32_t n_expert_reads;     // experts whose weights were read, in all layers
+    uint32_t n_expert_reads;     // reads of the weights of an expert, in all layers
 } be_step_result;                // host memory, valid until the next be_step_begin or _finish
 inferd_status be_step_finish(backend *be, be_step_result *out, inferd_err *err);
 
