@@ -37,9 +37,10 @@ static uint64_t hash_text(uint64_t h, const char *text) {
 
 /* Hashes a few rows of each type: a different method of making up weights is a different model. */
 static uint64_t identity_of_dummy(const char *path) {
-    static const dtype types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q8_0,
-                                  DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1,
-                                  DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
+    static const dtype types[] = {DTYPE_F32,  DTYPE_F16,    DTYPE_BF16,   DTYPE_Q8_0,
+                                  DTYPE_Q4_0, DTYPE_Q4_1,   DTYPE_Q5_0,   DTYPE_Q5_1,
+                                  DTYPE_Q4_K, DTYPE_Q5_K,   DTYPE_Q6_K,   DTYPE_Q2_K,
+                                  DTYPE_Q3_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
     enum { COLS = 512, ROWS = 3 };
     static unsigned char rows[ROWS * COLS * 4];
     uint64_t h = hash_text(HASH_BEGIN, path);

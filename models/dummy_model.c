@@ -95,6 +95,7 @@ enum { TYPE_NORMAL = 2 }; // bf16
 typedef struct wanted {
     shape s; // with the options applied
     type_choice type;
+    bool mx_experts; // gpt-oss, as published: experts in MXFP4, the rest in `type`
     uint64_t seed;
 } wanted;
 
@@ -157,6 +158,8 @@ static inferd_status read_number(const char *name, bytes value, uint32_t min, ui
     return INFERD_OK;
 }
 
+enum { OPTION_DTYPE }; // the first one
+
 /* "name=value" */
 static inferd_status read_option(bytes text, wanted *w, uint32_t *given, inferd_err *err) {
     uint32_t seed = 0;
@@ -164,7 +167,7 @@ static inferd_status read_option(bytes text, wanted *w, uint32_t *given, inferd_
         const char *name;
         uint32_t min, max, *out; // NULL: dtype
     } options[] = {
-        {"dtype", 0, 0, NULL},
+        [OPTION_DTYPE] = {"dtype", 0, 0, NULL},
         {"layers", 1, DECODER_LAYERS_MAX, &w->s.n_layers},
         {"context", 1, DECODER_CONTEXT_MAX, &w->s.context},
         {"vocab", TOKEN_WORD_0, DECODER_VOCAB_MAX, &w->s.n_vocab},
@@ -203,6 +206,7 @@ static inferd_status read_path(const char *path, wanted *w, inferd_err *err) {
         n = strcspn(p, "&");
         st = read_option((bytes){p, n}, w, &given, err);
     }
+    w->mx_experts = w->s.of_gpt_oss && !(given & 1u << OPTION_DTYPE);
     return st;
 }
 
@@ -385,23 +389,11 @@ static bool is_precise(uint32_t layer, uint32_t n_layers) {
     return layer < eighth || layer >= 7 * n_layers / 8 || (layer - eighth) % 3 == 2;
 }
 
-/* The type itself, or one of nearly as many bits when its blocks are no divisor of a row. */
-static dtype type_of_row(dtype type, uint32_t cols) {
-    if (cols % dtype_about(type).block_elems == 0) return type;
-    switch ((int)type) { // as quantizers of real files choose
-    case DTYPE_Q5_K:
-        return DTYPE_Q5_1;
-    case DTYPE_Q6_K:
-        return DTYPE_Q8_0;
-    default:
-        return DTYPE_Q5_0;
-    }
-}
-
 static void put_layer(header *h, const wanted *w, uint32_t layer) {
     const shape *s = &w->s;
     dtype type = w->type.type;
     dtype some = w->type.mixed && is_precise(layer, s->n_layers) ? DTYPE_Q6_K : type;
+    dtype gates = w->mx_experts ? DTYPE_MXFP4 : type, downs = w->mx_experts ? DTYPE_MXFP4 : some;
     uint32_t q_dim = s->n_heads * s->head_dim, kv_dim = s->n_kv_heads * s->head_dim;
     const uint32_t n = s->n_experts;
     const bool oss = s->of_gpt_oss, dense = n == 0;
@@ -430,9 +422,9 @@ static void put_layer(header *h, const wanted *w, uint32_t layer) {
         {"ffn_down.weight", some, s->ffn_dim, s->dim, 0, dense},
         {"ffn_gate_inp.weight", DTYPE_F32, s->dim, n, 0, !dense},
         {"ffn_gate_inp.bias", DTYPE_F32, n, 0, 0, oss},
-        {"ffn_gate_exps.weight", type, s->dim, s->ffn_dim, n, !dense},
-        {"ffn_up_exps.weight", type, s->dim, s->ffn_dim, n, !dense},
-        {"ffn_down_exps.weight", some, s->ffn_dim, s->dim, n, !dense},
+        {"ffn_gate_exps.weight", gates, s->dim, s->ffn_dim, n, !dense},
+        {"ffn_up_exps.weight", gates, s->dim, s->ffn_dim, n, !dense},
+        {"ffn_down_exps.weight", downs, s->ffn_dim, s->dim, n, !dense},
         {"ffn_gate_exps.bias", DTYPE_F32, s->ffn_dim, n, 0, oss},
         {"ffn_up_exps.bias", DTYPE_F32, s->ffn_dim, n, 0, oss},
         {"ffn_down_exps.bias", DTYPE_F32, s->dim, n, 0, oss},
@@ -442,8 +434,7 @@ static void put_layer(header *h, const wanted *w, uint32_t layer) {
     for (size_t i = 0; i < INFERD_COUNT(all); i++) {
         if (!all[i].present) continue;
         snprintf(name, sizeof name, "blk.%u.%s", layer, all[i].name);
-        put_stack(h, name, type_of_row(all[i].type, all[i].cols), all[i].cols, all[i].rows,
-                  all[i].n);
+        put_stack(h, name, all[i].type, all[i].cols, all[i].rows, all[i].n);
     }
 }
 
@@ -452,11 +443,10 @@ static void put_tensors(header *h, const wanted *w) {
     dtype type = w->type.type, of_head = w->type.mixed ? DTYPE_Q6_K : type;
     h->rope_freqs_at = h->data_bytes;
     if (s->llama3_factor != 0) put_tensor(h, "rope_freqs.weight", DTYPE_F32, s->head_dim / 2, 0);
-    put_tensor(h, "token_embd.weight", type_of_row(s->tied ? of_head : type, s->dim), s->dim,
-               s->n_vocab);
+    put_tensor(h, "token_embd.weight", s->tied ? of_head : type, s->dim, s->n_vocab);
     for (uint32_t i = 0; i < s->n_layers; i++) put_layer(h, w, i);
     put_tensor(h, "output_norm.weight", DTYPE_F32, s->dim, 0);
-    if (!s->tied) put_tensor(h, "output.weight", type_of_row(of_head, s->dim), s->dim, s->n_vocab);
+    if (!s->tied) put_tensor(h, "output.weight", of_head, s->dim, s->n_vocab);
 }
 
 /* Llama 3's scaling as divisors: long wavelengths become slower by the factor, short ones stay, and

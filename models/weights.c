@@ -58,7 +58,7 @@ static void refuse_shape(planner *p, const gguf_tensor *t, const char *expected)
         at += (size_t)snprintf(got + at, sizeof got - at, "%s%llu", i < t->n_dims ? ", " : "",
                                (unsigned long long)t->dims[i - 1]);
     p->status = inferd_fail(p->err, INFERD_EFORMAT, "%s: tensor %s is [%s], expected [%s]",
-                            gguf_path(p->g), t->name, got, expected);
+                            gguf_path_of(p->g, t), t->name, got, expected);
 }
 
 /* NULL and a failure when it is missing and required. */
@@ -82,7 +82,7 @@ static bool check_matrix_type(planner *p, const gguf_tensor *t) {
     p->status = inferd_fail(p->err, INFERD_EUNSUPPORTED,
                             "%s: tensor %s has type %s, which cannot be computed with; types "
                             "that can: %s",
-                            gguf_path(p->g), t->name, dtype_about(t->type).name,
+                            gguf_path_of(p->g, t), t->name, dtype_about(t->type).name,
                             dtype_list_supported(types));
     return false;
 }
@@ -124,8 +124,8 @@ static void plan_matrix(planner *p, weight *w, const char *name, uint32_t rows, 
 static bool check_vector_type(planner *p, const gguf_tensor *t) {
     if (t->type == DTYPE_F32 || t->type == DTYPE_F16 || t->type == DTYPE_BF16) return true;
     p->status = inferd_fail(p->err, INFERD_EUNSUPPORTED,
-                            "%s: tensor %s has type %s; expected F32, F16 or BF16", gguf_path(p->g),
-                            t->name, dtype_about(t->type).name);
+                            "%s: tensor %s has type %s; expected F32, F16 or BF16",
+                            gguf_path_of(p->g, t), t->name, dtype_about(t->type).name);
     return false;
 }
 
@@ -258,7 +258,7 @@ static void plan_each(planner *p, const decoder_spec *s, uint32_t layer, const c
                 inferd_fail(p->err, INFERD_EUNSUPPORTED,
                             "%s: tensor %s has type %s, and that of expert %u %s; one type "
                             "for all experts is supported",
-                            gguf_path(p->g), t->name, dtype_about(t->type).name, e - 1,
+                            gguf_path_of(p->g, t), t->name, dtype_about(t->type).name, e - 1,
                             dtype_about(p->plan->entries[p->plan->n - 1].tensor->type).name);
             return;
         }
@@ -368,7 +368,7 @@ static void check_all_are_read(planner *p, const decoder_spec *s) {
             p->status = inferd_fail(
                 p->err, INFERD_EUNSUPPORTED,
                 "%s: tensor %s is not known for architecture %s, so it cannot be applied",
-                gguf_path(p->g), t->name, s->architecture);
+                gguf_path_of(p->g, t), t->name, s->architecture);
         p->looked_up = t;
         tell_problem(p);
     }

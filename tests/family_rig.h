@@ -48,7 +48,8 @@ typedef struct golden {
 
 static inline void golden_path(const char *name, const char *suffix, char *out, size_t n) {
     const char *dir = getenv("INFERD_TEST_FAMILIES"); // where they were copied
-    snprintf(out, n, "%s/%s.%s", dir != NULL ? dir : INFERD_SOURCE_DIR "/tests/families", name, suffix);
+    snprintf(out, n, "%s/%s.%s", dir != NULL ? dir : INFERD_SOURCE_DIR "/tests/families", name,
+             suffix);
 }
 
 static inline void golden_read_greedy(const char *line, golden_prompt *p) {
