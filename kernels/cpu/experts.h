@@ -26,6 +26,11 @@ typedef struct experts experts; // the memory that all mixtures of a backend sha
 
 experts *experts_open(void);    // NULL: no memory
 void experts_close(experts *e); // accepts NULL
+/* Of gate and up, which read the same x in one form: floats, if their types want two. */
+static inline cpu_math experts_math(const cpu_level *level, const expert_weights *w, bool exact) {
+    cpu_math math = level_math(level, w->gate->type, exact);
+    return math == level_math(level, w->up->type, exact) ? math : MATH_F32;
+}
 /* Before a mixture of this shape is run with up to rows_max rows.  false: no memory. */
 bool experts_reserve(experts *e, const expert_weights *w, uint32_t rows_max, cpu_math math,
                      cpu_math down_math);

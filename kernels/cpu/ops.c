@@ -123,7 +123,7 @@ void cpu_experts(backend *be, act *out, const act *x, const act *logits, const e
                  act *hidden, act *parts, uint32_t n) {
     cpu_backend *c = cpu_of(be);
     if (n == 0) return;
-    if (!experts_reserve(c->experts, w, x->rows_max, level_math(c->level, w->gate->type, c->exact),
+    if (!experts_reserve(c->experts, w, x->rows_max, experts_math(c->level, w, c->exact),
                          level_math(c->level, w->down->type, c->exact))) {
         backend_fail(be, INFERD_ENOMEM, "no memory for %u rows of %u experts each", x->rows_max,
                      w->n_used);

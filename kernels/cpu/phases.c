@@ -445,7 +445,7 @@ static void make_experts(maker *m, const op *o) {
     experts_job job = {.room = m->env->experts,
                        .level = m->env->level,
                        .w = w,
-                       .math = math_of(m, w->gate),
+                       .math = experts_math(m->env->level, w, m->env->exact),
                        .down_math = math_of(m, w->down),
                        .x = o->a->data,
                        .logits = o->b->data,
