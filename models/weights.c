@@ -253,7 +253,7 @@ static void plan_each(planner *p, const decoder_spec *s, uint32_t layer, const c
             refuse_shape(p, t, expected);
             return;
         }
-        if (t->type != p->plan->entries[p->plan->n - 1].tensor->type && e > 0) {
+        if (e > 0 && t->type != p->plan->entries[p->plan->n - 1].tensor->type) {
             p->status =
                 inferd_fail(p->err, INFERD_EUNSUPPORTED,
                             "%s: tensor %s has type %s, and that of expert %u %s; one type "
@@ -393,9 +393,11 @@ inferd_status weights_examine(const gguf *g, const backend *be, const decoder_sp
         p.status = inferd_fail(err, INFERD_ENOMEM, "no memory for %u layers of %u experts",
                                s->n_layers, s->n_experts);
     plan_ends(&p, s, out);
+    tell_problem(&p);
     for (uint32_t i = 0; i < s->n_layers && p.status == INFERD_OK; i++) {
         p.unit = 1 + i;
         plan_layer(&p, s, &out->layers[i], i, of_layer > 0 ? out->experts + i * of_layer : NULL);
+        tell_problem(&p);
     }
     check_all_are_read(&p, s);
     free(p.read);

@@ -314,6 +314,71 @@ static void keys_are_told_without_the_values(void) {
     json_decref(told);
 }
 
+enum { BARE_DIM = 32 };
+
+/* The numbers of a small model, and an embedding that is too wide. */
+static void begin_bare(tiny_gguf *g, const char *family, uint32_t n_experts) {
+    const struct {
+        const char *name;
+        uint32_t n;
+    } keys[] = {{"block_count", 2},
+                {"context_length", 64},
+                {"embedding_length", BARE_DIM},
+                {"feed_forward_length", BARE_DIM},
+                {"attention.head_count", 1},
+                {"expert_count", n_experts},
+                {"expert_used_count", n_experts}};
+    char key[96];
+    tiny_gguf_init(g);
+    tiny_kv_str(g, "general.architecture", family);
+    for (size_t i = 0; i < INFERD_COUNT(keys); i++) {
+        snprintf(key, sizeof key, "%s.%s", family, keys[i].name);
+        tiny_kv_u32(g, key, keys[i].n);
+    }
+    snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", family);
+    tiny_kv_f32(g, key, 1e-5f);
+    tiny_tensor_add(g, "token_embd.weight", DTYPE_F16, 2, (uint64_t[]){2 * BARE_DIM, BARE_DIM},
+                    NULL, sizeof(uint16_t) * 2 * BARE_DIM * BARE_DIM);
+}
+
+static json_t *end_bare(tiny_gguf *g) {
+    tiny_gguf_write(g, make_path());
+    tiny_gguf_deinit(g);
+    json_t *told = inspect(path, be, 0);
+    unlink(path);
+    return told;
+}
+
+/* A tensor for each expert, and before them not one matrix that fits: inspect looked at the entry
+ * before the first. */
+static void the_first_matrix_that_fits_may_be_an_experts(void) {
+    tiny_gguf g;
+    begin_bare(&g, "llama", 2);
+    tiny_tensor_add(&g, "blk.0.ffn_gate.0.weight", DTYPE_F16, 2, (uint64_t[]){BARE_DIM, BARE_DIM},
+                    NULL, sizeof(uint16_t) * BARE_DIM * BARE_DIM);
+    json_t *told = end_bare(&g);
+    expect_reason(told, "tensor token_embd.weight is [32, 64], expected [32, 32]");
+    expect_reason(told, "tensor blk.0.ffn_gate.1.weight is missing");
+    json_decref(told);
+}
+
+/* A problem with the last tensor of the ends or of a layer (down, behind fused gate and up) ended
+ * the plan: tensors of further layers were told as not known. */
+static void layers_behind_a_problem_are_planned(void) {
+    tiny_gguf g;
+    begin_bare(&g, "phi3", 0);
+    tiny_tensor_add(&g, "blk.1.attn_norm.weight", DTYPE_F32, 1, (uint64_t[]){BARE_DIM}, NULL,
+                    sizeof(float) * BARE_DIM);
+    json_t *told = end_bare(&g);
+    expect_reason(told, "tensor output_norm.weight is missing");
+    expect_reason(told, "tensor blk.0.ffn_down.weight is missing");
+    expect_reason(told, "tensor blk.1.ffn_down.weight is missing");
+    const json_t *list = at(told, "reasons", NULL);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        EXPECT(strstr(json_string_value(json_array_get(list, i)), "is not known") == NULL);
+    json_decref(told);
+}
+
 static void what_is_no_gguf_is_a_failure(void) {
     json_t *told = NULL;
     inferd_err err = {0};
@@ -487,6 +552,8 @@ int main(int argc, char **argv) {
         TEST(tensors_of_one_type_are_one_reason),
         TEST(an_unknown_architecture_shows_what_can_be_read),
         TEST(keys_are_told_without_the_values),
+        TEST(the_first_matrix_that_fits_may_be_an_experts),
+        TEST(layers_behind_a_problem_are_planned),
         TEST(what_is_no_gguf_is_a_failure),
         TEST(mtp_layers_are_no_layers),
         TEST(encoders_are_named),
