@@ -17,6 +17,8 @@ typedef struct family {
 static const family llama = {"llama", 2, 64, 4, 2, 16};
 static const family qwen3 = {"qwen3", 2, 64, 4, 2, 32};
 static const family gemma3 = {"gemma3", 7, 64, 4, 2, 32};
+static const family qwen3moe = {"qwen3moe", 2, 64, 4, 2, 32};
+static const family granite = {"granite", 2, 64, 4, 2, 16};
 static const family gemma3_27b = {"gemma3", 62, 64, 4, 2, 32};
 
 static const char *key(const family *f, const char *name) {
@@ -25,8 +27,8 @@ static const char *key(const family *f, const char *name) {
     return out;
 }
 
-/* What every file of the family says. */
-static void begin(tiny_gguf *g, const family *f) {
+/* What every file of the family says, but for the heads of keys and values. */
+static void begin_without_kv_heads(tiny_gguf *g, const family *f) {
     tiny_gguf_init(g);
     tiny_kv_str(g, "general.architecture", f->name);
     tiny_kv_u32(g, key(f, "block_count"), f->n_layers);
@@ -34,11 +36,15 @@ static void begin(tiny_gguf *g, const family *f) {
     tiny_kv_u32(g, key(f, "embedding_length"), f->dim);
     tiny_kv_u32(g, key(f, "feed_forward_length"), 96);
     tiny_kv_u32(g, key(f, "attention.head_count"), f->n_heads);
-    tiny_kv_u32(g, key(f, "attention.head_count_kv"), f->n_kv_heads);
     tiny_kv_u32(g, key(f, "attention.key_length"), f->head_dim);
     tiny_kv_u32(g, key(f, "attention.value_length"), f->head_dim);
     tiny_kv_f32(g, key(f, "attention.layer_norm_rms_epsilon"), 1e-6f);
     tiny_kv_f32(g, key(f, "rope.freq_base"), 1e6f);
+}
+
+static void begin(tiny_gguf *g, const family *f) {
+    begin_without_kv_heads(g, f);
+    tiny_kv_u32(g, key(f, "attention.head_count_kv"), f->n_kv_heads);
 }
 
 /* Ends the life of `g`. */
@@ -200,6 +206,67 @@ static void keys_of_others_and_harmless_ones_are_read_over(void) {
     begin(&g, &llama);
     tiny_kv_u32(&g, "llama.vision.block_count", 27);
     is_not_read(&g, "llama.vision.block_count");
+}
+
+/* Every published file of Qwen3-Coder says how wide its shared expert is, 0, and was refused. */
+static void experts_may_say_that_none_is_shared(void) {
+    for (uint32_t width = 0; width <= 96; width += 96) {
+        tiny_gguf g;
+        begin(&g, &qwen3moe);
+        tiny_kv_u32(&g, "qwen3moe.expert_count", 4);
+        tiny_kv_u32(&g, "qwen3moe.expert_used_count", 2);
+        tiny_kv_u32(&g, "qwen3moe.expert_feed_forward_length", 32);
+        tiny_kv_u32(&g, "qwen3moe.expert_shared_feed_forward_length", width);
+        if (width == 0)
+            is_read(&g);
+        else
+            is_not_read(&g, "key qwen3moe.expert_shared_feed_forward_length is 96");
+    }
+}
+
+static void begin_granite4(tiny_gguf *g, const int32_t *kv_heads, size_t n) {
+    begin_without_kv_heads(g, &granite);
+    tiny_kv_i32s(g, "granite.attention.head_count_kv", kv_heads, n);
+    tiny_kv_u32(g, "granite.expert_count", 0);
+    tiny_kv_u32(g, "granite.expert_used_count", 0);
+    tiny_kv_u32(g, "granite.expert_shared_feed_forward_length", 96);
+    tiny_kv_u32(g, "granite.ssm.conv_kernel", 4);
+    tiny_kv_u32(g, "granite.ssm.inner_size", 128);
+    tiny_kv_bool(g, "granite.rope.scaling.finetuned", true);
+}
+
+/* The converter writes dense Granite 4 as the hybrid it might have been: heads as a list, and keys
+ * of layers and experts that it does not have.  All such files were refused. */
+static void dense_granite_4_has_keys_of_the_hybrid(void) {
+    static const struct {
+        int32_t heads[2];
+        size_t n;
+        inferd_status status;
+        const char *words;
+    } all[] = {
+        {{2, 2}, 2, INFERD_OK, ""},
+        {{2, 0},
+         2,
+         INFERD_EUNSUPPORTED,
+         "granite.attention.head_count_kv is 2 for layer 0 and 0 for layer 1; one number for all"},
+        {{2}, 1, INFERD_EFORMAT, "granite.attention.head_count_kv has 1 elements for 2 layers"},
+        {{0, 0}, 2, INFERD_EFORMAT, "granite.attention.head_count_kv[0] is 0, expected 1 to 1024"},
+        {{-1, -1}, 2, INFERD_EFORMAT, "granite.attention.head_count_kv[0] is -1, expected 1 to"},
+        {{3, 3}, 2, INFERD_EFORMAT, "attention.head_count 4 is no multiple of head_count_kv 3"},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(all); i++) {
+        tiny_gguf g;
+        decoder_spec s;
+        inferd_err err;
+        begin_granite4(&g, all[i].heads, all[i].n);
+        inferd_status st = read_spec(&g, &s, &err);
+        if (all[i].status != INFERD_OK)
+            expect_failed(st, all[i].status, &err, all[i].words);
+        else
+            EXPECT_EQ(st, INFERD_OK);
+        if (st == INFERD_OK) EXPECT_EQ(s.n_kv_heads, 2);
+        decoder_spec_deinit(&s);
+    }
 }
 
 /* ---- which layers have a window ---- */
@@ -545,6 +612,8 @@ static const test_case cases[] = {
     TEST(scales_are_those_of_the_family),
     TEST(a_key_that_is_not_known_is_refused),
     TEST(keys_of_others_and_harmless_ones_are_read_over),
+    TEST(experts_may_say_that_none_is_shared),
+    TEST(dense_granite_4_has_keys_of_the_hybrid),
     TEST(a_pattern_is_a_period),
     TEST(a_pattern_is_a_list),
     TEST(a_pattern_must_fit),

@@ -35,6 +35,10 @@ inferd_status arch_u32(const arch *a, const gguf *g, const char *name, uint32_t 
                        uint32_t *out, inferd_err *err);
 inferd_status arch_u32_or(const arch *a, const gguf *g, const char *name, uint32_t min,
                           uint32_t max, uint32_t fallback, uint32_t *out, inferd_err *err);
+/* A number of all blocks: one, or an array that has the same for each of n_blocks.  Without the key
+ * *out stays; 0: the key is required. */
+inferd_status arch_u32_each(const arch *a, const gguf *g, const char *name, uint32_t max,
+                            uint32_t n_blocks, uint32_t *out, inferd_err *err);
 inferd_status arch_f64_or(const arch *a, const gguf *g, const char *name, double min, double max,
                           double fallback, double *out, inferd_err *err);
 /* A number with two names, A.name and A.other (NULL: none), the second from another converter.  A

@@ -25,7 +25,7 @@ static inferd_status read_granite(const arch *a, const gguf *g, uint32_t context
     if (embed != 0) s->embed_scale = (float)embed; // 0: not set
     if (residual != 0) s->residual_scale = (float)residual;
     if (logits != 0) s->logit_scale = (float)(1.0 / logits);
-    if (attention != 0) s->kinds[0].attn.scale = (float)attention;
+    if ((float)attention != 0) s->kinds[0].attn.scale = (float)attention;
     if (a->has_experts && (st = arch_read_experts(a, g, s, err))) return st;
     return read_rotation(a, g, s, err);
 }
@@ -36,6 +36,7 @@ static const known_key keys[] = {
     {"logit_scale", KNOWN_READ, 0},
     {"attention.scale", KNOWN_READ, 0},
     {"rope.scaling.finetuned", KNOWN_READ, 0},
+    {"ssm.*", KNOWN_HARMLESS, 0}, // of Granite 4's other layers, whose tensors are refused
 };
 
 const arch arch_granite = {.name = "granite",

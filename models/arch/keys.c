@@ -82,14 +82,20 @@ static const known_key dense_keys[] = {
     {"expert_gating_func", KNOWN_HARMLESS, 0},
     {"expert_weights_norm", KNOWN_HARMLESS, 0},
     {"expert_weights_scale", KNOWN_HARMLESS, 0},
+    {"expert_shared_feed_forward_length", KNOWN_HARMLESS, 0}, // dense Granite 4 has this one
     {"expert_shared_count", KNOWN_IS, 0},
 };
 /* As be_experts computes them: a softmax; the chosen elements are divided by their sum. */
 static const known_key expert_keys[] = {
-    {"expert_used_count", KNOWN_READ, 0},       {"expert_feed_forward_length", KNOWN_READ, 0},
-    {"expert_group_count", KNOWN_IS_OR_0, 1},   {"expert_group_used_count", KNOWN_IS_OR_0, 1},
-    {"expert_gating_func", KNOWN_IS_OR_0, 1},   {"expert_weights_norm", KNOWN_IS, 1},
-    {"expert_weights_scale", KNOWN_IS_OR_0, 1}, {"expert_shared_count", KNOWN_IS, 0},
+    {"expert_used_count", KNOWN_READ, 0},
+    {"expert_feed_forward_length", KNOWN_READ, 0},
+    {"expert_group_count", KNOWN_IS_OR_0, 1},
+    {"expert_group_used_count", KNOWN_IS_OR_0, 1},
+    {"expert_gating_func", KNOWN_IS_OR_0, 1},
+    {"expert_weights_norm", KNOWN_IS, 1},
+    {"expert_weights_scale", KNOWN_IS_OR_0, 1},
+    {"expert_shared_count", KNOWN_IS, 0},
+    {"expert_shared_feed_forward_length", KNOWN_IS, 0}, // Qwen3-Coder says 0
 };
 
 #define TABLE(keys) ((known_table){keys, INFERD_COUNT(keys)})

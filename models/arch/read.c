@@ -28,6 +28,34 @@ inferd_status arch_u32_or(const arch *a, const gguf *g, const char *name, uint32
     return s;
 }
 
+inferd_status arch_u32_each(const arch *a, const gguf *g, const char *name, uint32_t max,
+                            uint32_t n_blocks, uint32_t *out, inferd_err *err) {
+    char key[128];
+    gguf_array_view all;
+    arch_key(a, name, key, sizeof key);
+    if (!gguf_is_array(g, key))
+        return *out == 0 ? arch_u32(a, g, name, 1, max, out, err)
+                         : arch_u32_or(a, g, name, 1, max, *out, out, err);
+    inferd_status st = gguf_array_opt(g, key, GGUF_U32, &all, err);
+    if (st != INFERD_OK) return st;
+    if (all.n != n_blocks)
+        return inferd_fail(err, INFERD_EFORMAT, "%s: %s has %zu elements for %u layers",
+                           gguf_path(g), key, all.n, n_blocks);
+    int64_t first = gguf_array_int(&all, 0);
+    for (uint32_t i = 1; i < n_blocks; i++)
+        if (gguf_array_int(&all, i) != first)
+            return inferd_fail(err, INFERD_EUNSUPPORTED,
+                               "%s: %s is %lld for layer 0 and %lld for layer %u; one number for "
+                               "all layers is supported",
+                               gguf_path(g), key, (long long)first,
+                               (long long)gguf_array_int(&all, i), i);
+    if (first < 1 || first > max)
+        return inferd_fail(err, INFERD_EFORMAT, "%s: %s[0] is %lld, expected 1 to %u", gguf_path(g),
+                           key, (long long)first, max);
+    *out = (uint32_t)first;
+    return INFERD_OK;
+}
+
 inferd_status arch_f64_or(const arch *a, const gguf *g, const char *name, double min, double max,
                           double fallback, double *out, inferd_err *err) {
     char key[128];
@@ -58,10 +86,14 @@ static inferd_status read_shape(const arch *a, const gguf *g, decoder_spec *s, i
         (st = arch_u32_or(a, g, "nextn_predict_layers", 0, n_blocks - 1, 0, &s->n_mtp_layers,
                           err)) ||
         (st = arch_u32(a, g, "embedding_length", 1, DECODER_DIM_MAX, &s->dim, err)) ||
-        (st = arch_u32(a, g, "feed_forward_length", 1, DECODER_FFN_MAX, &s->ffn_dim, err)) ||
-        (st = arch_u32(a, g, "attention.head_count", 1, DECODER_HEADS_MAX, &s->n_heads, err)) ||
-        (st = arch_u32_or(a, g, "attention.head_count_kv", 1, DECODER_HEADS_MAX, s->n_heads,
-                          &s->n_kv_heads, err)) ||
+        (st = arch_u32_each(a, g, "feed_forward_length", DECODER_FFN_MAX, n_blocks, &s->ffn_dim,
+                            err)) ||
+        (st = arch_u32_each(a, g, "attention.head_count", DECODER_HEADS_MAX, n_blocks, &s->n_heads,
+                            err)))
+        return st;
+    s->n_kv_heads = s->n_heads;
+    if ((st = arch_u32_each(a, g, "attention.head_count_kv", DECODER_HEADS_MAX, n_blocks,
+                            &s->n_kv_heads, err)) ||
         (st = arch_u32(a, g, "context_length", 1, DECODER_CONTEXT_MAX, &s->context_trained, err)))
         return st;
     s->n_layers = n_blocks - s->n_mtp_layers;
