@@ -3,6 +3,8 @@
  * Keys that no reader looked at were ignored: a Gemma 3 of another pattern of windows computed
  * something else without a word, and so did a llama with a scale of its logits, of its attention or
  * of its embedding, with attention that is not causal, or with tensors that nothing reads. */
+#include <math.h>
+
 #include "decoder.h"
 #include "gguf_image.h"
 #include "weights.h"
@@ -265,6 +267,39 @@ static void dense_granite_4_has_keys_of_the_hybrid(void) {
         else
             EXPECT_EQ(st, INFERD_OK);
         if (st == INFERD_OK) EXPECT_EQ(s.n_kv_heads, 2);
+        decoder_spec_deinit(&s);
+    }
+}
+
+/* ---- the scale of cosines and sines ---- */
+
+/* DeepSeek-R1-0528-Qwen3-8B: the configuration's attn_factor makes the scale 1.  It was taken for
+ * the whole scale, 0.878, and attention was too flat. */
+static void a_factor_below_1_multiplies_yarns_scale(void) {
+    const double usual = 0.1 * log(4) + 1;
+    const struct {
+        float said, log_multiplier; // 0: there is no such key
+        double scale;
+    } all[] = {{0, 0, usual},
+               {(float)usual, 0, usual},
+               {0.8782488562869419f, 0, 1},
+               {1, 0, 1},
+               {1.5f, 0, 1.5},
+               {0, 1, 1},
+               {0, 2, usual / (0.2 * log(4) + 1)}};
+    for (size_t i = 0; i < INFERD_COUNT(all); i++) {
+        tiny_gguf g;
+        decoder_spec s;
+        inferd_err err;
+        begin(&g, &qwen3);
+        tiny_kv_str(&g, "qwen3.rope.scaling.type", "yarn");
+        tiny_kv_f32(&g, "qwen3.rope.scaling.factor", 4);
+        tiny_kv_u32(&g, "qwen3.rope.scaling.original_context_length", 128);
+        if (all[i].said != 0) tiny_kv_f32(&g, "qwen3.rope.scaling.yarn_attn_factor", all[i].said);
+        if (all[i].log_multiplier != 0)
+            tiny_kv_f32(&g, "qwen3.rope.scaling.yarn_log_multiplier", all[i].log_multiplier);
+        EXPECT_EQ(read_spec(&g, &s, &err), INFERD_OK);
+        EXPECT_NEAR((double)s.kinds[0].rope.scale, all[i].scale, 1e-6);
         decoder_spec_deinit(&s);
     }
 }
@@ -614,6 +649,7 @@ static const test_case cases[] = {
     TEST(keys_of_others_and_harmless_ones_are_read_over),
     TEST(experts_may_say_that_none_is_shared),
     TEST(dense_granite_4_has_keys_of_the_hybrid),
+    TEST(a_factor_below_1_multiplies_yarns_scale),
     TEST(a_pattern_is_a_period),
     TEST(a_pattern_is_a_list),
     TEST(a_pattern_must_fit),
