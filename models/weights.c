@@ -355,14 +355,20 @@ static void plan_ends(planner *p, const decoder_spec *s, decoder_weights *w) {
     if (!s->tied) plan_matrix(p, &w->head, "output.weight", s->n_vocab, s->dim);
 }
 
+/* Divisors of rotary frequencies: arch/rope.c reads them, of LongRoPE's two one. */
+static bool divides_rotation(const decoder_spec *s, const char *name) {
+    if (s->rope_scaling != ROPE_LONG) return strcmp(name, "rope_freqs.weight") == 0;
+    return strcmp(name, "rope_factors_long.weight") == 0 ||
+           strcmp(name, "rope_factors_short.weight") == 0;
+}
+
 /* Every tensor of the file is in the plan, is read elsewhere or is harmless: an unread tensor would
  * be a part of the model that is left out. */
 static void check_all_are_read(planner *p, const decoder_spec *s) {
     tell_problem(p);
     for (size_t i = 0; i < gguf_n_tensors(p->g) && p->status == INFERD_OK; i++) {
         const gguf_tensor *t = gguf_tensor_at(p->g, i);
-        if (p->read[i] || strncmp(t->name, "rope_f", 6) == 0)
-            continue; // factors, read by arch/rope.c
+        if (p->read[i] || divides_rotation(s, t->name)) continue;
         p->plan->n_unused++;
         if (!decoder_tensor_is_harmless(s, t->name))
             p->status = inferd_fail(

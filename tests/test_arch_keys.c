@@ -21,6 +21,7 @@ static const family qwen3 = {"qwen3", 2, 64, 4, 2, 32};
 static const family gemma3 = {"gemma3", 7, 64, 4, 2, 32};
 static const family qwen3moe = {"qwen3moe", 2, 64, 4, 2, 32};
 static const family granite = {"granite", 2, 64, 4, 2, 16};
+static const family phi3 = {"phi3", 2, 64, 4, 2, 16};
 static const family gemma3_27b = {"gemma3", 62, 64, 4, 2, 32};
 
 static const char *key(const family *f, const char *name) {
@@ -302,6 +303,35 @@ static void a_factor_below_1_multiplies_yarns_scale(void) {
         EXPECT_NEAR((double)s.kinds[0].rope.scale, all[i].scale, 1e-6);
         decoder_spec_deinit(&s);
     }
+}
+
+static void begin_long(tiny_gguf *g, uint32_t original) {
+    static const float divisors[8] = {1, 1, 1, 1, 2, 2, 2, 2};
+    begin(g, &phi3);
+    tiny_kv_u32(g, "phi3.rope.scaling.original_context_length", original);
+    tiny_tensor_add(g, "rope_factors_long.weight", DTYPE_F32, 1, (uint64_t[]){8}, divisors,
+                    sizeof divisors);
+    tiny_tensor_add(g, "rope_factors_short.weight", DTYPE_F32, 1, (uint64_t[]){8}, divisors,
+                    sizeof divisors);
+}
+
+/* A factor beside the tensors was ignored, and an original context of 1 gave an infinite scale. */
+static void longrope_has_no_other_divisor(void) {
+    decoder_spec s;
+    inferd_err err;
+    tiny_gguf g;
+    begin_long(&g, 128);
+    is_read(&g);
+    begin_long(&g, 128);
+    tiny_kv_f32(&g, "phi3.rope.scaling.factor", 1);
+    is_read(&g);
+    begin_long(&g, 128);
+    tiny_kv_f32(&g, "phi3.rope.scaling.factor", 4);
+    is_not_read(&g, "key phi3.rope.scaling.factor is 4");
+    begin_long(&g, 1);
+    expect_failed(read_spec(&g, &s, &err), INFERD_EFORMAT, &err,
+                  "phi3.rope.scaling.original_context_length is 1; with LongRoPE it must be above");
+    decoder_spec_deinit(&s);
 }
 
 /* ---- which layers have a window ---- */
@@ -596,6 +626,7 @@ static void a_tensor_that_nothing_reads_is_refused(void) {
         "blk.0.attn_q_norm.weight", "blk.0.attn_norm.bias",    "output_norm.bias",
         "blk.0.attn_qkv.weight",    "blk.0.attn_sinks.weight", "blk.0.ffn_gate.scale",
         "blk.1.attn_norm.weight",   "cls.output.weight",       "v.patch_embd.weight",
+        "rope_factors_long.weight", // of LongRoPE, which this is not: it was ignored
     };
     inferd_err err;
     tiny_gguf g;
@@ -650,6 +681,7 @@ static const test_case cases[] = {
     TEST(experts_may_say_that_none_is_shared),
     TEST(dense_granite_4_has_keys_of_the_hybrid),
     TEST(a_factor_below_1_multiplies_yarns_scale),
+    TEST(longrope_has_no_other_divisor),
     TEST(a_pattern_is_a_period),
     TEST(a_pattern_is_a_list),
     TEST(a_pattern_must_fit),

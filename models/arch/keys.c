@@ -70,6 +70,8 @@ static const known_key yarn_keys[] = {
     {"rope.scaling.yarn_log_multiplier", KNOWN_READ, 0},
 };
 static const known_key long_rope_keys[] = {
+    {"rope.scaling.factor", KNOWN_IS_OR_0, 1}, // its two tensors are all that divides
+    {"rope.scale_linear", KNOWN_IS_OR_0, 1},
     {"rope.scaling.original_context_length", KNOWN_READ, 0},
     {"rope.scaling.attn_factor", KNOWN_READ, 0},
 };

@@ -113,6 +113,11 @@ static inferd_status read_yarn(const arch *a, const gguf *g, rope_keys *k, infer
 static inferd_status read_long(const arch *a, const gguf *g, uint32_t context, uint32_t trained,
                                rope_keys *k, inferd_err *err) {
     bool longer = (context != 0 ? context : trained) > k->original;
+    if (k->original < 2) // its logarithm divides
+        return inferd_fail(err, INFERD_EFORMAT,
+                           "%s: %s.rope.scaling.original_context_length is %u; with LongRoPE it "
+                           "must be above 1",
+                           gguf_path(g), a->name, k->original);
     double ratio = (double)trained / k->original;
     double usual = ratio <= 1.0 ? 1.0 : sqrt(1.0 + log(ratio) / log(k->original));
     inferd_status st =
