@@ -382,6 +382,11 @@ static void a_pattern_is_a_list(void) {
     tiny_kv_i32s(&g, "gemma3.attention.sliding_window_pattern", (int32_t[]){1, 0, 0, 0, 0, 0, 1},
                  7);
     layers_are(&g, "wgggggw");
+    begin_windowed(&g); // an element for each block, also for one that predicts a further token
+    tiny_kv_u32(&g, "gemma3.nextn_predict_layers", 1);
+    tiny_kv_i32s(&g, "gemma3.attention.sliding_window_pattern", (int32_t[]){1, 0, 0, 0, 0, 1, 1},
+                 7);
+    layers_are(&g, "wggggw");
 }
 
 static void a_pattern_must_fit(void) {

@@ -191,9 +191,9 @@ inferd_status arch_read_pattern(const arch *a, const gguf *g, uint32_t period, d
     if (gguf_array_opt(g, key, GGUF_BOOL, &all, &no_bools) != INFERD_OK &&
         (st = gguf_array_opt(g, key, GGUF_U32, &all, err)) != INFERD_OK)
         return st;
-    if (all.n != s->n_layers)
+    if (all.n != s->n_layers + s->n_mtp_layers)
         return inferd_fail(err, INFERD_EFORMAT, "%s: %s has %zu elements for %u layers",
-                           gguf_path(g), key, all.n, s->n_layers);
+                           gguf_path(g), key, all.n, s->n_layers + s->n_mtp_layers);
     for (uint32_t i = 0; i < s->n_layers; i++) {
         int64_t v = gguf_array_int(&all, i);
         if (v != 0 && v != 1)
