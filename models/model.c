@@ -17,13 +17,33 @@ static inferd_status copy_bytes(bytes b, char **out, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* LoRA adapters, projectors and importance matrices are GGUF files too. */
+static bool equals(bytes b, const char *text) {
+    return b.p != NULL && b.n == strlen(text) && memcmp(b.p, text, b.n) == 0;
+}
+
+/* Adapters, encoders and importance matrices are GGUF files too. */
 static inferd_status check_is_model(const gguf *g, inferd_err *err) {
+    static const struct {
+        const char *key, *value, *what;
+    } others[] = {
+        {"general.type", "adapter", "a LoRA adapter"},
+        {"general.type", "mmproj", "an encoder of images or sounds"},
+        {"general.type", "imatrix", "an importance matrix"},
+        {"general.architecture", "clip", "an encoder of images or sounds"}, // older: of type model
+    };
     bytes kind;
-    inferd_status st = gguf_str_opt(g, "general.type", &kind, err);
-    if (st != INFERD_OK || kind.p == NULL || (kind.n == 5 && memcmp(kind.p, "model", 5) == 0))
-        return st;
-    return inferd_fail(err, INFERD_EUNSUPPORTED, "%s: general.type is \"%.*s\", not a model",
+    inferd_status st;
+    for (size_t i = 0; i < INFERD_COUNT(others); i++) {
+        if ((st = gguf_str_opt(g, others[i].key, &kind, err)) != INFERD_OK) return st;
+        if (equals(kind, others[i].value))
+            return inferd_fail(
+                err, INFERD_EUNSUPPORTED,
+                "%s: %s is \"%s\": %s, which is not served; expected a language model",
+                gguf_path(g), others[i].key, others[i].value, others[i].what);
+    }
+    if ((st = gguf_str_opt(g, "general.type", &kind, err)) != INFERD_OK) return st;
+    if (kind.p == NULL || equals(kind, "model")) return INFERD_OK;
+    return inferd_fail(err, INFERD_EUNSUPPORTED, "%s: general.type is \"%.*s\", expected \"model\"",
                        gguf_path(g), (int)size_min(kind.n, 32), kind.p);
 }
 

@@ -313,10 +313,10 @@ static void path_is_refused(const char *path, inferd_status expected, const char
 
 static void only_regular_files_are_opened(void) {
     EXPECT(folder_make());
-    path_is_refused(folder, INFERD_EFORMAT, "it is a directory, expected a file");
+    path_is_refused(folder, INFERD_EFORMAT, "it is a directory, expected a GGUF file");
     path_is_refused(in_folder("nothing"), INFERD_ENOTFOUND, "no such file");
     path_is_refused("", INFERD_ENOTFOUND, "no such file");
-    path_is_refused("/dev/zero", INFERD_EFORMAT, "/dev/zero: it is a device, expected a file");
+    path_is_refused("/dev/zero", INFERD_EFORMAT, "/dev/zero: it is a device, expected a GGUF file");
     path_is_refused("/proc/self/status", INFERD_EFORMAT, "has 0 bytes");
 
     const char *pipe_path = in_folder("pipe");

@@ -73,13 +73,22 @@ static void no_beginning_of_a_file_is_a_file(void) {
 }
 
 static void other_files_are_refused(void) {
+    static const struct {
+        const char *magic, *words;
+    } rows[] = {{"FUGG", "is not a GGUF file: begins with bytes 46 55 47 47"},
+                {"PK\3\4", "is a zip archive, as PyTorch writes checkpoints, expected a GGUF file"},
+                {"\x80\2}q", "is a pickle, as PyTorch wrote checkpoints, expected a GGUF file"}};
     tiny_gguf t;
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        fill_sample(&t);
+        memcpy(t.magic, rows[i].magic, 4);
+        is_refused(&t, INFERD_EFORMAT, rows[i].words);
+    }
     fill_sample(&t);
-    memcpy(t.magic, "PK\3\4", 4);
-    is_refused(&t, INFERD_EFORMAT, "not a GGUF file: begins with bytes 50 4b 03 04");
-    fill_sample(&t);
-    memcpy(t.magic, "FUGG", 4);
-    is_refused(&t, INFERD_EFORMAT, "not a GGUF file");
+    memcpy(t.magic, "\x48\1\0\0", 4);
+    t.version = 0;
+    t.n_tensors_said = '{';
+    is_refused(&t, INFERD_EFORMAT, "is a safetensors file, expected a GGUF file");
 }
 
 static void other_versions_are_refused(void) {

@@ -260,7 +260,7 @@ static void a_missing_part_is_named(void) {
                  missing + 1, tiny_part_path(prefix, missing, 3));
         set_is_refused(prefix, 3, INFERD_ENOTFOUND, words);
         EXPECT(mkdir(tiny_part_path(prefix, missing, 3), 0700) == 0); // not even a file
-        snprintf(words, sizeof words, "%s: it is a directory, expected a file",
+        snprintf(words, sizeof words, "%s: it is a directory, expected a GGUF file",
                  tiny_part_path(prefix, missing, 3));
         set_is_refused(prefix, 3, INFERD_EFORMAT, words);
         rmdir(tiny_part_path(prefix, missing, 3));

@@ -49,7 +49,7 @@ static inferd_status look_at_fd(gguf_part *f, inferd_err *err) {
     if (fstat(f->fd, st) != 0)
         return inferd_fail(err, INFERD_EIO, "cannot stat it: %s", strerror(errno));
     if (!S_ISREG(st->st_mode))
-        return inferd_fail(err, INFERD_EFORMAT, "it is %s, expected a file",
+        return inferd_fail(err, INFERD_EFORMAT, "it is %s, expected a GGUF file",
                            file_kind(st->st_mode));
     return INFERD_OK;
 }
@@ -65,7 +65,7 @@ static inferd_status open_regular(gguf_part *f, inferd_err *err) {
         return inferd_fail(err, INFERD_EIO, "cannot stat it: %s", strerror(errno));
     }
     if (!S_ISREG(st->st_mode))
-        return inferd_fail(err, INFERD_EFORMAT, "it is %s, expected a file",
+        return inferd_fail(err, INFERD_EFORMAT, "it is %s, expected a GGUF file",
                            file_kind(st->st_mode));
     f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (f->fd < 0) {

@@ -139,6 +139,25 @@ static inferd_status check_count(cursor *c, uint64_t n, uint64_t max, uint64_t b
     return INFERD_OK;
 }
 
+/* Formats that models also come in, by bytes of the beginning. */
+static inferd_status refuse_format(const unsigned char *p, inferd_err *err) {
+    static const struct {
+        size_t at, n;
+        const char *magic, *name;
+    } formats[] = {
+        {5, 4, "\0\0\0{", "a safetensors file"}, // JSON behind its length, 64 bits
+        {0, 4, "PK\3\4", "a zip archive, as PyTorch writes checkpoints"},
+        {0, 2, "\x80\2", "a pickle, as PyTorch wrote checkpoints"},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(formats); i++)
+        if (memcmp(p + formats[i].at, formats[i].magic, formats[i].n) == 0)
+            return inferd_fail(err, INFERD_EFORMAT, "is %s, expected a GGUF file", formats[i].name);
+    return inferd_fail(err, INFERD_EFORMAT,
+                       "is not a GGUF file: begins with bytes %02x %02x %02x %02x, expected "
+                       "47 47 55 46",
+                       p[0], p[1], p[2], p[3]);
+}
+
 static inferd_status read_begin(cursor *c) {
     gguf *g = c->g;
     if (gguf_file_bytes(g) < FIXED_BYTES)
@@ -148,11 +167,7 @@ static inferd_status read_begin(cursor *c) {
     inferd_status s = need(c, FIXED_BYTES, "the header");
     if (s != INFERD_OK) return s;
     const unsigned char *p = g->header;
-    if (memcmp(p, "GGUF", 4) != 0)
-        return inferd_fail(c->err, INFERD_EFORMAT,
-                           "is not a GGUF file: begins with bytes %02x %02x %02x %02x, expected "
-                           "47 47 55 46",
-                           p[0], p[1], p[2], p[3]);
+    if (memcmp(p, "GGUF", 4) != 0) return refuse_format(p, c->err);
     s = check_version((uint32_t)gguf_load(p + 4, 4), c->err);
     if (s != INFERD_OK) return s;
 
