@@ -74,7 +74,7 @@ static bool print(const inspect_cli *c, const json_t *told) {
 }
 
 int cli_inspect(int argc, char **argv) {
-    enum { MEMORY_BYTES = 16 << 20 }; // of an arena that nothing is put into
+    enum { MEMORY_BYTES = 2 << 20 }; // of an arena that nothing is put into: a page
     inspect_cli c;
     int status = read_options(argc, argv, &c);
     if (status >= 0) return status;
