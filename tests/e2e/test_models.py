@@ -35,7 +35,7 @@ class Shape:
         self.vocab, self.context, self.type, self.tied, self.bias = 263, 512, Q.F32, False, False
         self.rope_base, self.rope_factor, self.rope_divisors = 10000.0, None, None
         self.eps, self.seed, self.template, self.padding, self.spm = 1e-5, 1, None, 0, False
-        self.without, self.extra, self.tensors, self.pre, self.merges = (), {}, (), "smollm", ["a b"]
+        self.without, self.extra, self.tensors, self.pre, self.merges, self.pair = (), {}, (), "smollm", ["a b"], "ab"
         self.factors = {}  # of a matrix's numbers, by name
         self.__dict__.update(changes)
 
@@ -78,7 +78,7 @@ def add_tokens(out, s):
         out.add_eos_token_id(2)
         out.add_add_bos_token(True)
     else:
-        names = byte_names() + ["ab"] + [f"<filler-{i}>" for i in range(257, n)]
+        names = byte_names() + [s.pair] + [f"<filler-{i}>" for i in range(257, n)]
         types = [kinds.NORMAL] * 257 + [kinds.UNUSED] * (n - 257)
         out.add_tokenizer_model("gpt2")
         out.add_tokenizer_pre(s.pre)
