@@ -547,22 +547,19 @@ static void learn(uint64_t *known, size_t n_bytes, uint64_t began_ns) {
     *known = *known == 0 ? each + 1 : (3 * *known + each) / 4 + 1;
 }
 
-/* A backend's error names the row; add file and tensor. */
-static void name_tensor(const stage *s, const weight_entry *e, inferd_err *err) {
-    inferd_context(err, "%s: tensor %s", gguf_path_of(s->from.m->file, e->tensor), e->tensor->name);
-}
-
 static inferd_status prepare_vector(const stage *s, const weight_entry *e,
                                     const unsigned char *from, inferd_err *err) {
     float *values = malloc(e->cols * sizeof *values);
     if (values == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for a vector of %u", e->cols);
     inferd_status st = INFERD_OK;
+    uint64_t n_before = e->tensor_at / dtype_about(e->tensor->type).block_bytes;
     dtype_to_f32(e->tensor->type, from, values, e->cols);
     for (uint32_t i = 0; i < e->cols && st == INFERD_OK; i++)
         if (!isfinite(values[i]))
-            st = inferd_fail(err, INFERD_EFORMAT, "%s: tensor %s[%u] is not a finite number",
-                             gguf_path_of(s->from.m->file, e->tensor), e->tensor->name, i);
+            st = inferd_fail(err, INFERD_EFORMAT, "%s: tensor %s[%llu] is not a finite number",
+                             gguf_path_of(s->from.m->file, e->tensor), e->tensor->name,
+                             (unsigned long long)n_before + i);
     if (st == INFERD_OK) be_vec_load(s->from.be, e->vector, values);
     free(values);
     return st;
@@ -574,7 +571,7 @@ static inferd_status prepare(stage *s, const weight_entry *e, uint32_t begin, ui
     if (e->matrix == NULL) return prepare_vector(s, e, from, err);
     be_weight_prepare(s->from.be, e->matrix, from, begin, n);
     inferd_status st = be_check(s->from.be, err);
-    if (st != INFERD_OK) name_tensor(s, e, err);
+    if (st != INFERD_OK) weight_entry_name(s->from.m->file, e, err);
     return st;
 }
 

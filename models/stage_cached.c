@@ -141,13 +141,12 @@ static bool take_rows(const shared *r, uint32_t i, uint32_t k, uint64_t *waited_
     const cached_part *p = &r->parts[k];
     unsigned char *rows = r->buffer + i * r->part_bytes;
     size_t row_bytes = weight_entry_row_bytes(p->entry);
-    const gguf_tensor *t = p->entry->tensor;
     uint64_t from = weight_entry_file_offset(p->entry) + p->row_begin * row_bytes;
-    if (!cached_read(r->files[t->part].fd, from, rows, p->n_rows * row_bytes, waited_us))
-        return false;
+    int fd = r->files[p->entry->tensor->part].fd;
+    if (!cached_read(fd, from, rows, p->n_rows * row_bytes, waited_us)) return false;
     if (be_weight_prepare_part(r->be, p->entry->matrix, rows, p->row_begin, p->n_rows, err) !=
         INFERD_OK)
-        inferd_context(err, "%s: tensor %s", gguf_path_of(r->g, t), t->name);
+        weight_entry_name(r->g, p->entry, err);
     return true;
 }
 

@@ -443,6 +443,16 @@ uint64_t weight_entry_file_offset(const weight_entry *e) {
     return e->tensor->file_offset + e->tensor_at;
 }
 
+void weight_entry_name(const gguf *g, const weight_entry *e, inferd_err *err) {
+    const char *path = gguf_path_of(g, e->tensor), *name = e->tensor->name;
+    uint64_t n_before = e->tensor_at / weight_entry_row_bytes(e);
+    if (n_before == 0)
+        inferd_context(err, "%s: tensor %s", path, name);
+    else
+        inferd_context(err, "%s: tensor %s, in its rows from %llu on", path, name,
+                       (unsigned long long)n_before);
+}
+
 uint64_t weight_entry_seed(const weight_entry *e, uint64_t seed) {
     return dummy_seed(e->tensor->name, seed) ^ dummy_mix(e->tensor_at);
 }

@@ -54,6 +54,9 @@ void weights_deinit(decoder_weights *w, weight_plan *plan);
 size_t weight_entry_row_bytes(const weight_entry *e);
 /* Where its bytes begin in the file. */
 uint64_t weight_entry_file_offset(const weight_entry *e);
+/* Name file and tensor in front of an error that names a row of the entry, and which rows those are
+ * when the tensor has others before. */
+void weight_entry_name(const gguf *g, const weight_entry *e, inferd_err *err);
 /* Of made-up weights: entries of one tensor differ. */
 uint64_t weight_entry_seed(const weight_entry *e, uint64_t seed);
 /* The window's bytes lie at `base`: set every matrix and vector. */
