@@ -235,14 +235,14 @@ inferd_status arena_open(uint64_t memory_bytes, arena **out, inferd_err *err) {
     madvise(a->r.base, a->r.n_bytes, MADV_HUGEPAGE); // small pages are slower, not wrong
     madvise(a->r.base, a->r.n_bytes, MADV_DONTDUMP);
     raise_goal(a);
-    int e = pthread_create(&a->toucher, NULL, touch_ahead, a);
+    int e = a->n_pages == 1 ? 0 : pthread_create(&a->toucher, NULL, touch_ahead, a);
     if (e != 0) {
         s = inferd_fail(err, INFERD_ENOMEM, "cannot start the thread that touches pages: %s",
                         strerror(e));
         goto fail;
     }
-    a->has_toucher = true;
-    pthread_setname_np(a->toucher, "inferd-pages");
+    a->has_toucher = a->n_pages > 1;
+    if (a->has_toucher) pthread_setname_np(a->toucher, "inferd-pages");
     *out = a;
     return INFERD_OK;
 

@@ -22,7 +22,9 @@
  * costs 0.2 ms, two a minute when it costs 7 ms.  The pool uses the touched pages as long as some
  * of them are only cached (pool_next_is_cold).
  *
- * A caller that takes a page beyond those touches it first, with arena_touch.
+ * A caller that takes a page beyond those touches it first, with arena_touch.  An arena of one
+ * page, which a command opens that computes nothing, has no such thread: it is of idle priority,
+ * and on a busy machine its end would be waited for.
  *
  *     UNTOUCHED -> TOUCHING   claimed by the background thread or by arena_touch
  *     TOUCHING  -> HOME       touched
