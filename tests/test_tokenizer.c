@@ -376,6 +376,17 @@ static void generation_ends_at_well_known_tokens(void) {
     tok_close(t);
 }
 
+/* Gemma's vocabulary has tags of HTML.  An answer with struck out text ended behind it. */
+static void a_tag_of_html_is_no_end(void) {
+    tiny_words w;
+    words_bpe(&w, "smollm", (const char *[]){NULL});
+    tok_id tag = words_add(&w, "</s>", WORD_USER_DEFINED);
+    tok_id turn = words_add(&w, "<end_of_turn>", WORD_CONTROL);
+    tokenizer *t = words_open(&w);
+    EXPECT(!tok_is_end(t, tag) && tok_is_end(t, turn));
+    tok_close(t);
+}
+
 static void in_harmony_end_only_ends_a_message(void) {
     tiny_words w;
     words_bpe(&w, "smollm", (const char *[]){NULL});
@@ -429,6 +440,7 @@ static const test_case cases[] = {
     TEST(merges_without_tokens_are_dropped_and_counted),
     TEST(a_text_cannot_merge_to_a_control_token),
     TEST(generation_ends_at_well_known_tokens),
+    TEST(a_tag_of_html_is_no_end),
     TEST(in_harmony_end_only_ends_a_message),
     TEST(the_vocabulary_of_the_tiny_model_opens),
 };

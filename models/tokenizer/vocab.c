@@ -244,6 +244,8 @@ static void find_ends(tokenizer *t) {
         if (id < 0 || (t->kinds[id] != TOKEN_CONTROL && t->kinds[id] != TOKEN_USER_DEFINED))
             continue;
         if (parts && strcmp(names[i], "<|end|>") == 0) continue;
+        // a word of text, it is a tag of HTML: Gemma has <s> and </s> beside <u> and </u>
+        if (t->kinds[id] == TOKEN_USER_DEFINED && strcmp(names[i], "</s>") == 0) continue;
         t->ends[id] = true;
     }
 }
