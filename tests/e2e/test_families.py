@@ -35,9 +35,9 @@ def folder(tmp_path_factory):
 def serve(launch, folder):
     """A function that starts a daemon with all families, or some."""
 
-    def start(names=NAMES, math="fast", memory="256MiB", models=None, **config):
+    def start(names=NAMES, math="fast", memory="256MiB", models=None, env=None, **config):
         return launch({"devices": [{"kind": "cpu", "memory": memory, "threads": 2, "cpu_math": math}],
-                       "models": [families.model(n, folder, **(models or {})) for n in names], **config})
+                       "models": [families.model(n, folder, **(models or {})) for n in names], **config}, env=env)
 
     return start
 
@@ -280,6 +280,32 @@ def test_preempted(serve, in_room, folder, name, host):
 @pytest.mark.skipif(SANITIZE != "", reason="times choose, and there is one family")
 def test_both_kinds_of_preemption_were_seen():
     assert preempted["0"]["recompute"] >= len(WHOLE) and preempted["32MiB"]["park"] > 0
+
+
+# ---- on disk ----
+
+def test_found_again_after_a_restart(serve, tmp_path):
+    """With the formulas as plain loops, so that reading takes less time than computing.  `phi4-mini-short` is the
+    file of `phi4-mini` for a context that has other rotary factors: keys of the one are no keys of the other."""
+    def start(names):
+        return serve(names, env={"INFERD_CPU": "define"}, state_dir=str(tmp_path), kv_disk="64MiB")
+
+    def answers(d, names):
+        bodies = {n: ask(d, n, prompt_of(n, 200), 4) for n in names}
+        d.settled()
+        return bodies
+
+    first = [n for n in NAMES if n != "phi4-mini-short"]
+    d = start(first)
+    wanted = answers(d, first)
+    assert d.stop() == 0
+    d = start(NAMES)
+    again = answers(d, NAMES)
+    assert d.stop() == 0
+    for n in first:
+        assert said(again[n]) == said(wanted[n]) and cached(again[n]) >= 176, (n, cached(again[n]))
+    for n in set(NAMES) - set(first):
+        assert cached(again[n]) == 0 and said(again[n]) != said(again["phi4-mini"])
 
 
 # ---- errors and ends ----
