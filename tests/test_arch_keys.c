@@ -274,16 +274,16 @@ static void dense_granite_4_has_keys_of_the_hybrid(void) {
 
 /* ---- the scale of cosines and sines ---- */
 
-/* DeepSeek-R1-0528-Qwen3-8B: the configuration's attn_factor makes the scale 1.  It was taken for
- * the whole scale, 0.878, and attention was too flat. */
-static void a_factor_below_1_multiplies_yarns_scale(void) {
+/* 0.878 is the attn_factor of DeepSeek-R1-0528-Qwen3-8B.  It was taken for the whole scale, and
+ * attention was too flat. */
+static void a_factor_below_1_is_not_the_whole_scale(void) {
     const double usual = 0.1 * log(4) + 1;
     const struct {
         float said, log_multiplier; // 0: there is no such key
         double scale;
     } all[] = {{0, 0, usual},
                {(float)usual, 0, usual},
-               {0.8782488562869419f, 0, 1},
+               {0.8782488562869419f, 0, usual},
                {1, 0, 1},
                {1.5f, 0, 1.5},
                {0, 1, 1},
@@ -685,7 +685,7 @@ static const test_case cases[] = {
     TEST(keys_of_others_and_harmless_ones_are_read_over),
     TEST(experts_may_say_that_none_is_shared),
     TEST(dense_granite_4_has_keys_of_the_hybrid),
-    TEST(a_factor_below_1_multiplies_yarns_scale),
+    TEST(a_factor_below_1_is_not_the_whole_scale),
     TEST(longrope_has_no_other_divisor),
     TEST(a_pattern_is_a_period),
     TEST(a_pattern_is_a_list),

@@ -84,8 +84,8 @@ static double yarn_scale(double factor, double multiplier) {
 }
 
 /* The converter writes two things as yarn_attn_factor: attention_factor of a configuration, which
- * is the whole scale, and attn_factor, which multiplies the usual one (0.878 in
- * DeepSeek-R1-0528-Qwen3-8B, so that its scale is 1).  No whole scale is below 1. */
+ * is the whole scale, and attn_factor (0.878 in DeepSeek-R1-0528-Qwen3-8B), which transformers and
+ * llama.cpp do not apply.  No whole scale is below 1. */
 static inferd_status read_yarn(const arch *a, const gguf *g, rope_keys *k, inferd_err *err) {
     double multiplier, scale, said, more;
     inferd_status st;
@@ -100,7 +100,7 @@ static inferd_status read_yarn(const arch *a, const gguf *g, rope_keys *k, infer
     if ((st = arch_f64_or(a, g, "rope.scaling.yarn_attn_factor", 1e-6, 1e6, 0, &said, err)) ||
         (st = arch_f64_or(a, g, "rope.scaling.attn_factor", 1e-6, 1e6, 1.0, &more, err)))
         return st;
-    if (said != 0) scale = said < 1.0 ? scale * said : said; // 0: there is no such key
+    if (said >= 1.0) scale = said; // 0: there is no such key
     k->scale = scale * more;
     k->whole_dims = !a->yarn_between_dims;
     if (k->base <= 1.0)
