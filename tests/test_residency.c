@@ -220,6 +220,24 @@ static void work_of_the_same_class_gets_time_slices(void) {
     core_rig_deinit(&r);
 }
 
+/* Steps of 300 ms, slices of 100, and room for two models of three: each was evicted while it
+ * waited for the end of another's step, and none ever computed. */
+static void a_slice_has_time_for_steps(void) {
+    static core_rig r;
+    core_rig_init(&r, 22, 24, 8);
+    r.device.a_us = 300000;
+    r.device.depth = 2;
+    core_rig_open(&r, false);
+    attach_all(&r, 3);
+    for (uint64_t id = 1; id <= 6; id++) core_rig_submit(&r, (uint32_t)id % 3, request(id, 10, 40));
+    core_rig_run(&r, 150000000); // alone it would be 36 s
+    EXPECT_EQ(core_rig_n_alive(&r), 0);
+    if (core_rig_n_alive(&r) == 0)
+        for (uint64_t id = 1; id <= 6; id++) EXPECT(core_rig_gives(&r, id));
+    EXPECT(r.core.models.n_slices >= 3);
+    core_rig_deinit(&r);
+}
+
 static void a_higher_class_is_never_pushed_out_and_the_lower_waits(void) {
     static core_rig r;
     core_rig_init(&r, 20, 12, 12);
@@ -1107,6 +1125,7 @@ static const test_case cases[] = {
     TEST(an_idle_urgent_model_leaves_for_models_in_use),
     TEST(growing_batch_work_evicts_no_urgent_model_in_use),
     TEST(work_of_the_same_class_gets_time_slices),
+    TEST(a_slice_has_time_for_steps),
     TEST(a_higher_class_is_never_pushed_out_and_the_lower_waits),
     TEST(a_pinned_model_stays_and_others_report_no_room),
     TEST(a_small_ceiling_blocks_no_model_at_the_start),

@@ -140,6 +140,10 @@ uint64_t sched_budget_us(const sched *s, const sched_model *m, const rate_work *
     return own_us + prompts_us / u32_max(r.n_prompting, 1);
 }
 
+uint64_t sched_typical_us(const sched *s) {
+    return s->typical_us;
+}
+
 uint32_t sched_decode_us(const sched *s, uint32_t model_idx) {
     rate_work w = {.draws = 1};
     rate_add_rows(&w, 0, 1);

@@ -271,6 +271,8 @@ uint64_t sched_next_deadline(const sched *s);
 void sched_count(const sched *s, sched_counters *out);
 /* The part of the targets of running sequences that can be kept; walks all of them. sched_time.c */
 uint32_t sched_attainment_ppm(const sched *s);
+/* A typical length of the device's steps (rate.h); 0: nothing was measured. */
+uint64_t sched_typical_us(const sched *s);
 /* A decode step of one sequence, predicted (sched_pace.c); 0: nothing was measured. */
 uint32_t sched_decode_us(const sched *s, uint32_t model_idx);
 void sched_count_model(const sched *s, uint32_t model_idx, sched_model_numbers *out);

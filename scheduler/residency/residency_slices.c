@@ -8,7 +8,8 @@
 
 enum {
     SLICE_SWITCHES = 10, // a time slice is that many times as long as the switch before it,
-    SLICE_RESTORES = 20, // plus that many times as long as restoring its running work
+    SLICE_RESTORES = 20, // plus that many times as long as restoring its running work,
+    SLICE_STEPS = 8,     // and at least that many steps of the device
     SLICE_MAX_US = 60000000,
     THRASH_PERCENT = 5, // of all time, spent on bringing evicted models back
     THRASH_ENDS_PERCENT = 2,
@@ -30,8 +31,9 @@ uint64_t residency_slice_us(const residency *r, uint32_t root) {
     uint64_t slice_us =
         m->slice_us != 0 ? m->slice_us : SLICE_SWITCHES * residency_back_us(r, root);
     slice_us += SLICE_RESTORES * wgroup_demand(r, root).again_us;
-    if (slice_us > SLICE_MAX_US) slice_us = SLICE_MAX_US;
-    return slice_us > r->limits.slice_us ? slice_us : r->limits.slice_us;
+    /* Where steps are longer than a slice, a model would leave again before it got one. */
+    slice_us = u64_max(slice_us, SLICE_STEPS * sched_typical_us(r->sched));
+    return u64_max(u64_min(slice_us, SLICE_MAX_US), r->limits.slice_us);
 }
 
 uint64_t residency_reload_us(const residency *r) {
