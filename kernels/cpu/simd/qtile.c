@@ -58,6 +58,12 @@ INLINE void fetch_scales(const panel_group *p, uint32_t lane, size_t n_lanes, si
     if (p->high != NULL) fetch(p->high + lane, n_lanes * 4, ahead, soon);
 }
 
+/* Does the tile read all of a panel, as a stream?  Where a range begins or ends inside a panel,
+ * half a tile reads its part. */
+INLINE bool is_whole(int n_vecs) {
+    return n_vecs * VW == PANEL_ROWS;
+}
+
 /* Before product i of n: a stream prefetches one of n_lines lines, if it is its turn.  A stream
  * waits for the memory, and evenly spread fetches keep the memory busy: all lines at once took up
  * to 40 % longer. */
@@ -108,7 +114,8 @@ INLINE void tile_i16(dtype type, int n_rows, int n_vecs, source w, uint32_t lane
                      float *sums) {
     const uint32_t in_group = group_cols(type);
     const size_t n_lanes = (size_t)n_vecs * VW;
-    const bool stream = streams(type, n_rows), soon = stream || words_of(type) > 1;
+    const bool soon = streams(type, n_rows) || words_of(type) > 1;
+    const bool stream = is_whole(n_vecs);
     UNROLL
     for (int r = 0; r < n_rows; r++) UNROLL
     for (int v = 0; v < n_vecs; v++) vf_store(sums + r * PANEL_ROWS + v * VW, vf_set1(0));
@@ -200,7 +207,7 @@ INLINE void dot_half(dtype type, int n_rows, int n_vecs, const panel_group *p, u
                 vi a = vi_set1((int32_t)x->q[r]);
                 UNROLL
                 for (int v = 0; v < n_vecs; v++) {
-                    if (streams(type, n_rows) && r == 0)
+                    if (is_whole(n_vecs) && r == 0)
                         fetch_between(lines, n_lines, (int)(i % 2 * 4 + (uint32_t)k) * n_vecs + v,
                                       8 * n_vecs);
                     dot[r][v] = vi_dot(dot[r][v], pairs[v], a);
@@ -285,7 +292,7 @@ INLINE void tile_halves(dtype type, int n_rows, int n_vecs, source w, uint32_t l
                         float *sums) {
     const uint32_t n_groups = PANEL_BLOCK / group_cols(type); // of a block
     const size_t n_lanes = (size_t)n_vecs * VW;
-    const bool stream = streams(type, n_rows);
+    const bool stream = is_whole(n_vecs);
     UNROLL
     for (int r = 0; r < n_rows; r++) UNROLL
     for (int v = 0; v < n_vecs; v++) vf_store(sums + r * PANEL_ROWS + v * VW, vf_set1(0));
@@ -316,7 +323,7 @@ INLINE void tile_halves(dtype type, int n_rows, int n_vecs, source w, uint32_t l
 #if defined(CPU_LEVEL_AVX512BF16)
 INLINE void tile_bf16(int n_rows, int n_vecs, source w, uint32_t lane, x_tile x, float *sums) {
     const uint32_t *rest = x.q + (size_t)w.cols / 2 * (size_t)n_rows; // second terms
-    const bool stream = streams(DTYPE_BF16, n_rows);
+    const bool stream = is_whole(n_vecs);
     vf total[QACT_ROWS][4];
     UNROLL
     for (int r = 0; r < n_rows; r++) UNROLL
@@ -378,7 +385,7 @@ INLINE void lanes(dtype type, int n_rows, const source *w, uint32_t lane, uint32
     const int n_vecs = vecs_of(type, n_rows);
     uint32_t l = 0;
     for (; l + (uint32_t)(n_vecs * VW) <= n_lanes; l += (uint32_t)(n_vecs * VW))
-        tile(type, n_rows, n_vecs, w, n_vecs * VW == PANEL_ROWS ? 0 : lane + l, x, sums + l);
+        tile(type, n_rows, n_vecs, w, is_whole(n_vecs) ? 0 : lane + l, x, sums + l);
     if (n_vecs * VW > MATMUL_UNIT && l < n_lanes)
         tile(type, n_rows, n_vecs / 2, w, lane + l, x, sums + l);
 }
