@@ -36,8 +36,8 @@ static const known_key keys[] = {
     {"logit_scale", KNOWN_READ, 0},
     {"attention.scale", KNOWN_READ, 0},
     {"rope.scaling.finetuned", KNOWN_READ, 0},
-    {"ssm.*", KNOWN_HARMLESS,
-     0}, // of Mamba layers; a file that has some has tensors that are refused
+    /* Of Mamba layers: a file that has some has tensors that are refused. */
+    {"ssm.*", KNOWN_HARMLESS, 0},
 };
 
 const arch arch_granite = {.name = "granite",

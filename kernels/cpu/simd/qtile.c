@@ -58,11 +58,7 @@ INLINE void fetch_scales(const panel_group *p, uint32_t lane, size_t n_lanes, si
     if (p->high != NULL) fetch(p->high + lane, n_lanes * 4, ahead, soon);
 }
 
-/* Does the tile read all of a panel, as a stream?  Where a range begins or ends inside a panel,
- * half a tile reads its part. */
-INLINE bool is_whole(int n_vecs) {
-    return n_vecs * VW == PANEL_ROWS;
-}
+enum { WORD_LINES = PANEL_ROWS * 4 / 64 }; // cache lines of 32 bits of each row of a panel
 
 /* Before product i of n: a stream prefetches one of n_lines lines, if it is its turn.  A stream
  * waits for the memory, and evenly spread fetches keep the memory busy: all lines at once took up
@@ -105,17 +101,13 @@ INLINE void fetch_words(dtype type, const unsigned char *q, uint32_t n, uint32_t
         fetch(q + ((size_t)i * PANEL_ROWS + lane) * 4, n_lanes * 4, ahead, soon);
 }
 
-/* Lines of a word of all lanes of a panel. */
-INLINE int lines_of(dtype type) {
-    return (int)words_of(type) * PANEL_ROWS * 4 / 64;
-}
-
 INLINE void tile_i16(dtype type, int n_rows, int n_vecs, source w, uint32_t lane, x_tile x,
                      float *sums) {
     const uint32_t in_group = group_cols(type);
     const size_t n_lanes = (size_t)n_vecs * VW;
     const bool soon = streams(type, n_rows) || words_of(type) > 1;
     const bool stream = is_whole(n_vecs);
+    const int n_lines = (int)words_of(type) * WORD_LINES;
     UNROLL
     for (int r = 0; r < n_rows; r++) UNROLL
     for (int v = 0; v < n_vecs; v++) vf_store(sums + r * PANEL_ROWS + v * VW, vf_set1(0));
@@ -153,7 +145,7 @@ INLINE void tile_i16(dtype type, int n_rows, int n_vecs, source w, uint32_t lane
                     UNROLL
                     for (int v = 0; v < n_vecs; v++) {
                         if (stream && r == 0)
-                            fetch_between(at + later, lines_of(type), k * n_vecs + v, 4 * n_vecs);
+                            fetch_between(at + later, n_lines, k * n_vecs + v, 4 * n_vecs);
                         dot[r][v] = vi_dot(dot[r][v], pairs[v], a);
                     }
                 }
@@ -187,7 +179,7 @@ INLINE vi code_pair(dtype type, vi codes, int k) {
 INLINE void dot_half(dtype type, int n_rows, int n_vecs, const panel_group *p, uint32_t half,
                      uint32_t lane, size_t later, x_tile *x, vi dot[QACT_ROWS][4]) {
     const unsigned char *lines = p->q + (size_t)first_word(type, half) * PANEL_ROWS * 4 + later;
-    const int n_lines = n_words(type, half) * PANEL_ROWS * 4 / 64;
+    const int n_lines = n_words(type, half) * WORD_LINES;
     UNROLL
     for (int r = 0; r < n_rows; r++) UNROLL
     for (int v = 0; v < n_vecs; v++) dot[r][v] = vi_set1(0);
@@ -346,8 +338,8 @@ INLINE void tile_bf16(int n_rows, int n_vecs, source w, uint32_t lane, x_tile x,
                 UNROLL
                 for (int v = 0; v < n_vecs; v++) {
                     if (stream && r == 0)
-                        fetch_between(p.q + later, lines_of(DTYPE_BF16), k * n_vecs + v,
-                                      4 * n_vecs);
+                        fetch_between(p.q + later, (int)words_of(DTYPE_BF16) * WORD_LINES,
+                                      k * n_vecs + v, 4 * n_vecs);
                     total[r][v] = vf_dot_bf16(total[r][v], pairs[v], a);
                 }
             }

@@ -18,9 +18,13 @@ INLINE int vecs_of(dtype type, int n_rows) {
 #endif
 }
 
-/* Does one tile read all of a panel? */
+/* Does a tile read all of a panel, as a stream?  Where a range begins or ends inside a panel, half
+ * a tile reads its part. */
+INLINE bool is_whole(int n_vecs) {
+    return n_vecs * VW == PANEL_ROWS;
+}
 INLINE bool streams(dtype type, int n_rows) {
-    return vecs_of(type, n_rows) * VW == PANEL_ROWS;
+    return is_whole(vecs_of(type, n_rows));
 }
 
 /* A tile of rows, as qact.h lays it out. */
