@@ -635,6 +635,83 @@ static void an_idle_engine_tells_where_its_time_went(void) {
     front_stop(&f);
 }
 
+/* ---- what people see ---- */
+
+/* Pages of each use, once the engine has answered; false: it did not in ten seconds. */
+static bool count_pages(engine *e, uint32_t **codes, uint32_t *n, uint32_t by_use[PAGE_USES]) {
+    bool answered = false;
+    engine_pages_ask(e);
+    for (int i = 0; i < 50000 && !(answered = engine_pages_take(e, codes, n)); i++) nap();
+    memset(by_use, 0, PAGE_USES * sizeof *by_use);
+    for (uint32_t i = 0; i < *n; i++) by_use[(*codes)[i] % PAGE_CODE_USES]++;
+    return answered;
+}
+
+static void a_viewer_gets_the_use_of_each_page(void) {
+    front f;
+    uint32_t *codes = NULL, n = 0, by_use[PAGE_USES];
+    front_init(&f, 1, 64);
+    front_start(&f, &(engine_limits){.running_max = 4});
+    EXPECT(!engine_pages_take(f.e, &codes, &n)); // it was not asked
+    EXPECT(engine_submit(f.e, request(1, 40, 20)));
+    EXPECT(front_wait(&f, 1));
+    EXPECT(count_pages(f.e, &codes, &n, by_use));
+    EXPECT_EQ(n, 64);
+    EXPECT_EQ(by_use[PAGE_USE_WEIGHT], 3);
+    EXPECT(by_use[PAGE_USE_CACHED] > 0); // of the request that ended
+    EXPECT_EQ(by_use[PAGE_USE_KV], 0);
+    EXPECT_EQ(by_use[PAGE_USE_FREE], 64 - 3 - by_use[PAGE_USE_CACHED]);
+    for (uint32_t i = 0; i < n; i++) // slot 0 is the only owner
+        EXPECT(codes[i] == PAGE_USE_FREE || codes[i] / PAGE_CODE_USES == 1);
+    EXPECT(count_pages(f.e, &codes, &n, by_use)); // the array goes back and comes again
+    EXPECT_EQ(n, 64);
+    free(codes);
+    front_stop(&f);
+}
+
+static void steps_are_shown_while_they_are_watched(void) {
+    front f;
+    engine_step_view v;
+    front_init(&f, 1, 64);
+    front_start(&f, &(engine_limits){.running_max = 4});
+    EXPECT(engine_submit(f.e, request(1, 40, 20)));
+    EXPECT(front_wait(&f, 1));
+    EXPECT(!engine_step_get(f.e, &v));
+    EXPECT_EQ(v.began_us, 0); // no viewer, nothing written
+    engine_watch_steps(f.e, clock_now_us() + 60000000);
+    EXPECT(engine_submit(f.e, request(2, 40, 20)));
+    EXPECT(front_wait(&f, 2));
+    EXPECT(!engine_step_get(f.e, &v)); // none runs now: the newest one
+    EXPECT(v.began_us > 0);
+    EXPECT_EQ(v.model_idx, 0);
+    EXPECT_EQ(v.n_seqs, 1);
+    EXPECT_EQ(v.seqs[0].id, 2);
+    EXPECT_EQ(v.n_decode_rows, 1);
+    EXPECT(!v.seqs[0].prefill);
+    front_stop(&f);
+}
+
+static void models_that_come_and_leave_are_noted(void) {
+    front f;
+    engine_note notes[ENGINE_NOTES_MAX];
+    uint64_t n_lost = 0;
+    front_init(&f, 1, 64);
+    front_start(&f, &(engine_limits){.running_max = 4});
+    EXPECT_EQ(engine_notes_take(f.e, notes, ENGINE_NOTES_MAX, &n_lost), 1);
+    EXPECT_EQ(notes[0].kind, ENGINE_NOTE_LOADED);
+    EXPECT_EQ(notes[0].model_idx, 0);
+    EXPECT(notes[0].from_file);
+    engine_model_do(f.e, 0, ENGINE_UNLOAD);
+    for (int i = 0; i < 50000 && engine_model_state(f.e, 0) == MODEL_HOT; i++) nap();
+    EXPECT_EQ(engine_notes_take(f.e, notes, 1, &n_lost), 1);
+    EXPECT_EQ(notes[0].kind, ENGINE_NOTE_EVICTED);
+    EXPECT_EQ(notes[0].cause, ENGINE_EVICT_ASKED);
+    EXPECT_EQ(notes[0].for_idx, ENGINE_NOTE_NO_MODEL);
+    EXPECT(notes[0].n_bytes > 0);
+    EXPECT_EQ(n_lost, 0);
+    front_stop(&f);
+}
+
 static const test_case cases[] = {
     TEST(a_request_comes_back_as_events),
     TEST(an_idle_engine_sleeps),
@@ -657,5 +734,8 @@ static const test_case cases[] = {
     TEST(a_device_that_works_ahead_refuses_guesses),
     TEST(limits_that_make_no_sense_are_refused),
     TEST(an_idle_engine_tells_where_its_time_went),
+    TEST(a_viewer_gets_the_use_of_each_page),
+    TEST(steps_are_shown_while_they_are_watched),
+    TEST(models_that_come_and_leave_are_noted),
 };
 TEST_MAIN(cases)

@@ -158,6 +158,8 @@ inferd_status core_init(core *c, const core_options *options, inferd_err *err) {
     if (st != INFERD_OK) return st;
     c->models.wake = options->wake;
     c->models.wake_ctx = options->ctx;
+    c->models.note = options->note;
+    c->models.note_ctx = options->ctx;
     sched_set_reclaim(c->sched, reclaim, c);
     return INFERD_OK;
 }
@@ -268,6 +270,8 @@ static void launch_steps(core *c) {
         pulse_at_model(PULSE_DEVICE, "model_forward", c->steps[idx].model_idx);
         c->device.ops->launch(c->device.self, &c->steps[idx]);
         c->n_flight++;
+        if (c->options.on_launch != NULL)
+            c->options.on_launch(c->options.ctx, &c->steps[idx], now_us);
         c->undrawn = c->about.draws && c->steps[idx].b.draws_later;
     }
 }

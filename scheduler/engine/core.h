@@ -28,6 +28,7 @@
 #include "pool.h"
 #include "residency.h"
 #include "scheduler.h"
+#include "scheduler/watch.h"
 #include "step.h"
 
 enum { CORE_DEPTH_MAX = 2 };
@@ -46,11 +47,14 @@ typedef struct core_options {
     uint32_t (*room)(void *ctx);
     sched_emit *emit;
     void (*wake)(void *ctx); // from another thread: call core_iterate again
+    /* A step was launched; NULL: no callback. */
+    void (*on_launch)(void *ctx, const step *st, uint64_t now_us);
     /* A step was finished; NULL: no callback. */
     void (*on_step)(void *ctx, const step *st, uint64_t device_us, uint64_t wall_us);
     /* After a step that finished well: it may wait, lengthen the step, or fail it.  NULL: none. */
     inferd_status (*drill)(void *ctx, uint64_t *device_us, inferd_err *err);
-    void *ctx; // of all of these
+    void (*note)(void *ctx, const engine_note *note); // residency.note
+    void *ctx;                                        // of all of these
 } core_options;
 
 /* Where the time went, microseconds. */

@@ -356,6 +356,7 @@ static void engine_read_inbox(engine *e) {
     engine_message message;
     pulse_at(PULSE_WORK, "engine_read_inbox");
     answer_audit(e);
+    watch_write_pages(e);
     /* A submission may be answered at once, so each message needs room for one event. */
     while (outbox_room(e) > 0 && ring_pop(&e->inbox, &message)) {
         uint64_t now_us = clock_now_us();
@@ -394,6 +395,7 @@ static void count_step(void *ctx, const step *st, uint64_t device_us, uint64_t w
     s->step_us_sum += wall_us;
     s->device_us_sum += device_us;
     s->step_us_hist[bucket]++;
+    e->watch.last_us = wall_us;
 }
 
 static uint64_t real_clock(void *ctx) {
@@ -523,6 +525,7 @@ static void destroy(engine *e) {
     for (uint32_t i = 0; e->slots != NULL && i < e->n_slots; i++) board_deinit(&e->slots[i].info);
     free(e->slots);
     board_deinit(&e->stats_board);
+    watch_deinit(&e->watch);
     flow_views_deinit(&e->flows);
     free(e->tenant_bytes);
     free(e->tenant_seqs);
@@ -542,6 +545,7 @@ static void wake_engine(void *ctx) {
 static inferd_status init_views(engine *e, uint32_t n_slots, inferd_err *err) {
     inferd_status s = board_init(&e->stats_board, sizeof(engine_stats), err);
     if (s == INFERD_OK) s = flow_views_init(&e->flows, err);
+    if (s == INFERD_OK) s = watch_init(&e->watch, err);
     if (s != INFERD_OK) return s;
     e->tenant_bytes = calloc(ENGINE_TENANTS_MAX, sizeof *e->tenant_bytes);
     e->tenant_seqs = calloc(ENGINE_TENANTS_MAX, sizeof *e->tenant_seqs);
@@ -570,7 +574,9 @@ static inferd_status init_parts(engine *e, device dev, uint32_t n_slots, inferd_
                       .room = outbox_free,
                       .emit = push_event,
                       .wake = wake_engine,
+                      .on_launch = watch_launched,
                       .on_step = count_step,
+                      .note = watch_note,
                       .drill = engine_drill_step,
                       .ctx = e};
     inferd_status s = core_init(&e->core, &o, err);

@@ -13,6 +13,7 @@
 #include "core.h"
 #include "inferd/ring.h"
 #include "scheduler/engine.h"
+#include "scheduler/watch.h"
 
 /* A snapshot of a struct; its reader never waits.  An odd sequence number means that it is being
  * written; a reader that saw an odd one, or two different ones, reads again. */
@@ -80,6 +81,22 @@ typedef struct engine_message {
     engine_model_change *change; // likewise
 } engine_message;
 
+/* For people who watch (scheduler/watch.h).  Guarded by engine.mutex, except where it says so. */
+typedef struct watch {
+    atomic_bool pages_wanted;
+    uint32_t *ready; // [n_ready] the newest codes; owned; room for n_ready_room
+    uint32_t n_ready, n_ready_room;
+    bool has_ready;
+    uint32_t *writing; // room for n_writing; owned; the engine's
+    uint32_t n_writing;
+    atomic_ullong steps_until_us;
+    board step_board;                    // engine_step_view
+    uint64_t last_us;                    // engine_step_view.last_us; the engine's
+    engine_note notes[ENGINE_NOTES_MAX]; // a ring
+    uint32_t first_note, n_notes;
+    uint64_t n_notes_lost;
+} watch;
+
 struct engine {
     /* Set before the thread starts. */
     engine_limits limits;
@@ -111,6 +128,7 @@ struct engine {
     uint64_t audit_wanted, audit_done; // numbers of audits asked for and answered
     bool map_wanted;                   // the newest of them is for the page map
     buf audit_json;
+    watch watch;
 
     /* The engine thread's. */
     core core;
@@ -133,6 +151,13 @@ void engine_halt(engine *e);
 void engine_write_audit(engine *e, buf *json);
 /* Writes what uses its pages, likewise.  page_map.c */
 void engine_write_map(engine *e, buf *json);
+
+/* -- watch.c -- */
+inferd_status watch_init(watch *w, inferd_err *err);
+void watch_deinit(watch *w);                                     // accepts a zeroed one
+void watch_write_pages(engine *e);                               // if they are asked for
+void watch_launched(void *ctx, const step *st, uint64_t now_us); // core_options.on_launch
+void watch_note(void *ctx, const engine_note *note);             // core_options.note
 
 /* -- engine_drill.c -- */
 /* core_options.drill */

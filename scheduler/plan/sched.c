@@ -483,6 +483,11 @@ void sched_count_model(const sched *s, uint32_t model_idx, sched_model_numbers *
     memcpy(out->n_preempts, m->n_preempts, sizeof out->n_preempts);
 }
 
+bool sched_page_is_cached(const sched *s, uint32_t model_idx, uint32_t page) {
+    const sched_model *m = &s->models[model_idx];
+    return m->open && m->kv.pages[page].n_live == 0;
+}
+
 void sched_count(const sched *s, sched_counters *out) {
     *out = s->counters;
     out->charged_us = s->charged_us;

@@ -276,6 +276,8 @@ uint64_t sched_typical_us(const sched *s);
 /* A decode step of one sequence, predicted (sched_pace.c); 0: nothing was measured. */
 uint32_t sched_decode_us(const sched *s, uint32_t model_idx);
 void sched_count_model(const sched *s, uint32_t model_idx, sched_model_numbers *out);
+/* A KV page of this model: is it used by the prefix cache only? */
+bool sched_page_is_cached(const sched *s, uint32_t model_idx, uint32_t page);
 
 /* Usage by tenant and model; only the scheduler and flow_usage_next_changed change it. */
 struct flow_usage *sched_flow_usage(sched *s);

@@ -66,7 +66,10 @@
 #include "pool.h"
 #include "scheduler/engine.h"
 #include "scheduler/policy.h"
+#include "scheduler/watch.h"
 #include "scheduler/worth.h"
+
+#define RESIDENCY_NONE UINT32_MAX
 
 typedef struct resident {
     model_state state;
@@ -90,6 +93,7 @@ typedef struct resident {
     uint32_t *pages;     // [n_pages] of the pool; owned
     uint32_t n_pages;
     engine_evict_cause cause; // why it is DRAINING
+    uint32_t left_for;        // the slot that it makes room for, or RESIDENCY_NONE
 
     inferd_err why; // FAILED
     uint64_t retry_at_us;
@@ -163,6 +167,9 @@ typedef struct residency {
     uint64_t n_changes;       // grows with every transition
     uint64_t charged_changes; // n_changes when charges of shared weights were last checked
     uint64_t n_slices;        // evictions for a model of the same class
+    void (*note)(void *ctx,
+                 const engine_note *note); // a model came, left or failed; NULL: not told
+    void *note_ctx;
 
     /* Time spent on bringing evicted models back: this half of the window, and the one before. */
     bool thrashing;
@@ -173,7 +180,6 @@ typedef struct residency {
     uint32_t *slice_slots, *quotas; // [n] of those; owned
 } residency;
 
-#define RESIDENCY_NONE UINT32_MAX
 enum { RESIDENCY_WINDOW_US = ENGINE_THRASH_WINDOW_US };
 
 inferd_status residency_init(residency *r, uint32_t n_slots, const residency_limits *limits,

@@ -277,6 +277,7 @@ static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class prio, ui
         m->away_for_class = prio;
     }
     residency_drain(r, v, causes[kind], true, now_us);
+    m->left_for = root;
     if (wgroup_n_steps(r, v) > 0) return false;
     return residency_release(r, v, incoming, now_us);
 }

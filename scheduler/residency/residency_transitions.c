@@ -47,6 +47,43 @@ inferd_err residency_as_told(const inferd_err *why) {
     return told;
 }
 
+/* ---- notes for people ---- */
+
+static void note(residency *r, const engine_note *n) {
+    if (r->note != NULL) r->note(r->note_ctx, n);
+}
+
+static uint64_t waited_us(const resident *m, uint64_t now_us) {
+    return m->wanted_since_us != 0 ? u64_less(now_us, m->wanted_since_us) : 0;
+}
+
+/* Before it gives its pages back. */
+static void note_evicted(residency *r, uint32_t root, uint64_t now_us) {
+    const resident *m = &r->slots[root];
+    uint64_t n_pages = 0;
+    EACH_MEMBER(r, root, i) n_pages += pool_held(&r->pool->owners[i]);
+    bool for_work = m->left_for != RESIDENCY_NONE;
+    note(r, &(engine_note){.kind = ENGINE_NOTE_EVICTED,
+                           .at_us = now_us,
+                           .model_idx = root,
+                           .for_idx = m->left_for,
+                           .cause = m->cause,
+                           .n_bytes = n_pages * r->page_bytes,
+                           .wait_us = for_work ? waited_us(&r->slots[m->left_for], now_us) : 0});
+}
+
+static void note_loaded(residency *r, uint32_t root, uint64_t now_us) {
+    const resident *m = &r->slots[root];
+    note(r, &(engine_note){.kind = ENGINE_NOTE_LOADED,
+                           .at_us = now_us,
+                           .model_idx = root,
+                           .for_idx = ENGINE_NOTE_NO_MODEL,
+                           .from_file = m->parts.stage_us > 0,
+                           .n_bytes = m->about.weight_bytes,
+                           .wait_us = waited_us(m, now_us),
+                           .bring_us = m->bring_us});
+}
+
 /* STAGING, LOADING -> FAILED: the device has nothing of it any more. */
 void residency_fail(residency *r, uint32_t root, const inferd_err *why, uint64_t now_us) {
     resident *m = &r->slots[root];
@@ -68,6 +105,10 @@ void residency_fail(residency *r, uint32_t root, const inferd_err *why, uint64_t
     }
     residency_enter(r, root, MODEL_FAILED);
     residency_tell_pins(r);
+    note(r, &(engine_note){.kind = ENGINE_NOTE_FAILED,
+                           .at_us = now_us,
+                           .model_idx = root,
+                           .for_idx = ENGINE_NOTE_NO_MODEL});
 }
 
 /* FAILED -> COLD. */
@@ -310,6 +351,7 @@ void residency_loaded(residency *r, uint32_t root, uint64_t now_us) {
     engine_bring_ups *kind = m->parts.stage_us > 0 ? &m->from_file : &m->from_host;
     kind->n++;
     kind->us += m->bring_us;
+    note_loaded(r, root, now_us);
     m->wanted_since_us = 0;
     if (m->cause <= ENGINE_EVICT_SLICE && m->n_evictions[m->cause] > 0)
         r->reload_us += m->bring_us; // it had been evicted for others
@@ -347,6 +389,7 @@ void residency_drain(residency *r, uint32_t root, engine_evict_cause cause, bool
                      uint64_t now_us) {
     resident *m = &r->slots[root];
     m->cause = cause;
+    m->left_for = RESIDENCY_NONE;
     m->leaving = leaving;
     m->n_evictions[cause]++;
     m->hot_us += now_us - m->hot_since_us;
@@ -410,6 +453,7 @@ static bool begin_save(residency *r, uint32_t root, uint32_t incoming, uint64_t 
 /* DRAINING -> WARM, COLD. */
 bool residency_release(residency *r, uint32_t root, uint32_t incoming, uint64_t now_us) {
     resident *m = &r->slots[root];
+    note_evicted(r, root, now_us);
     /* Paused sequences stop running, too: they wait, and bring the model back when they go on. */
     EACH_MEMBER(r, root, i)
         if (r->slots[i].state != MODEL_FAILED) sched_model_preempt(r->sched, i);

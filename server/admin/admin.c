@@ -4,15 +4,18 @@
 #include <string.h>
 
 #include "api.h"
+#include "app_tell.h"
 #include "inferd/clock.h"
 #include "inferd/json_whole.h"
 #include "json_out.h"
 #include "log.h"
+#include "viewers.h"
 
 struct admin {
     app *app;
     changer *changer;
     list_node waits;
+    viewers *viewers; // owned
 };
 
 admin *admin_create(app *a, changer *ch) {
@@ -21,12 +24,16 @@ admin *admin_create(app *a, changer *ch) {
     ad->app = a;
     ad->changer = ch;
     list_node_init(&ad->waits);
-    return ad;
+    ad->viewers = viewers_create(a, ch);
+    if (ad->viewers != NULL) return ad;
+    free(ad);
+    return NULL;
 }
 
 void admin_destroy(admin *ad) {
     if (ad == NULL) return;
     INFERD_CHECK(list_empty(&ad->waits));
+    viewers_destroy(ad->viewers);
     free(ad);
 }
 
@@ -142,6 +149,19 @@ void admin_get_tenant(void *ctx, http_request *rq) {
     if (!find_tenant(a, rq, &idx)) return;
     admin_add_tenant(&out, a, idx);
     api_answer_json(rq, 200, &out);
+}
+
+void admin_watch(void *ctx, http_request *rq) {
+    app *a = ctx;
+    viewers_add(a->admin->viewers, rq);
+}
+
+void admin_tick(admin *ad, uint64_t now_us) {
+    if (ad != NULL) viewers_tick(ad->viewers, now_us);
+}
+
+void admin_end_watches(admin *ad) {
+    if (ad != NULL) viewers_end(ad->viewers);
 }
 
 /* ---- commands ---- */
@@ -355,13 +375,15 @@ static bool set_pin(app *a, uint32_t slot, model_pin pin) {
     return true;
 }
 
-static void log_command(const http_request *rq, const char *what, const char *name) {
+static void log_command(app *a, const http_request *rq, const char *what, const char *name) {
     log_line line;
     log_begin(&line, LOG_LEVEL_INFO, "admin");
     log_str(&line, "id", rq->id);
     log_str(&line, "command", what);
     log_str(&line, "model", name);
     log_end(&line);
+    journal_add(a->journal, JOURNAL_ADMIN, 1, app_unix_ms(), "an administrator asked to %s %s",
+                what, name);
 }
 
 /* Created before the command: else a model that leaves at once is missed.  NULL: no memory. */
@@ -436,7 +458,7 @@ void admin_command(void *ctx, http_request *rq) {
     if (g == GOAL_WARM && !check_host_room(a, rq, slot, c->pins)) return;
     bool waits = body.wait && g != GOAL_NONE;
     wait *w = waits ? create_wait(a, model_name, slot) : NULL;
-    log_command(rq, c->name, model_name);
+    log_command(a, rq, c->name, model_name);
     if ((waits && w == NULL) || (c->pins && !set_pin(a, slot, body.level))) {
         if (w != NULL) free_wait(w);
         admin_refuse(rq, 503, "server_overloaded", NULL, "no memory for the command");
@@ -498,7 +520,7 @@ void admin_unload_all(void *ctx, http_request *rq) {
         uint32_t slot = (uint32_t)a->config->slots[i];
         if (fleet_model_state(a->fleet, slot) != MODEL_HOT || app_model(a, slot)->n_generations > 0)
             continue;
-        log_command(rq, "unload", a->config->c->models[i].name);
+        log_command(a, rq, "unload", a->config->c->models[i].name);
         fleet_model_do(a->fleet, slot, ENGINE_UNLOAD);
     }
     if (strcmp(rq->route->path, "/unload") == 0) {
@@ -515,7 +537,7 @@ void admin_unload_one(void *ctx, http_request *rq) {
     uint32_t idx;
     buf out = {0};
     if (!find_model(a, rq, rq->tail, &idx)) return;
-    log_command(rq, "unload", a->config->c->models[idx].name);
+    log_command(a, rq, "unload", a->config->c->models[idx].name);
     fleet_model_do(a->fleet, (uint32_t)a->config->slots[idx], ENGINE_UNLOAD);
     buf_add_str(&out, "{\"msg\":\"ok\"}");
     api_answer_json(rq, 200, &out);

@@ -5,6 +5,8 @@
  *   admin_ask.c    plans, by the arithmetic of model_plan.h
  *   admin_state.c  the present state
  *   admin_drill.c  drills: a device that seems lost, slow or hanging
+ *   viewers.c      the state as a stream
+ *   page.c, page/  the page that shows it
  *   config_edit.c  changes of the configuration's text
  *   change.c       one change at a time, from text to the running daemon
  *
@@ -35,7 +37,13 @@ changer *admin_changer(const admin *ad);
 /* States may have changed, or time has passed: answers the exchanges that need not wait longer. */
 void admin_look(admin *ad);
 
+/* Regularly: sends what viewers have to see.  / Ends their streams: the daemon ends. */
+void admin_tick(admin *ad, uint64_t now_us);
+void admin_end_watches(admin *ad);
+
 /* -- handlers -- */
+void admin_watch(void *ctx, http_request *rq); // viewers.h
+void admin_page(void *ctx, http_request *rq);  // page.c: a file of the page
 void admin_get_state(void *ctx, http_request *rq);
 void admin_get_model(void *ctx, http_request *rq);
 void admin_get_tenant(void *ctx, http_request *rq);

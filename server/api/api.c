@@ -1,6 +1,7 @@
 /* api.c - see api.h: jobs, and how handlers answer. */
 #include "api.h"
 
+#include "app_tell.h"
 #include "log.h"
 
 void api_answer_error(http_request *rq, const api_error *e) {
@@ -130,6 +131,7 @@ void api_refuse(api_job *job, bool rq_gone) {
     int64_t name_idx = -1;
     if (job->model_idx >= 0) name_idx = app_model(job->app, (uint32_t)job->model_idx)->name_idx;
     metrics_refused(job->app->metrics, job->rq->tenant, name_idx, e->fault);
+    app_tell_refusal(job->app, job->rq->tenant, name_idx, e);
     log_line line;
     log_begin(&line, LOG_LEVEL_INFO, "refused");
     log_str(&line, "id", job->rq->id);

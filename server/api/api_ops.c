@@ -81,9 +81,11 @@ void api_root(void *ctx, http_request *rq) {
         "GET  /ready                  what is loaded\n"
         "GET  /metrics                figures for Prometheus\n"
         "GET  /openapi.json           all of it, as OpenAPI 3.1\n";
-    (void)ctx;
+    static const char page[] = "GET  /ui                      a page for administrators\n";
+    const app *a = ctx;
     buf out = {0};
     buf_add_str(&out, text);
+    if (http_is_trusted(rq) || a->config->c->admin.page) buf_add_str(&out, page);
     http_answer(rq, 200, "text/plain; charset=utf-8", &out, NULL);
 }
 

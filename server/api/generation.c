@@ -3,6 +3,7 @@
 
 #include <time.h>
 
+#include "app_tell.h"
 #include "app_usage.h"
 #include "inferd/clock.h"
 #include "log.h"
@@ -23,9 +24,14 @@ static app_slot *take_slot(app *a, generation *f, uint32_t choice_idx) {
     return slot;
 }
 
-static app_slot *find_slot(app *a, uint64_t id) {
+static app_slot *find_slot(const app *a, uint64_t id) {
     uint32_t i = (uint32_t)(id & ((1u << SLOT_BITS) - 1));
     return i < a->n_slots && a->slots[i].id == id ? &a->slots[i] : NULL;
+}
+
+const generation *generation_of(const app *a, uint64_t id) {
+    const app_slot *slot = find_slot(a, id);
+    return slot == NULL ? NULL : slot->generation;
 }
 
 static void free_slot(app *a, app_slot *slot) {
@@ -328,10 +334,13 @@ static void note_token(generation *f, uint32_t choice_idx, uint64_t at_us) {
         if (f->ttft_target_us != 0)
             metrics_target(m, name_of(f), TARGET_TTFT,
                            f->first_token_us - f->arrival_us <= f->ttft_target_us);
+        history_note(f->app->history, HISTORY_TTFT, f->first_token_us - f->arrival_us);
         fleet_note_ttft(f->app->fleet, f->model_idx, f->first_token_us - f->arrival_us, at_us);
     }
-    if (f->last_us[choice_idx] != 0 && at_us >= f->last_us[choice_idx])
+    if (f->last_us[choice_idx] != 0 && at_us >= f->last_us[choice_idx]) {
         metrics_observe(m, name_of(f), HIST_ITL, (double)(at_us - f->last_us[choice_idx]) / 1e6);
+        history_note(f->app->history, HISTORY_ITL, at_us - f->last_us[choice_idx]);
+    }
     if (f->first_us[choice_idx] == 0) f->first_us[choice_idx] = at_us;
     f->last_us[choice_idx] = at_us;
 }
@@ -496,7 +505,10 @@ static void take_event(app *a, const gen_event *ev) {
     app_slot *slot = find_slot(a, ev->id);
     if (slot == NULL) return; // its submission was taken back
     uint32_t name_idx = app_model(a, slot->model_idx)->name_idx;
-    if (ev->kind == GEN_EV_TOKEN) metrics_token(a->metrics, name_idx);
+    if (ev->kind == GEN_EV_TOKEN) {
+        metrics_token(a->metrics, name_idx);
+        a->totals.output_tokens++;
+    }
     if (ev->kind == GEN_EV_DONE) {
         metrics_sequence(a->metrics, name_idx, ev->done.n_prompt, ev->done.n_cached,
                          ev->done.n_output);
@@ -515,6 +527,7 @@ static void flush_dirty(app *a) {
     if (list_empty(&a->dirty)) return;
     while (!list_empty(&a->dirty)) generation_flush(LIST_ENTRY(a->dirty.next, generation, dirty));
     http_flush(a->http);
+    if (a->http_admin != NULL) http_flush(a->http_admin);
 }
 
 void app_on_engine_wake(app *a) {
@@ -541,6 +554,7 @@ void app_tick(app *a, uint64_t late_us) {
     metrics_loop_lag(a->metrics, (double)late_us / 1e6);
     app_look_at_fleet(a, now);
     app_watch_usage(a, now);
+    app_tell(a, now);
     registry_sweep(&a->models);
     LIST_EACH(node, &a->generations) {
         generation *f = LIST_ENTRY(node, generation, link);

@@ -50,6 +50,8 @@ void generation_fail(generation *f, api_fault fault, const char *message);
 /* -- all generations -- */
 /* Events are available: passes them to their generations, writes, flushes. */
 void app_on_engine_wake(app *a);
+/* The generation of a sequence (gen_request.id); NULL: it has ended, or its client left. */
+const generation *generation_of(const app *a, uint64_t id);
 /* Call every 100 ms or so.  `late_us`: how much later than planned it was called. */
 void app_tick(app *a, uint64_t late_us);
 /* The drain time is over: running generations end with an error. */

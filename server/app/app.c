@@ -4,6 +4,7 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "app_tell.h"
 #include "app_usage.h"
 #include "admission.h"
 #include "inferd/clock.h"
@@ -215,6 +216,9 @@ bool app_swap_slots(app *a, const int *slots) {
 }
 
 void app_note_change(app *a, bool reload, bool ok) {
+    journal_add(a->journal, JOURNAL_CONFIG, 1, app_unix_ms(), "%s %s",
+                reload ? "a reload of the configuration" : "a change of the configuration",
+                ok ? "took effect" : "was refused");
     if (reload)
         metrics_reload(a->metrics, ok);
     else
@@ -435,6 +439,11 @@ static inferd_status create_parts(app *a, const app_options *o, inferd_err *err)
     a->metrics = metrics_create(REGISTRY_NAMES_MAX, o->routes, o->n_routes);
     a->device_recent = device_recent_create(fleet_n_devices(o->fleet));
     a->unknown_names = unknown_names_create();
+    a->history = history_create();
+    a->journal = journal_create();
+    a->told_preempts = calloc((size_t)REGISTRY_SLOTS * GEN_PREEMPTS, sizeof *a->told_preempts);
+    if (a->history == NULL || a->journal == NULL || a->told_preempts == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the front thread");
     if (a->metrics == NULL || a->device_recent == NULL || a->unknown_names == NULL ||
         !create_slots(a, &o->config->limits.engine))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the front thread");
@@ -484,6 +493,9 @@ void app_destroy(app *a) {
     free(a->slots);
     metrics_destroy(a->metrics);
     device_recent_destroy(a->device_recent);
+    history_destroy(a->history);
+    journal_destroy(a->journal);
+    free(a->told_preempts);
     unknown_names_destroy(a->unknown_names);
     admission_destroy(a->admission);
     a->models.fleet = NULL; // it may be freed already
@@ -495,6 +507,8 @@ void app_destroy(app *a) {
 
 void app_drain(app *a) {
     a->draining = true;
+    journal_add(a->journal, JOURNAL_DRAIN, 1, app_unix_ms(),
+                "the daemon drains: it accepts no new requests and ends");
     if (a->http != NULL) http_drain(a->http);
     if (a->http_admin != NULL) http_drain(a->http_admin);
 }

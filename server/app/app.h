@@ -20,8 +20,10 @@
 #include "config.h"
 #include "http.h"
 #include "fleet.h"
+#include "history.h"
 #include "inferd/base.h"
 #include "inferd/list.h"
+#include "journal.h"
 #include "metrics.h"
 #include "models/model.h"
 #include "registry.h"
@@ -75,6 +77,10 @@ typedef struct app {
     struct admin *admin; // borrowed; NULL before app_set_admin: routes of HTTP_ADMIN are refused
     metrics *metrics;
     struct device_recent *device_recent; // device_recent.h; owned
+    history *history;                    // history.h; owned
+    history_totals totals;               // of it
+    journal *journal;                    // journal.h; owned
+    uint64_t *told_preempts;             // [REGISTRY_SLOTS] of app_tell.c; owned
     struct unknown_names *unknown_names; // unknown.h
     struct admission *admission;         // admission.h
     app_slot *slots;                     // [n_slots] one for each queue slot

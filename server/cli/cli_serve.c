@@ -320,6 +320,11 @@ static void announce(server_life *s) {
                names, devices, address, address + 5);
     else
         printf("inferd serves %s (%s): base_url=\"http://%s/v1\"\n", names, devices, address);
+    const char *key = s->options.page_key;
+    if (!local && s->app->config->c->admin.page) {
+        bool own = config_is_admin_key(s->app->config->c, (bytes){key, strlen(key)});
+        printf("page: http://%s/ui%s%s\n", address, own ? "#key=" : "", own ? key : "");
+    }
     fflush(stdout);
     if (!s->draining) sd_notify_state("READY=1");
 }
@@ -353,6 +358,7 @@ static bool is_quiet(const server_life *s) {
  * never stop asking, or never end a body, do not delay the exit. */
 static bool is_drained(server_life *s, uint64_t now_us) {
     if (app_n_running(s->app) != 0) return false;
+    admin_end_watches(s->admin);
     if (s->last_call_us == 0) {
         if (!is_answered(s, s->drain_from_us)) return false;
         s->last_call_us = now_us + LAST_CALL_MS * 1000;
@@ -509,6 +515,7 @@ static void on_tick(uv_timer_t *timer) {
         announce(s);
     }
     admin_look(s->admin);
+    admin_tick(s->admin, now);
     file_look_tick(s->files, now);
     tell_reloaded(s);
     sd_notify_flush();

@@ -9,18 +9,18 @@
 #include "messages.h"
 
 static const http_route routes[] = {
-    {"/v1/chat/completions", HTTP_POST, HTTP_KEYED, true, true, api_chat},
     {"/v1/completions", HTTP_POST, HTTP_KEYED, true, true, api_completions},
     {"/v1/messages", HTTP_POST, HTTP_KEYED, true, true, api_messages, messages_write_error},
     {"/v1/messages/count_tokens", HTTP_POST, HTTP_KEYED, true, true, api_count_tokens,
      messages_write_error},
     {"/v1/responses", HTTP_POST, HTTP_KEYED, true, true, api_responses},
     {"/v1/responses/*", HTTP_GET | HTTP_DELETE, HTTP_KEYED, false, false, api_response_one},
-    {"/v1/models", HTTP_GET, HTTP_KEYED, false, false, api_models_list},
     {"/v1/models/*", HTTP_GET, HTTP_KEYED, false, false, api_models_one},
     {"/tokenize", HTTP_POST, HTTP_KEYED, true, true, api_tokenize},
     {"/detokenize", HTTP_POST, HTTP_KEYED, true, true, api_detokenize},
     /* routes from here on are also on the socket file of administrators */
+    {"/v1/chat/completions", HTTP_POST, HTTP_KEYED, true, true, api_chat},
+    {"/v1/models", HTTP_GET, HTTP_KEYED, false, false, api_models_list},
     {"/health", HTTP_GET, HTTP_OPEN, false, false, api_health},
     {"/ready", HTTP_GET, HTTP_OPEN, false, false, api_ready},
     {"/version", HTTP_GET, HTTP_OPEN, false, false, api_version},
@@ -28,6 +28,9 @@ static const http_route routes[] = {
     {"/", HTTP_GET, HTTP_OPEN, false, false, api_root},
     {"/metrics", HTTP_GET, HTTP_WATCH, false, false, api_metrics},
     {"/debug/audit", HTTP_GET, HTTP_WATCH, false, false, api_audit},
+    {"/ui", HTTP_GET, HTTP_OPEN, false, false, admin_page},
+    {"/ui/*", HTTP_GET, HTTP_OPEN, false, false, admin_page},
+    {"/admin/watch", HTTP_GET, HTTP_ADMIN, false, false, admin_watch},
     {"/admin/state", HTTP_GET, HTTP_ADMIN, false, false, admin_get_state},
     {"/admin/config", HTTP_GET, HTTP_ADMIN, false, false, admin_get_config},
     {"/admin/config", HTTP_PUT, HTTP_ADMIN, true, false, admin_put_config},
@@ -51,7 +54,7 @@ static const http_route routes[] = {
     {"/api/models/unload", HTTP_POST, HTTP_ADMIN, false, false, admin_unload_all},
     {"/api/models/unload/**", HTTP_POST, HTTP_ADMIN, false, false, admin_unload_one},
 };
-static const char first_admin_route[] = "/health";
+static const char first_admin_route[] = "/v1/chat/completions";
 
 const http_route *routes_all(size_t *n) {
     *n = INFERD_COUNT(routes);
@@ -116,15 +119,19 @@ static void write_lines(void *ctx, const http_request *rq, char out[HTTP_LINES_B
         admission_write_headers(a->admission, (uint32_t)rq->tenant, clock_now_us(), out);
 }
 
+static bool has_keys(const inferd_config *c) {
+    for (uint32_t i = 0; i < c->n_tenants; i++)
+        if (c->tenants[i].n_keys > 0) return true;
+    return false;
+}
+
 void routes_http_options(app *a, http_options *out) {
     const inferd_config *c = a->config->c;
-    bool keys = false;
-    for (uint32_t i = 0; i < c->n_tenants; i++) keys = keys || c->tenants[i].n_keys > 0;
     *out = (http_options){.listen = c->listen,
                           .limits = c->limits.http,
                           .routes = routes,
                           .n_routes = INFERD_COUNT(routes),
-                          .tenant_of_key = keys ? tenant_of_key : NULL,
+                          .tenant_of_key = has_keys(c) ? tenant_of_key : NULL,
                           .admin_of_key = admin_of_key,
                           .allows_origin = allows_origin,
                           .overloaded_s = overloaded_s,
@@ -142,7 +149,9 @@ void routes_admin_options(app *a, const char *listen, http_options *out) {
                           .limits = c->limits.http,
                           .routes = routes + from,
                           .n_routes = INFERD_COUNT(routes) - from,
+                          .tenant_of_key = has_keys(c) ? tenant_of_key : NULL,
                           .admin_of_key = admin_on_socket,
+                          .overloaded_s = overloaded_s,
                           .trusted = true,
                           .unix_mode = OWNER_ONLY,
                           .finished = on_finished,

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "cli.h"
 #include "devices.h"
@@ -19,6 +20,8 @@ static const char usage[] =
     "  --api-key-file F  clients need one of its keys, one per line; required to listen on other\n"
     "                    addresses than those of this machine\n"
     "  --api-key-env V   the same with one key, in the environment variable V\n"
+    "  --page            the page /ui on this address, too; without an admin key in the\n"
+    "                    configuration the start makes one and prints the page's address with it\n"
     "  --device DEVICE   cpu, cuda, cuda:INDEX, a GPU's UUID, or auto (default: auto)\n"
     "  --memory SIZE     of the device's page pool (default: 2GiB on the CPU, what is free on a "
     "GPU)\n"
@@ -49,6 +52,7 @@ static bool apply_options(const serve_options *o, inferd_config *c, buf *problem
         if (!cli_number("--threads", o->threads, 1, 1024, &threads)) return false;
         c->devices[0].threads = (uint32_t)threads;
     }
+    if (o->page && !config_add_page(c, o->page_key, problems)) return false;
     return (o->key_file == NULL && o->key_env == NULL) ||
            config_add_keys(c, o->key_file, o->key_env, problems);
 }
@@ -96,6 +100,18 @@ static bool pick_source(serve_options *o, char **files, int n_files) {
     return true;
 }
 
+/* 128 random bits. */
+static bool draw_key(char out[SERVE_PAGE_KEY_BYTES]) {
+    unsigned char bits[16];
+    size_t n = (size_t)sprintf(out, "page-");
+    if (getrandom(bits, sizeof bits, 0) != (ssize_t)sizeof bits) {
+        perror("inferd: no random bits for --page");
+        return false;
+    }
+    for (size_t i = 0; i < sizeof bits; i++) n += (size_t)sprintf(out + n, "%02x", bits[i]);
+    return true;
+}
+
 int serve_options_read(int argc, char **argv, serve_options *o) {
     enum {
         NAME = 1,
@@ -106,7 +122,8 @@ int serve_options_read(int argc, char **argv, serve_options *o) {
         ALLOW_DUMMY,
         ALLOW_FAULTS,
         KEY_FILE,
-        KEY_ENV
+        KEY_ENV,
+        PAGE
     };
     static const struct option longs[] = {{"config", required_argument, NULL, 'c'},
                                           {"model", required_argument, NULL, 'm'},
@@ -119,6 +136,7 @@ int serve_options_read(int argc, char **argv, serve_options *o) {
                                           {"allow-faults", no_argument, NULL, ALLOW_FAULTS},
                                           {"api-key-file", required_argument, NULL, KEY_FILE},
                                           {"api-key-env", required_argument, NULL, KEY_ENV},
+                                          {"page", no_argument, NULL, PAGE},
                                           {"help", no_argument, NULL, 'h'},
                                           {0}};
     int c;
@@ -160,6 +178,10 @@ int serve_options_read(int argc, char **argv, serve_options *o) {
             break;
         case KEY_ENV:
             o->key_env = optarg;
+            break;
+        case PAGE:
+            o->page = draw_key(o->page_key);
+            if (!o->page) return CLI_WRONG;
             break;
         default:
             fputs(usage, stderr);

@@ -8,10 +8,13 @@
 #include "config.h"
 #include "inferd/buf.h"
 
+enum { SERVE_PAGE_KEY_BYTES = 40 };
+
 typedef struct serve_options {
     const char *config, *model, *name, *listen, *memory, *threads, *device;
     const char *key_file, *key_env;
-    bool allow_dummy, allow_faults;
+    bool allow_dummy, allow_faults, page;
+    char page_key[SERVE_PAGE_KEY_BYTES]; // of --page where the configuration has no admin key
 } serve_options;
 
 /* -1: go on; else the exit status, after help or a sentence on standard error. */

@@ -88,6 +88,7 @@ typedef struct config_admin {
     char *listen;              // "unix:PATH", "none"; NULL: the first usable default
     unsigned char (*keys)[32]; // [n_keys] as a tenant's
     uint32_t n_keys;
+    bool page; // the page is on the main listener, too
 } config_admin;
 
 /* inferd_config.host_arena_bytes if the file has none: the size is determined at the start. */
@@ -147,6 +148,8 @@ inferd_status config_for_model(const char *model_path, inferd_config **out, infe
 /* Adds one tenant, "default", which may do what users without keys may, with the keys of a file and
  * of an environment variable; NULL: none.  False: `problems` has the reasons. */
 bool config_add_keys(inferd_config *c, const char *key_file, const char *key_env, buf *problems);
+/* The main listener has the page.  Without a key for administrators `key` becomes the only one. */
+bool config_add_page(inferd_config *c, const char *key, buf *problems);
 /* Rules for the whole: without keys loopback only, unique names and keys, consistent limits,
  * guarantees that the devices can keep. */
 bool config_check(const inferd_config *c, buf *problems);

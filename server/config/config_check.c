@@ -194,10 +194,13 @@ static void check_cors(const inferd_config *c, config_report *r) {
     }
 }
 
-static void check_admin(const inferd_config *c, config_report *r) {
+static void check_admin(const inferd_config *c, bool whole, config_report *r) {
     config_location admin = {.name = "admin"}, at = {.parent = &admin, .name = "listen"};
     const char *listen = c->admin.listen;
+    config_location page = {.parent = &admin, .name = "page"};
     inferd_err err;
+    if (c->admin.page && c->admin.n_keys == 0 && whole)
+        config_problem(r, &page, "needs a key: set admin.keys, admin.key_file or admin.key_env");
     if (listen == NULL || strcmp(listen, "none") == 0) return;
     if (strncmp(listen, "unix:", 5) != 0)
         config_problem(r, &at,
@@ -660,7 +663,7 @@ void config_check_all(const inferd_config *c, config_report *r) {
     check_model_names(c, r);
     check_tenant_names(c, r);
     for (uint32_t i = 0; i < c->n_tenants; i++) check_tenant(c, i, whole, r);
-    check_admin(c, r);
+    check_admin(c, whole, r);
     check_cors(c, r);
     check_state(c, whole, r);
     for (uint32_t i = 0; i < c->n_devices; i++) check_device(c, i, whole, r);

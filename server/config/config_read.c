@@ -668,3 +668,14 @@ bool config_add_keys(inferd_config *c, const char *key_file, const char *key_env
     if (c->index == NULL) config_problem(&r, NULL, "no memory for keys");
     return r.n == 0;
 }
+
+bool config_add_page(inferd_config *c, const char *key, buf *problems) {
+    config_report r = {.problems = problems};
+    config_location page = {.name = "--page"};
+    c->admin.page = true;
+    if (c->admin.n_keys > 0) return true;
+    keys_add((key_list){&c->admin.keys, &c->admin.n_keys}, (bytes){key, strlen(key)}, &r, &page);
+    keys_index(c, &r);
+    if (c->index == NULL) config_problem(&r, NULL, "no memory for keys");
+    return r.n == 0;
+}

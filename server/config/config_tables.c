@@ -310,6 +310,8 @@ static const option of_admin[] = {
      .about =
          "`unix:PATH`, a separate socket; `none`; absent: `$XDG_RUNTIME_DIR/inferd/admin.sock`, "
          "else `/run/inferd/admin.sock`, if no other daemon has it"},
+    {"page", OPTION_BOOL, AT(A, page), .live = true,
+     .about = "`listen` has the page [`/ui`](page.md), too; it needs an admin key"},
     KEY_OPTIONS(A),
 };
 static const option_table admin_table = {"admin", of_admin, INFERD_COUNT(of_admin), sizeof(A)};

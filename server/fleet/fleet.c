@@ -110,6 +110,10 @@ const char *fleet_device_name(const fleet *f, uint32_t device_idx) {
     return f->names[device_idx];
 }
 
+engine *fleet_engine_to_watch(fleet *f, uint32_t device_idx) {
+    return f->engines[device_idx];
+}
+
 const engine *fleet_engine(const fleet *f, uint32_t device_idx) {
     return f->engines[device_idx];
 }

@@ -70,6 +70,7 @@ void fleet_stop(fleet *f); // accepts NULL
 uint32_t fleet_n_devices(const fleet *f);
 const char *fleet_device_name(const fleet *f, uint32_t device_idx);
 const engine *fleet_engine(const fleet *f, uint32_t device_idx); // for its own figures
+engine *fleet_engine_to_watch(fleet *f, uint32_t device_idx);    // for scheduler/watch.h; front
 /* Front.  Percent guaranteed to the replicas there, except those of slot `but` (UINT32_MAX: no
  * exception).  Placement compares it with 100 percent. */
 uint32_t fleet_share_percent(const fleet *f, uint32_t device_idx, uint32_t but);

@@ -186,6 +186,9 @@ const char *http_query(http_request *rq, const char *name);
 bool http_work(http_request *rq, void (*work)(void *ctx), void (*done)(void *ctx, bool rq_gone),
                void *ctx);
 
+/* It came over a trusted server (http_options.trusted). */
+bool http_is_trusted(http_request *rq);
+
 /* The value of a header of the request; p NULL: absent.  Only inside route.handle. */
 bytes http_header(http_request *rq, const char *name);
 

@@ -70,6 +70,7 @@ static bool check_key(exchange *x, const guard *g) {
     http_server *s = x->s;
     if (g->route->access == HTTP_ADMIN) return check_admin(x, g);
     if (g->route->access == HTTP_OPEN || s->keyless) return true;
+    if (g->route->access == HTTP_WATCH && s->trusted) return true;
     if (g->route->access == HTTP_WATCH && s->admin_of_key != NULL &&
         s->admin_of_key(s->ctx, guard_bearer(g)) == HTTP_ADMIN_YES)
         return true;
@@ -116,6 +117,7 @@ static bool pass_guard(exchange *x, guard *g) {
     if (g->origin_allowed)
         snprintf(x->origin, sizeof x->origin, "%.*s", (int)g->origin.value.n, g->origin.value.p);
     if (!guard_host(g, s->keyless && s->unix_path == NULL, &x->refusal) ||
+        (s->trusted && !guard_socket(g, &x->refusal)) ||
         !guard_route(g, s->routes, s->n_routes, &x->refusal))
         return false;
     if (g->preflight) return answer_preflight(x, g);

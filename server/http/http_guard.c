@@ -234,6 +234,32 @@ void guard_origin(guard *g, bool (*allows)(void *ctx, bytes origin, bool loopbac
     g->origin_allowed = allows == NULL ? loopback : allows(ctx, origin, loopback);
 }
 
+/* A name that a web page could control: one with a dot that is not an address. */
+static bool is_foreign_name(bytes name) {
+    bool dot = false, letter = false;
+    if (name.n > 0 && name.p[0] == '[') return false;
+    for (size_t i = 0; i < name.n; i++) {
+        dot |= name.p[i] == '.';
+        letter |= name.p[i] != '.' && !is_digit(name.p[i]);
+    }
+    return dot && letter && !is_loopback_name(name);
+}
+
+bool guard_socket(const guard *g, guard_refusal *why) {
+    bytes host = trim(g->host.value), origin = trim(g->origin.value), name;
+    if (g->host.n == 1 && split_host(host, &name) && is_foreign_name(name))
+        return refuse(why, 403, "host_not_allowed",
+                      "On the socket of administrators, Host must be localhost, an address, or a "
+                      "name without a dot.");
+    if (g->origin.n == 0) return true;
+    size_t n = origin.n > 7 && strncasecmp(origin.p, "http://", 7) == 0 ? 7 : 0;
+    bytes site = {origin.p + n, origin.n - n};
+    if (g->origin.n == 1 && n > 0 && site.n == host.n && strncasecmp(site.p, host.p, host.n) == 0)
+        return true;
+    return refuse(why, 403, "origin_not_allowed",
+                  "On the socket of administrators only its own page may send requests.");
+}
+
 bool guard_host(const guard *g, bool keyless, guard_refusal *why) {
     if (g->host.n == 1) {
         bytes name;

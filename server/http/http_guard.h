@@ -76,6 +76,10 @@ void guard_header(guard *g, bytes name, bytes value);
 bool guard_framing(guard *g, guard_refusal *why);
 /* Sets origin_allowed; `allows` as in http_options. */
 void guard_origin(guard *g, bool (*allows)(void *ctx, bytes origin, bool loopback), void *ctx);
+/* On a trusted socket, which a person may have forwarded to a port of a machine with a browser: no
+ * web page but the server's own gets through, whether it sends requests from its own origin or has
+ * its name resolved to that port. */
+bool guard_socket(const guard *g, guard_refusal *why);
 /* keyless: a daemon without keys on TCP answers only to loopback names, so that no web page can
  * reach it through a name it controls or from a foreign origin. */
 bool guard_host(const guard *g, bool keyless, guard_refusal *why);

@@ -93,6 +93,10 @@ bool reply_headers(exchange *x, struct MHD_Response *r, const char *content_type
 
 /* -- fields of the request -- */
 
+bool http_is_trusted(http_request *rq) {
+    return exchange_of(rq)->s->trusted;
+}
+
 bytes http_header(http_request *rq, const char *name) {
     const char *value = NULL;
     size_t n = 0;
