@@ -1,0 +1,279 @@
+"""GET /admin/watch: the state as a stream, and the page's files; docs/page.md."""
+
+import contextlib
+import http.client
+import json
+import socket
+import subprocess
+import threading
+import time
+
+import httpx
+import pytest
+
+from conftest import BUILD, SLOW
+
+ADMIN, TENANT = "admin-key-0123456789", "tenant-key-0123456789"
+
+
+class Watch:
+    """A viewer: a thread reads the stream, and `state` is what a page would have."""
+
+    def __init__(self, sock):
+        self.state, self.pages, self.n_deltas, self.n_bytes, self.ended = None, {}, 0, 0, False
+        self.changed = threading.Condition()
+        self.connection = http.client.HTTPConnection("localhost")
+        self.connection.sock = self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(str(sock))
+        self.connection.request("GET", "/admin/watch")
+        response = self.connection.getresponse()
+        assert response.status == 200 and response.headers["content-type"].startswith("text/event-stream")
+        self.thread = threading.Thread(target=self.read, args=(response,), daemon=True)
+        self.thread.start()
+
+    def read(self, response):
+        kind = None
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            while line := response.readline().decode():
+                self.n_bytes += len(line)
+                if line.startswith("event: "):
+                    kind = line[7:].strip()
+                elif line.startswith("data: "):
+                    with self.changed:
+                        self.take(kind, json.loads(line[6:]))
+                        self.changed.notify_all()
+        with self.changed:
+            self.ended = True
+            self.changed.notify_all()
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.thread.join(20)
+        self.socket.close()
+
+    def take(self, kind, d):
+        if kind == "all":
+            self.pages = {}
+            self.state = {**d, **{k: {r["id"]: r for r in d[k]} for k in ("devices", "models", "tenants", "events")}}
+        else:
+            assert kind == "delta" and len(d) > 1, "a delta without a change"
+            self.n_deltas += 1
+            for k in ("devices", "models", "tenants", "events"):
+                self.state[k].update({r["id"]: r for r in d.get(k, [])})
+            for k, ids in d.get("gone", {}).items():
+                for i in ids:
+                    del self.state[k][i]
+            for k in ("daemon", "queue"):
+                self.state[k] = d.get(k, self.state[k])
+            self.state["history"]["rows"] += d.get("history", {}).get("rows", [])
+        for m in d.get("pages", []):
+            page = self.pages.setdefault(m["device"], [7] * m["n"])
+            for at in range(0, len(m["runs"]), 3):
+                first, n, code = m["runs"][at:at + 3]
+                page[first:first + n] = [code] * n
+                assert len(page) == m["n"]
+
+    def until(self, what, timeout=30 * SLOW):
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.state is not None and what(self.state), timeout), self.state
+
+    def model(self, name):
+        return next(m for m in self.state["models"].values() if m["name"] == name)
+
+    def texts(self, kind):
+        return [e["text"] for e in self.state["events"].values() if e["kind"] == kind]
+
+
+@pytest.fixture(scope="module")
+def served(launch, tiny_model, tmp_path_factory):
+    """Two models of different files on a device with room for one of them and its KV."""
+    folder = tmp_path_factory.mktemp("watch")
+    other = folder / "other.gguf"
+    subprocess.run([BUILD / "tests" / "tiny_model", other, "8"], check=True)
+    sock = folder / "admin.sock"
+    d = launch({"devices": [{"kind": "cpu", "memory": "4MiB", "threads": 1}], "host_arena": "8MiB",
+                "admin": {"listen": f"unix:{sock}", "key": ADMIN, "page": True},
+                "models": [{"name": "a", "path": tiny_model}, {"name": "b<i>", "path": str(other)}],
+                "tenants": [{"name": "t\"<script>", "key": TENANT, "share": 50}]}, args=["--allow-faults"])
+    d.sock = sock
+    d.socket = httpx.Client(transport=httpx.HTTPTransport(uds=str(sock)), base_url="http://localhost",
+                            timeout=60 * SLOW)
+    return d
+
+
+@pytest.fixture
+def watch(served):
+    """A function that begins to watch; the viewers leave at the end."""
+    viewers = []
+
+    def begin():
+        viewers.append(Watch(served.sock))
+        return viewers[-1]
+    yield begin
+    for w in viewers:
+        w.close()
+
+
+def ask(d, model, n=8, **more):
+    return d.http.post("/v1/chat/completions", headers={"Authorization": f"Bearer {TENANT}"}, json={
+        "model": model, "max_tokens": n, "messages": [{"role": "user", "content": "x"}], **more})
+
+
+def test_a_viewer_sees_everything_and_then_what_changes(served, watch):
+    w = watch()
+    w.until(lambda s: True)
+    assert set(w.state) >= {"now", "daemon", "devices", "models", "tenants", "queue", "history", "events", "pages"}
+    assert [m["name"] for m in w.state["models"].values()] == ["a", "b<i>"]
+    assert w.state["tenants"][0]["name"] == "t\"<script>" and w.state["tenants"][0]["entitled"] == 0.5
+    before = w.state["tenants"][0]["today"]
+    assert ask(served, "a").status_code == 200
+    w.until(lambda s: s["tenants"][0]["today"] > before)
+    w.until(lambda s: any(r[1] is not None and r[6] > 0 for r in s["history"]["rows"]))
+    device = w.state["devices"][0]
+    w.until(lambda s: sum(c % 16 == 1 for c in w.pages[0]) == s["devices"][0]["pages"]["weight"])
+    assert len(w.pages[0]) == device["pages"]["total"]
+    owners = {c // 16 - 1 for c in w.pages[0] if c >= 16}
+    assert owners <= set(w.state["models"])
+
+
+def test_an_eviction_is_told_as_a_sentence_with_the_model_that_needed_the_room(served, watch):
+    w = watch()
+    w.until(lambda s: True)
+    for i in range(4):
+        assert ask(served, ["a", "b<i>"][i % 2]).status_code == 200
+    w.until(lambda s: any(t.startswith("evicted a: ") and " for b<i>" in t and "which waited " in t
+                          for t in w.texts("evict")))
+    w.until(lambda s: any(t.startswith("loaded b<i> from ") for t in w.texts("load")))
+
+
+def test_a_running_step_names_its_sequences(served, watch):
+    w = watch()
+    w.until(lambda s: True)
+    slow = "/admin/devices/cpu0/slow"  # a step of this model is too short to be seen
+    assert served.socket.post(slow, json={"times": 500}).status_code == 200
+    done = threading.Event()
+
+    def load():
+        while not done.is_set():
+            ask(served, "a", 20)
+    threads = [threading.Thread(target=load) for _ in range(3)]
+    for t in threads:
+        t.start()
+    try:
+        w.until(lambda s: s["devices"][0]["step"] is not None and
+                any(q[0].startswith("req-") and q[1] == 0 for q in s["devices"][0]["step"]["seqs"]))
+        step = w.state["devices"][0]["step"]
+        assert step["model"] == w.model("a")["id"] and step["prefill"] + step["decode"] >= 1
+    finally:
+        done.set()
+        assert served.socket.post(slow, json={"times": 1}).status_code == 200
+        for t in threads:
+            t.join()
+
+
+def test_a_command_and_its_end_are_seen(served, watch):
+    w = watch()
+    w.until(lambda s: True)
+    assert served.socket.post("/admin/models/a/load", json={"wait": True}).status_code == 200
+    w.until(lambda s: w.model("a")["state"] == "hot")
+    assert served.socket.post("/admin/models/a/drain", json={"wait": True}).status_code == 200
+    w.until(lambda s: w.model("a")["held"] and w.model("a")["state"] != "hot")
+    assert "an administrator asked to drain a" in w.texts("admin")
+    assert ask(served, "a").status_code == 503
+    w.until(lambda s: any("refused a request of tenant" in t and "model_unavailable" in t for t in w.texts("refuse")))
+    assert served.socket.post("/admin/models/a/load", json={"wait": True}).status_code == 200
+    w.until(lambda s: not w.model("a")["held"])
+
+
+def test_a_model_that_leaves_the_configuration_is_gone(served, watch):
+    w = watch()
+    w.until(lambda s: len(s["models"]) == 2)
+    text = served.config_path.read_text()
+    config = json.loads(text)
+    config["models"].pop()
+    assert served.socket.put("/admin/config", json=config).status_code == 200
+    w.until(lambda s: [m["name"] for m in s["models"].values()] == ["a"])
+    r = served.socket.put("/admin/config", content=text, headers={"content-type": "application/json"})
+    assert r.status_code == 200
+    w.until(lambda s: len(s["models"]) == 2)
+    assert "a change of the configuration took effect" in w.texts("config")
+
+
+def test_viewers_have_a_bound_and_leave_nothing_behind(served, watch):
+    many = [watch() for _ in range(16)]
+    for w in many:
+        w.until(lambda s: True)
+    r = served.socket.get("/admin/watch")
+    assert r.status_code == 503 and r.json()["error"]["code"] == "too_many_viewers"
+    for w in many:
+        w.close()
+    end = time.monotonic() + 20 * SLOW
+    while True:  # the daemon sees that they left
+        with served.socket.stream("GET", "/admin/watch") as r:
+            if r.status_code == 200:
+                break
+        assert time.monotonic() < end
+    assert served.http.get("/health").status_code == 200
+
+
+def test_who_may_watch(served):
+    def status(**headers):
+        with served.http.stream("GET", "/admin/watch", headers=headers) as r:
+            return r.status_code
+    assert status() == 401
+    assert status(Authorization=f"Bearer {TENANT}") == 403
+    assert status(Authorization=f"Bearer {ADMIN}") == 200
+
+
+@pytest.mark.parametrize("headers,expected", [
+    ({}, 200), ({"Host": "localhost:8081"}, 200), ({"Host": "box"}, 200), ({"Host": "10.0.0.7:8081"}, 200),
+    ({"Host": "localhost:8081", "Origin": "http://localhost:8081"}, 200),
+    ({"Host": "localhost:8081", "Origin": "http://localhost:3000"}, 403),
+    ({"Host": "localhost:8081", "Origin": "http://evil.example"}, 403),
+    ({"Host": "localhost:8081", "Origin": "null"}, 403),
+    ({"Host": "evil.example", "Origin": "http://evil.example"}, 403),
+    ({"Host": "evil.example:8081"}, 403)])
+def test_no_other_web_page_reaches_a_forwarded_socket(served, headers, expected):
+    assert served.socket.get("/admin/state", headers=headers).status_code == expected
+    r = served.socket.post("/admin/plan", json={"load": "a"}, headers=headers)
+    assert r.status_code == expected, r.text
+
+
+def test_the_socket_serves_chats_with_the_key_of_a_tenant(served):
+    body = {"model": "a", "max_tokens": 4, "stream": True, "messages": [{"role": "user", "content": "x"}]}
+    assert served.socket.post("/v1/chat/completions", json=body).status_code == 401
+    r = served.socket.post("/v1/chat/completions", json=body, headers={"Authorization": f"Bearer {TENANT}"})
+    assert r.status_code == 200 and r.text.rstrip().endswith("data: [DONE]")
+    r = served.socket.get("/v1/models", headers={"Authorization": f"Bearer {TENANT}"})
+    assert [m["id"] for m in r.json()["data"]] == ["a", "b<i>"]
+    assert served.socket.get("/metrics").status_code == 200  # as before, without a key
+
+
+def test_files_of_the_page_come_with_a_strict_policy(served):
+    for client in (served.http, served.socket):
+        r = client.get("/ui")
+        assert r.status_code == 200 and r.headers["content-type"] == "text/html; charset=utf-8"
+        policy = r.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+        assert r.headers["x-content-type-options"] == "nosniff"
+        assert client.get("/ui/nothing.js").status_code == 404
+        assert client.get("/ui/..%2Findex.html").status_code == 404
+
+
+def test_the_page_is_off_on_the_main_listener_by_default(launch, tiny_model):
+    d = launch({"admin": {"listen": "none", "key": ADMIN}, "models": [{"name": "a", "path": tiny_model}]})
+    r = d.http.get("/ui")
+    assert r.status_code == 404 and r.json()["error"]["code"] == "page_is_off"
+    assert "/ui" not in d.http.get("/").text
+
+
+def test_a_drain_ends_the_streams(launch, tiny_model, tmp_path):
+    sock = tmp_path / "admin.sock"
+    d = launch({"admin": {"listen": f"unix:{sock}"}, "models": [{"name": "a", "path": tiny_model}]})
+    w = Watch(sock)
+    w.until(lambda s: True)
+    d.process.terminate()
+    assert d.process.wait(20 * SLOW) == 0
+    with w.changed:
+        assert w.changed.wait_for(lambda: w.ended, 10 * SLOW)
