@@ -36,7 +36,13 @@ static buf page_of(metrics *m, uint32_t n_models) {
                                               .n_preempts = {1, 0, 2, 0},
                                               .sum = {.first_us = 250000}}}};
     static const metrics_replica replicas[] = {{0, 0, "serving"}};
-    static const metrics_share shares[] = {{"tenant", "t1", 0.25, 0.4}};
+    static const metrics_share shares[] = {{.of = "tenant",
+                                            .name = "t1",
+                                            .used = 0.25,
+                                            .entitled = 0.4,
+                                            .n_running = 2,
+                                            .n_waiting = 5}};
+    static const metrics_loop loops[] = {{"front", "", 0}, {"engine", "d\"0", 1250000}};
     static const char *const tenants[] = {"t0", "t1"};
     static const metrics_tenant memory[] = {{"t0", 100, 0, UINT64_MAX}, {"t1", 0, 64, 128}};
     engine_stats e = {.n_running = 3,
@@ -55,6 +61,9 @@ static buf page_of(metrics *m, uint32_t n_models) {
                       .prefix_hits_tokens = 20,
                       .charged_us = 2000000,
                       .class_us = {[GEN_HIGH] = 500000, [GEN_BATCH] = 1500000},
+                      .class_running = {[GEN_HIGH] = 3},
+                      .class_waiting = {[GEN_BATCH] = 2},
+                      .class_since_us = {[GEN_BATCH] = 2500000},
                       .waste_us = 500000,
                       .usage_load_us = 250000,
                       .opened_us = 1000000,
@@ -85,6 +94,10 @@ static buf page_of(metrics *m, uint32_t n_models) {
                        .n_replicas = 1,
                        .shares = shares,
                        .n_shares = 1,
+                       .loops = loops,
+                       .n_loops = 2,
+                       .watchdog_s = 30,
+                       .now_us = 4000000,
                        .memory = memory,
                        .n_memory = 2,
                        .tenants = all_tenants != NULL ? all_tenants : tenants,
@@ -157,6 +170,15 @@ static void what_was_counted_is_written(void) {
     EXPECT(has_line(&page, "inferd_class_device_seconds_total{device=\"d0\",class=\"high\"} 0.5"));
     EXPECT(has_line(&page, "inferd_class_device_seconds_total{device=\"d0\",class=\"normal\"} 0"));
     EXPECT(has_line(&page, "inferd_class_device_seconds_total{device=\"d0\",class=\"batch\"} 1.5"));
+    EXPECT(has_line(&page,
+                    "inferd_class_sequences{device=\"d0\",class=\"high\",state=\"running\"} 3"));
+    EXPECT(has_line(&page,
+                    "inferd_class_sequences{device=\"d0\",class=\"batch\",state=\"waiting\"} 2"));
+    EXPECT(has_line(&page, "inferd_class_wait_seconds{device=\"d0\",class=\"batch\"} 1.5"));
+    EXPECT(has_line(&page, "inferd_class_wait_seconds{device=\"d0\",class=\"high\"} 0"));
+    EXPECT(has_line(&page, "inferd_loop_silent_seconds{loop=\"front\"} 0"));
+    EXPECT(has_line(&page, "inferd_loop_silent_seconds{loop=\"engine d\\\"0\"} 1.25"));
+    EXPECT(has_line(&page, "inferd_watchdog_limit_seconds 30"));
     EXPECT(has_line(&page, "inferd_thrashing{device=\"d0\"} 1"));
     EXPECT(has_line(&page, "inferd_thrash_reload_seconds{device=\"d0\"} 2.5"));
     EXPECT(has_line(&page, "inferd_turns_attainment_ratio{device=\"d0\"} 0.75"));
@@ -183,6 +205,8 @@ static void a_tenant_has_its_usage(void) {
         "inferd_tenant_bytes{tenant=\"t1\",kind=\"min\"} 64",
         "inferd_tenant_bytes{tenant=\"t1\",kind=\"max\"} 128",
         "inferd_share_entitled_ratio{of=\"tenant\",name=\"t1\"} 0.4",
+        "inferd_share_sequences{of=\"tenant\",name=\"t1\",state=\"running\"} 2",
+        "inferd_share_sequences{of=\"tenant\",name=\"t1\",state=\"waiting\"} 5",
         "inferd_refusals_total{tenant=\"t1\",model=\"second\",reason=\"request_rate\"} 2",
         "inferd_refusals_total{tenant=\"none\",model=\"none\",reason=\"queue_full\"} 1",
         "inferd_device_account_seconds_total{device=\"d0\",part=\"requests\"} 2",

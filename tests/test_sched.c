@@ -987,6 +987,39 @@ static uint32_t count_paused(rig *r) {
     return c.n_paused;
 }
 
+static void a_class_tells_its_sequences_and_its_longest_wait(void) {
+    rig r;
+    sched_limits l = default_limits();
+    sched_class c[GEN_CLASSES];
+    l.running_max = 1;
+    rig_init(&r, 64, &l);
+    r.now_us = 1000;
+    sched_count_classes(r.s, c);
+    EXPECT(c[GEN_HIGH].n_waiting == 0 && c[GEN_HIGH].since_us == 0);
+    gen_request *high = request(1, 8, 20), *low = request(2, 8, 20);
+    high->prio = GEN_HIGH;
+    low->prio = GEN_BATCH;
+    sched_submit(r.s, low, 1000);
+    sched_submit(r.s, high, 2000);
+    r.now_us = 3000;
+    sched_count_classes(r.s, c);
+    EXPECT(c[GEN_HIGH].n_waiting == 1 && c[GEN_HIGH].since_us == 2000);
+    EXPECT(c[GEN_BATCH].n_waiting == 1 && c[GEN_BATCH].since_us == 1000);
+    rig_iterate(&r);
+    sched_count_classes(r.s, c);
+    EXPECT(c[GEN_HIGH].n_running == 1 && c[GEN_HIGH].since_us >= 3000); // it had a step
+    EXPECT(c[GEN_BATCH].n_waiting == 1 && c[GEN_BATCH].since_us == 1000);
+    EXPECT(c[GEN_NORMAL].n_running == 0 && c[GEN_NORMAL].since_us == 0);
+    sched_pause(r.s, 2); // its client is slow: it does not starve
+    sched_count_classes(r.s, c);
+    EXPECT(c[GEN_BATCH].n_waiting == 0 && c[GEN_BATCH].since_us == 0);
+    sched_cancel_all(r.s, r.now_us);
+    rig_run(&r);
+    sched_count_classes(r.s, c);
+    EXPECT(c[GEN_HIGH].n_running == 0 && c[GEN_HIGH].since_us == 0);
+    rig_deinit(&r);
+}
+
 static void a_paused_sequence_is_counted_until_it_goes_on(void) {
     rig r;
     sched_limits l = default_limits();
@@ -1476,6 +1509,7 @@ static const test_case cases[] = {
     TEST(nor_does_one_beside_a_paused_sequence),
     TEST(nor_does_one_on_a_fast_device),
     TEST(a_class_below_its_floor_leaves_urgent_requests_their_slots),
+    TEST(a_class_tells_its_sequences_and_its_longest_wait),
     TEST(a_paused_sequence_is_counted_until_it_goes_on),
     TEST(pages_freed_by_a_preemption_go_to_its_cause),
     TEST(pages_freed_for_a_cancelled_request_are_free_to_all),

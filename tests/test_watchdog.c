@@ -138,6 +138,34 @@ static void engine_hangs(void) {
     rest_for_ever();
 }
 
+/* /metrics shows it while no limit ends the process. */
+static void a_silent_loop_can_be_asked_for(void) {
+    static const watchdog_options o = {.model_name = name_of};
+    inferd_err err = {0};
+    pulse front = {0}, engine = {0};
+    watchdog *w;
+    watchdog_loop l;
+    EXPECT_EQ(watchdog_create(&o, &w, &err), INFERD_OK);
+    watchdog_add(w, &front, "front", "");
+    watchdog_add(w, &engine, "engine", "gpu0");
+    watchdog_set_limits(w, 0, 0);
+    pulse_join(&front);
+    pulse_at(PULSE_REST, "park");
+    pulse_join(&engine);
+    pulse_at(PULSE_WORK, "sched_plan");
+    pulse_join(NULL);
+    EXPECT_EQ(watchdog_start(w, &err), INFERD_OK);
+    do EXPECT(watchdog_get(w, 1, &l));
+    while (l.silent_us == 0); // two looks of the watchdog's thread
+    EXPECT_STR(l.kind, "engine");
+    EXPECT_STR(l.name, "gpu0");
+    EXPECT(watchdog_get(w, 0, &l) && l.silent_us == 0);
+    EXPECT(!watchdog_get(w, 2, &l));
+    watchdog_forget_engines(w);
+    EXPECT(watchdog_get(w, 0, &l) && !watchdog_get(w, 1, &l));
+    watchdog_stop(w);
+}
+
 static void handle_stuck(void *ctx, http_request *rq) {
     (void)ctx, (void)rq;
     rest_for_ever();
@@ -254,6 +282,7 @@ static const test_case cases[] = {
     TEST(a_stopped_process_does_not_hang),
     TEST(an_engine_is_blamed_before_the_front),
     TEST(no_limit_is_never_over),
+    TEST(a_silent_loop_can_be_asked_for),
     TEST(an_engine_that_hangs_ends_the_process),
     TEST(a_handler_that_hangs_ends_the_process),
     TEST(an_engine_without_work_does_not),

@@ -66,6 +66,16 @@ static void publish_usage(engine *e) {
     board_publish(&e->stats_board, s);
 }
 
+static void publish_classes(engine *e) {
+    sched_class classes[GEN_CLASSES];
+    sched_count_classes(e->core.sched, classes);
+    for (int c = 0; c < GEN_CLASSES; c++) {
+        e->stats.class_running[c] = classes[c].n_running;
+        e->stats.class_waiting[c] = classes[c].n_waiting;
+        e->stats.class_since_us[c] = classes[c].since_us;
+    }
+}
+
 static void publish_stats(engine *e) {
     const core *c = &e->core;
     const pool *p = &c->pool;
@@ -96,6 +106,7 @@ static void publish_stats(engine *e) {
     s->n_recomputed_tokens = n.n_recomputed_tokens;
     s->charged_us = n.charged_us;
     memcpy(s->class_us, n.class_us, sizeof s->class_us);
+    publish_classes(e);
     s->waste_us = n.waste_us;
     s->prefix_queries_tokens = n.prefix_queries_tokens;
     s->prefix_hits_tokens = n.prefix_hits_tokens;

@@ -488,6 +488,20 @@ bool sched_page_is_cached(const sched *s, uint32_t model_idx, uint32_t page) {
     return m->open && m->kv.pages[page].n_live == 0;
 }
 
+static void count_class(const sched *s, const seq *q, sched_class *out) {
+    sched_class *c = &out[q->req->prio];
+    if (sched_stands_still(s, q)) return;
+    c->n_running += q->state == SEQ_RUNNING;
+    c->n_waiting += q->state == SEQ_WAITING;
+    if (c->since_us == 0 || q->idle_since_us < c->since_us) c->since_us = q->idle_since_us;
+}
+
+void sched_count_classes(const sched *s, sched_class out[GEN_CLASSES]) {
+    memset(out, 0, GEN_CLASSES * sizeof *out);
+    LIST_EACH(node, &s->running) count_class(s, LIST_ENTRY(node, seq, link), out);
+    LIST_EACH(node, &s->waiting) count_class(s, LIST_ENTRY(node, seq, link), out);
+}
+
 void sched_count(const sched *s, sched_counters *out) {
     *out = s->counters;
     out->charged_us = s->charged_us;

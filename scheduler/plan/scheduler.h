@@ -110,6 +110,12 @@ typedef struct sched_counters {
     uint64_t n_submitted, n_finished[GEN_ERROR + 1];
 } sched_counters;
 
+/* Sequences by class of the request, without those that stand still (sched_stands_still). */
+typedef struct sched_class {
+    uint32_t n_running, n_waiting;
+    uint64_t since_us; // start of the longest time without a step; 0: there is no sequence
+} sched_class;
+
 /* Numbers of one model. */
 typedef struct sched_model_numbers {
     uint32_t n_running, n_waiting, pages_cached;
@@ -268,6 +274,7 @@ uint32_t sched_n_unsent(const sched *s); // last events that wait for sched_flus
 
 /* The next moment at which a deadline, a share or the disk may change a plan; UINT64_MAX: none. */
 uint64_t sched_next_deadline(const sched *s);
+void sched_count_classes(const sched *s, sched_class out[GEN_CLASSES]);
 void sched_count(const sched *s, sched_counters *out);
 /* The part of the targets of running sequences that can be kept; walks all of them. sched_time.c */
 uint32_t sched_attainment_ppm(const sched *s);

@@ -13,14 +13,13 @@
 #define PPM      1e6
 enum { MAPS_WAIT_US = 20000 }; // for all devices together: the loop blocks for that time
 
-static const char *const class_names[GEN_CLASSES] = {"system", "high", "normal", "batch"};
 static const char *const pin_names[] = {"none", "warm", "hot"};
 static const char *const share_names[] = {"besteffort", "burst", "fixed"};
 static const char *const cause_names[ENGINE_EVICT_CAUSES] = {"pressure", "class", "turn", "idle",
                                                              "asked"};
 
 const char *admin_class_name(gen_class prio) {
-    return prio < GEN_CLASSES ? class_names[prio] : "none";
+    return gen_class_name(prio);
 }
 
 const char *admin_pin_name(model_pin pin) {

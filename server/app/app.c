@@ -390,6 +390,10 @@ void app_set_http_admin(app *a, http_server *http) {
     a->http_admin = http;
 }
 
+void app_set_watchdog(app *a, const struct watchdog *watchdog) {
+    a->watchdog = watchdog;
+}
+
 void app_set_admin(app *a, struct admin *ad) {
     a->admin = ad;
 }

@@ -101,6 +101,7 @@ typedef struct app {
     uint64_t n_move_notes;  // moves of the fleet that were logged
     backend_device_about devices[FLEET_DEVICES_MAX]; // for /metrics; kind "": not read
     char kinds[FLEET_DEVICES_MAX][8];                // "cpu", "cuda"
+    const struct watchdog *watchdog;                 // borrowed; NULL: loops are not watched
 
     /* read-only after app_create: workers read these */
     const http_route *routes; // [n_routes] borrowed
@@ -137,6 +138,7 @@ void app_destroy(app *a);
 void app_set_http(app *a, http_server *http);
 void app_set_http_admin(app *a, http_server *http);
 void app_set_admin(app *a, struct admin *admin);
+void app_set_watchdog(app *a, const struct watchdog *watchdog);
 
 /* Handles lost devices, and replicas that were added or removed. */
 void app_look_at_fleet(app *a, uint64_t now_us);

@@ -6,6 +6,7 @@
 #include "inferd/clock.h"
 #include "tenant_usage.h"
 #include "log.h"
+#include "watchdog.h"
 #include "scheduler/kv_disk.h"
 #include "json_out.h"
 #include "tenant_limits.h"
@@ -92,16 +93,24 @@ static uint32_t write_shares(const app *a, const metrics_view *view, const app_r
     for (uint32_t i = 0; i < c->n_tenants; i++) {
         uint32_t number = a->config->numbers[i];
         if (view != NULL && view->tenant != number) continue;
-        list[n++] = (metrics_share){"tenant", c->tenants[i].name,
-                                    ratio(r->by_tenant[number].device_us, r->window_us),
-                                    entitled(&c->tenants[i].policy.share)};
+        metrics_share *s = &list[n++];
+        *s = (metrics_share){.of = "tenant",
+                             .name = c->tenants[i].name,
+                             .used = ratio(r->by_tenant[number].device_us, r->window_us),
+                             .entitled = entitled(&c->tenants[i].policy.share)};
+        fleet_tenant_seqs(a->fleet, number, &s->n_running, &s->n_waiting);
     }
     for (uint32_t i = 0; i < c->n_models; i++) {
         const registry_slot *s = app_model(a, (uint32_t)a->config->slots[i]);
+        engine_model_info info;
         if (view != NULL && !view->names[s->name_idx]) continue;
-        list[n++] = (metrics_share){"model", s->name,
-                                    ratio(r->by_name[s->name_idx].device_us, r->window_us),
-                                    entitled(&s->policy.share)};
+        fleet_model_get(a->fleet, (uint32_t)a->config->slots[i], &info);
+        list[n++] = (metrics_share){.of = "model",
+                                    .name = s->name,
+                                    .used = ratio(r->by_name[s->name_idx].device_us, r->window_us),
+                                    .entitled = entitled(&s->policy.share),
+                                    .n_running = info.n_running,
+                                    .n_waiting = info.n_waiting};
     }
     return n;
 }
@@ -128,7 +137,8 @@ typedef struct lists {
     metrics_model *models;
     metrics_replica *replicas;
     metrics_share *shares;
-    uint32_t n_devices, n_models, n_replicas, n_shares, n_memory;
+    metrics_loop loops[WATCHDOG_LOOPS_MAX];
+    uint32_t n_devices, n_models, n_replicas, n_shares, n_memory, n_loops;
 } lists;
 
 static void list_devices(const app *a, lists *of) {
@@ -177,6 +187,12 @@ static void list_memory(const app *a, const metrics_view *view, lists *of) {
     }
 }
 
+static void list_loops(const app *a, lists *of) {
+    watchdog_loop l;
+    while (a->watchdog != NULL && watchdog_get(a->watchdog, of->n_loops, &l))
+        of->loops[of->n_loops++] = (metrics_loop){l.kind, l.name, l.silent_us};
+}
+
 /* Owned by the caller: for each name_idx, may this tenant use the model?  NULL: no memory. */
 static bool *names_of_tenant(const app *a, int tenant) {
     const app_config *c = a->config;
@@ -201,6 +217,7 @@ static bool take_lists(const app *a, const metrics_view *view, uint64_t now_us, 
     list_devices(a, of);
     list_models(a, of);
     list_memory(a, view, of);
+    list_loops(a, of);
     return true;
 }
 
@@ -245,6 +262,9 @@ static void write_page(const app *a, const metrics_view *view, buf *out) {
                        .n_shares = of.n_shares,
                        .memory = of.memory,
                        .n_memory = of.n_memory,
+                       .loops = of.loops,
+                       .n_loops = of.n_loops,
+                       .watchdog_s = a->config->c->limits.watchdog_s,
                        .names = (const char *const *)a->models.names,
                        .n_names = a->models.n_names,
                        .tenants = (const char *const *)a->tenants,
@@ -252,6 +272,7 @@ static void write_page(const app *a, const metrics_view *view, buf *out) {
                        .n_http_open = a->http == NULL ? 0 : http_n_open(a->http),
                        .n_generations = a->n_generations,
                        .log_lines_dropped = log_n_dropped(),
+                       .now_us = now_us,
                        .started_unix_s = (uint64_t)a->started_unix_s,
                        .now_unix_s = (uint64_t)time(NULL),
                        .draining = a->draining,

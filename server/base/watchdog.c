@@ -3,7 +3,6 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -30,11 +29,12 @@ static bool is_over(pulses_loop *l, const pulse_limits *limits, uint64_t elapsed
     unsigned n_beats = atomic_load_explicit(&l->pulse->n_beats, memory_order_relaxed);
     if (n_beats != l->n_beats || kind == PULSE_REST) {
         l->n_beats = n_beats;
-        l->silent_us = 0;
+        atomic_store_explicit(&l->silent_us, 0, memory_order_relaxed);
         return false;
     }
-    l->silent_us += elapsed_us;
-    return l->silent_us >= (kind == PULSE_DEVICE ? limits->device_us : limits->work_us);
+    uint64_t silent_us = elapsed_us + atomic_load_explicit(&l->silent_us, memory_order_relaxed);
+    atomic_store_explicit(&l->silent_us, silent_us, memory_order_relaxed);
+    return silent_us >= (kind == PULSE_DEVICE ? limits->device_us : limits->work_us);
 }
 
 /* A silent engine wins over the front, which may only be waiting for it. */
@@ -51,6 +51,7 @@ int pulses_look(pulses *w, const pulse_limits *limits, uint64_t elapsed_us) {
 struct watchdog {
     watchdog_options options;
     pulses pulses;
+    uint32_t n_added; // loops; read by any thread, pulses.n_loops by the watchdog's alone
     pthread_t thread;
     pthread_mutex_t mutex; // for waiting on `ended`
     pthread_cond_t ended;
@@ -85,7 +86,7 @@ static _Noreturn void end_process(watchdog *w, const pulses_loop *l) {
     log_begin(&line, LOG_LEVEL_ERROR, "watchdog");
     log_str(&line, "loop", name);
     log_str(&line, "where", where);
-    log_u64(&line, "silent_ms", l->silent_us / US_PER_MS);
+    log_u64(&line, "silent_ms", atomic_load(&l->silent_us) / US_PER_MS);
     log_u64(&line, "exit_status", WATCHDOG_EXIT);
     log_end_alone(&line);
     _exit(WATCHDOG_EXIT);
@@ -153,6 +154,15 @@ inferd_status watchdog_create(const watchdog_options *o, watchdog **out, inferd_
 void watchdog_add(watchdog *w, const pulse *p, const char *kind, const char *name) {
     INFERD_CHECK(!w->started);
     pulses_add(&w->pulses, p, kind, name);
+    w->n_added++;
+}
+
+bool watchdog_get(const watchdog *w, uint32_t i, watchdog_loop *out) {
+    if (i >= w->n_added || (i > 0 && atomic_load(&w->engines_forgotten))) return false;
+    const pulses_loop *l = &w->pulses.loops[i];
+    *out = (watchdog_loop){l->kind, l->name,
+                           atomic_load_explicit(&l->silent_us, memory_order_relaxed)};
+    return true;
 }
 
 inferd_status watchdog_start(watchdog *w, inferd_err *err) {

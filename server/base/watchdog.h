@@ -17,6 +17,8 @@
 #ifndef INFERD_WATCHDOG_H
 #define INFERD_WATCHDOG_H
 
+#include <stdatomic.h>
+
 #include "inferd/base.h"
 #include "inferd/status.h"
 #include "scheduler/pulse.h"
@@ -34,7 +36,7 @@ typedef struct pulses_loop {
     const pulse *pulse;      // borrowed
     const char *kind, *name; // "engine", "gpu0"; name may be ""; borrowed
     unsigned n_beats;        // at the last check
-    uint64_t silent_us;
+    atomic_ullong silent_us;
 } pulses_loop;
 
 /* The logic of a check, without the thread, so that a test can set the time. */
@@ -68,6 +70,13 @@ inferd_status watchdog_start(watchdog *w, inferd_err *err);
 void watchdog_set_limits(watchdog *w, uint32_t watchdog_s, uint32_t step_hang_ms);
 /* From now on engines may be silent: their device is lost, and the front ends the process. */
 void watchdog_forget_engines(watchdog *w);
+/* Loop i, and how long it has given no sign of life by the last check; false: there is no such
+ * loop. A loop that waits for work is not silent.  Any thread. */
+typedef struct watchdog_loop {
+    const char *kind, *name; // borrowed
+    uint64_t silent_us;
+} watchdog_loop;
+bool watchdog_get(const watchdog *w, uint32_t i, watchdog_loop *out);
 void watchdog_stop(watchdog *w); // joins the thread and frees it; accepts NULL
 
 #endif

@@ -719,7 +719,9 @@ static inferd_status open_watchdog(server_life *s, inferd_err *err) {
                      fleet_device_name(s->fleet, d));
     const config_limits *limits = &s->app->config->c->limits;
     watchdog_set_limits(s->watchdog, limits->watchdog_s, limits->step_hang_ms);
-    return watchdog_start(s->watchdog, err);
+    st = watchdog_start(s->watchdog, err);
+    if (st == INFERD_OK) app_set_watchdog(s->app, s->watchdog);
+    return st;
 }
 
 /* The daemon serves even if the service manager cannot be notified. */

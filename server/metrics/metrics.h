@@ -94,9 +94,16 @@ typedef struct metrics_replica {
 
 /* The share of device time of a tenant or model; 1 is one device. */
 typedef struct metrics_share {
-    const char *of, *name; // "tenant" or "model"
-    double used, entitled; // used: over the window of the usage table
+    const char *of, *name;         // "tenant" or "model"
+    double used, entitled;         // used: over the window of the usage table
+    uint32_t n_running, n_waiting; // sequences, on all devices
 } metrics_share;
+
+/* A loop that the watchdog looks at. */
+typedef struct metrics_loop {
+    const char *kind, *name; // "engine", "gpu0"; name may be ""
+    uint64_t silent_us;      // without a sign of life; 0: it waits for work
+} metrics_loop;
 
 /* The memory for keys and values of a tenant, on all devices. */
 typedef struct metrics_tenant {
@@ -130,6 +137,9 @@ typedef struct metrics_now {
     uint32_t n_shares;
     const metrics_tenant *memory; // [n_memory] of the tenants that the page shows
     uint32_t n_memory;
+    const metrics_loop *loops; // [n_loops]
+    uint32_t n_loops;
+    uint32_t watchdog_s;              // limits.watchdog_s
     const struct kv_disk_stats *disk; // NULL: there is no disk cache, or the page does not show it
     const metrics_responses *responses; // NULL: none are kept, or the page does not show them
     const char *const *names;           // [n_names] by name_idx
@@ -142,6 +152,7 @@ typedef struct metrics_now {
      * memory of the conversations that are kept. */
     uint64_t n_resent, n_retokenised, n_transcript_bytes;
     uint64_t log_lines_dropped;
+    uint64_t now_us; // monotonic
     uint64_t started_unix_s, now_unix_s;
     bool draining;
     const char *version;

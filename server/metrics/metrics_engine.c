@@ -121,6 +121,40 @@ static void write_parts(page *p) {
     }
 }
 
+/* Which classes have sequences, and whether they get steps. */
+static void write_classes(page *p) {
+    page_family(
+        p, "inferd_class_sequences", "gauge",
+        "Sequences by class of the request and state; those that are paused are not in it.");
+    EACH_DEVICE(p, d)
+        for (int c = 0; c < GEN_CLASSES; c++) {
+            const struct {
+                const char *state;
+                uint32_t n;
+            } rows[] = {{"running", d->stats.class_running[c]},
+                        {"waiting", d->stats.class_waiting[c]}};
+            for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+                char more[64];
+                snprintf(more, sizeof more, ",class=\"%s\",state=\"%s\"",
+                         gen_class_name((gen_class)c), rows[i].state);
+                page_u64(p, "inferd_class_sequences", page_device_label(p, d, more), rows[i].n);
+            }
+        }
+    page_family(p, "inferd_class_wait_seconds", "gauge",
+                "Longest time that a sequence of the class has had no step, since its arrival or "
+                "its newest step; 0: the class has no sequence.");
+    EACH_DEVICE(p, d)
+        for (int c = 0; c < GEN_CLASSES; c++) {
+            char more[64];
+            uint64_t since_us = d->stats.class_since_us[c];
+            uint64_t us =
+                since_us == 0 || p->now->now_us < since_us ? 0 : p->now->now_us - since_us;
+            snprintf(more, sizeof more, ",class=\"%s\"", gen_class_name((gen_class)c));
+            page_real(p, "inferd_class_wait_seconds", page_device_label(p, d, more),
+                      (double)us / 1e6);
+        }
+}
+
 static void write_preempts(page *p) {
     page_family(p, "inferd_preemption_seconds", "histogram",
                 "Time from a preemption until the sequence continues, by kind.");
@@ -388,6 +422,7 @@ void metrics_write_engine(page *p) {
     write_pages(p);
     write_steps(p);
     write_parts(p);
+    write_classes(p);
     write_preempts(p);
     write_policy(p);
     write_device(p);

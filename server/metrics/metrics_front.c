@@ -139,6 +139,23 @@ static void write_http(page *p) {
     page_u64(p, "inferd_config_changes_total", "result=\"refused\"", p->m->n_changes[0]);
 }
 
+/* The watchdog ends the process when one of these reaches its limit. */
+static void write_loops(page *p) {
+    page_family(p, "inferd_loop_silent_seconds", "gauge",
+                "Time that a working loop has given no sign of life; 0: it waits for work.");
+    for (uint32_t i = 0; i < p->now->n_loops; i++) {
+        const metrics_loop *l = &p->now->loops[i];
+        buf_add_format(p->out, "inferd_loop_silent_seconds{loop=\"%s%s", l->kind,
+                       l->name[0] != 0 ? " " : "");
+        page_label_text(p->out, l->name);
+        buf_add_str(p->out, "\"} ");
+        json_add_real(p->out, (double)l->silent_us / 1e6);
+        buf_add_char(p->out, '\n');
+    }
+    page_scalar(p, "inferd_watchdog_limit_seconds", "gauge",
+                "Silence of a loop after which the process ends; 0: never.", p->now->watchdog_s);
+}
+
 void metrics_write_front(page *p) {
     write_requests(p);
     model_counter(p, "inferd_prompt_tokens_total", "vllm:prompt_tokens_total",
@@ -152,4 +169,5 @@ void metrics_write_front(page *p) {
     write_targets(p);
     write_responses(p);
     write_http(p);
+    write_loops(p);
 }

@@ -113,6 +113,20 @@ static void write_shares(page *p) {
     }
 }
 
+static void write_share_sequences(page *p) {
+    page_family(p, "inferd_share_sequences", "gauge",
+                "Sequences of a tenant or model, by state: running, waiting.");
+    for (uint32_t i = 0; i < p->now->n_shares; i++) {
+        const metrics_share *s = &p->now->shares[i];
+        for (int waits = 0; waits <= 1; waits++) {
+            buf_add_format(p->out, "inferd_share_sequences{of=\"%s\",name=\"", s->of);
+            page_label_text(p->out, s->name);
+            buf_add_format(p->out, "\",state=\"%s\"} %u\n", waits ? "waiting" : "running",
+                           waits ? s->n_waiting : s->n_running);
+        }
+    }
+}
+
 static void write_memory(page *p) {
     page_family(p, "inferd_tenant_bytes", "gauge",
                 "Bytes of keys and values of a tenant: used by its sequences, guaranteed (min), "
@@ -151,6 +165,7 @@ void metrics_write_usage(page *p) {
     write_tokens(p);
     write_preemptions(p);
     write_shares(p);
+    write_share_sequences(p);
     write_memory(p);
     write_refusals(p);
 }

@@ -165,6 +165,10 @@ typedef struct engine_stats {
     uint64_t n_preemptions, n_recomputed_tokens;
     uint64_t charged_us, waste_us;  // of usage_step_us: charged, and computed again
     uint64_t class_us[GEN_CLASSES]; // of charged_us, by class of the request
+    /* Sequences of each class, paused ones excluded; and the start of the longest time that one of
+     * them has had no step (0: there is none). */
+    uint32_t class_running[GEN_CLASSES], class_waiting[GEN_CLASSES];
+    uint64_t class_since_us[GEN_CLASSES];
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
     uint64_t n_drafted, n_drafts_right; // draft tokens, and the accepted ones
     uint64_t n_masks, n_masks_made;     // of grammars; of these not found in a cache

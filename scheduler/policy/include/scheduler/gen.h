@@ -12,6 +12,7 @@
 
 /* Most urgent first. */
 typedef enum gen_class { GEN_SYSTEM, GEN_HIGH, GEN_NORMAL, GEN_BATCH, GEN_CLASSES } gen_class;
+const char *gen_class_name(gen_class prio); // "high"; GEN_CLASSES: "none"
 
 typedef struct gen_request {
     uint64_t id; // unique for the life of the process; never 0
