@@ -35,7 +35,8 @@ static buf page_of(metrics *m, uint32_t n_models) {
                                               .n_evictions = {0, 3},
                                               .n_preempts = {1, 0, 2, 0},
                                               .sum = {.first_us = 250000}}}};
-    static const metrics_replica replicas[] = {{0, 0, "serving"}};
+    static const metrics_replica replicas[] = {
+        {.state = "serving", .pages_weight = 4, .pages_kv = 3, .pages_swapped = 2}};
     static const metrics_share shares[] = {{.of = "tenant",
                                             .name = "t1",
                                             .used = 0.25,
@@ -44,7 +45,8 @@ static buf page_of(metrics *m, uint32_t n_models) {
                                             .n_waiting = 5}};
     static const metrics_loop loops[] = {{"front", "", 0}, {"engine", "d\"0", 1250000}};
     static const char *const tenants[] = {"t0", "t1"};
-    static const metrics_tenant memory[] = {{"t0", 100, 0, UINT64_MAX}, {"t1", 0, 64, 128}};
+    static const metrics_tenant memory[] = {{"t0", 100, 0, UINT64_MAX, {true, 7, 70}, {0}},
+                                            {"t1", 0, 64, 128, {0}, {true, 8, 0}}};
     engine_stats e = {.n_running = 3,
                       .n_waiting = 2,
                       .pages_total = 100,
@@ -98,6 +100,8 @@ static buf page_of(metrics *m, uint32_t n_models) {
                        .n_loops = 2,
                        .watchdog_s = 30,
                        .now_us = 4000000,
+                       .cpu_us = 1500000,
+                       .resident_bytes = 4096,
                        .memory = memory,
                        .n_memory = 2,
                        .tenants = all_tenants != NULL ? all_tenants : tenants,
@@ -178,6 +182,10 @@ static void what_was_counted_is_written(void) {
     EXPECT(has_line(&page, "inferd_class_wait_seconds{device=\"d0\",class=\"high\"} 0"));
     EXPECT(has_line(&page, "inferd_loop_silent_seconds{loop=\"front\"} 0"));
     EXPECT(has_line(&page, "inferd_loop_silent_seconds{loop=\"engine d\\\"0\"} 1.25"));
+    EXPECT(has_line(&page, "process_cpu_seconds_total 1.5"));
+    EXPECT(has_line(&page, "process_resident_memory_bytes 4096"));
+    EXPECT(has_line(&page, "inferd_replica_pages{model=\"a\\\"b\\\\c\\nd\",device=\"d0\","
+                           "kind=\"weight\"} 4"));
     EXPECT(has_line(&page, "inferd_watchdog_limit_seconds 30"));
     EXPECT(has_line(&page, "inferd_thrashing{device=\"d0\"} 1"));
     EXPECT(has_line(&page, "inferd_thrash_reload_seconds{device=\"d0\"} 2.5"));
@@ -204,6 +212,9 @@ static void a_tenant_has_its_usage(void) {
         "inferd_tenant_bytes{tenant=\"t0\",kind=\"max\"} +Inf",
         "inferd_tenant_bytes{tenant=\"t1\",kind=\"min\"} 64",
         "inferd_tenant_bytes{tenant=\"t1\",kind=\"max\"} 128",
+        "inferd_tenant_quota_tokens{tenant=\"t0\",period=\"day\",kind=\"used\"} 7",
+        "inferd_tenant_quota_tokens{tenant=\"t0\",period=\"day\",kind=\"limit\"} 70",
+        "inferd_tenant_quota_tokens{tenant=\"t1\",period=\"month\",kind=\"limit\"} 0",
         "inferd_share_entitled_ratio{of=\"tenant\",name=\"t1\"} 0.4",
         "inferd_share_sequences{of=\"tenant\",name=\"t1\",state=\"running\"} 2",
         "inferd_share_sequences{of=\"tenant\",name=\"t1\",state=\"waiting\"} 5",
@@ -241,6 +252,7 @@ static void a_tenant_has_its_usage(void) {
     metrics_target(m, 1, TARGET_TPOT, false);
     page = page_of(m, 2);
     for (size_t i = 0; i < INFERD_COUNT(lines); i++) EXPECT(has_line(&page, lines[i]));
+    EXPECT(strstr(buf_cstr(&page), "tenant=\"t0\",period=\"month\"") == NULL); // it has none
     EXPECT(strstr(buf_cstr(&page), "part=\"first\"} 0.25") != NULL);
     buf_deinit(&page);
     metrics_destroy(m);

@@ -2,6 +2,8 @@
 #include "app_usage.h"
 
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "inferd/clock.h"
 #include "tenant_usage.h"
@@ -9,6 +11,7 @@
 #include "watchdog.h"
 #include "scheduler/kv_disk.h"
 #include "json_out.h"
+#include "admission.h"
 #include "tenant_limits.h"
 
 #define US_PER_S   1e6
@@ -167,10 +170,34 @@ static void list_models(const app *a, lists *of) {
             fleet_replica r;
             fleet_get_replica(a->fleet, i, d, &r);
             if (r.state == FLEET_ABSENT) continue;
+            engine_model_info here;
+            engine_model_get(fleet_engine(a->fleet, d), i, &here);
             of->replicas[of->n_replicas++] =
-                (metrics_replica){n, d, fleet_replica_state_name(r.state)};
+                (metrics_replica){.model = n,
+                                  .device = d,
+                                  .state = fleet_replica_state_name(r.state),
+                                  .pages_weight = here.pages_weight,
+                                  .pages_kv = here.pages_kv,
+                                  .pages_cached = here.pages_cached,
+                                  .pages_warm = here.pages_warm,
+                                  .pages_swapped = here.pages_swapped};
         }
     }
+}
+
+static metrics_quota make_quota(uint64_t used, uint64_t limit, bool closed) {
+    return (metrics_quota){.any = limit != 0 || closed, .used = used, .limit = limit};
+}
+
+static void add_quotas(const app *a, uint32_t number, metrics_tenant *out) {
+    const limits *l = admission_limits(a->admission);
+    limits_usage u;
+    if (number >= limits_n_tenants(l)) return;
+    limits_get_usage(l, number, (int64_t)time(NULL), &u);
+    out->day = make_quota(u.used_day + u.reserved, u.spec.tokens_per_day,
+                          (u.spec.closed & 1u << LIMITS_DAY) != 0);
+    out->month = make_quota(u.used_month + u.reserved, u.spec.tokens_per_month,
+                            (u.spec.closed & 1u << LIMITS_MONTH) != 0);
 }
 
 static void list_memory(const app *a, const metrics_view *view, lists *of) {
@@ -179,11 +206,12 @@ static void list_memory(const app *a, const metrics_view *view, lists *of) {
         const tenant_policy *t = &c->tenants[i].policy;
         uint32_t number = a->config->numbers[i];
         if (view != NULL && view->tenant != number) continue;
-        of->memory[of->n_memory++] =
-            (metrics_tenant){.name = c->tenants[i].name,
-                             .used_bytes = fleet_tenant_bytes(a->fleet, number),
-                             .min_bytes = t->min_bytes,
-                             .max_bytes = t->max_bytes != 0 ? t->max_bytes : UINT64_MAX};
+        metrics_tenant *m = &of->memory[of->n_memory++];
+        *m = (metrics_tenant){.name = c->tenants[i].name,
+                              .used_bytes = fleet_tenant_bytes(a->fleet, number),
+                              .min_bytes = t->min_bytes,
+                              .max_bytes = t->max_bytes != 0 ? t->max_bytes : UINT64_MAX};
+        add_quotas(a, number, m);
     }
 }
 
@@ -227,6 +255,23 @@ static void free_lists(lists *of) {
     free(of->replicas);
     free(of->shares);
     free(of->memory);
+}
+
+/* Of the process; 0 where the system does not tell. */
+static uint64_t read_cpu_us(void) {
+    struct rusage u;
+    if (getrusage(RUSAGE_SELF, &u) != 0) return 0;
+    return (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000 +
+           (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
+static uint64_t read_resident_bytes(void) {
+    unsigned long long n_all, n_resident = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (file == NULL) return 0;
+    if (fscanf(file, "%llu %llu", &n_all, &n_resident) != 2) n_resident = 0;
+    fclose(file);
+    return n_resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 static void write_page(const app *a, const metrics_view *view, buf *out) {
@@ -273,6 +318,8 @@ static void write_page(const app *a, const metrics_view *view, buf *out) {
                        .n_generations = a->n_generations,
                        .log_lines_dropped = log_n_dropped(),
                        .now_us = now_us,
+                       .cpu_us = view == NULL ? read_cpu_us() : 0,
+                       .resident_bytes = view == NULL ? read_resident_bytes() : 0,
                        .started_unix_s = (uint64_t)a->started_unix_s,
                        .now_unix_s = (uint64_t)time(NULL),
                        .draining = a->draining,

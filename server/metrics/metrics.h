@@ -90,6 +90,8 @@ typedef struct metrics_device {
 typedef struct metrics_replica {
     uint32_t model, device;
     const char *state; // static
+    /* Its pages on the device, each in one kind, and in host memory. */
+    uint32_t pages_weight, pages_kv, pages_cached, pages_warm, pages_swapped;
 } metrics_replica;
 
 /* The share of device time of a tenant or model; 1 is one device. */
@@ -105,10 +107,17 @@ typedef struct metrics_loop {
     uint64_t silent_us;      // without a sign of life; 0: it waits for work
 } metrics_loop;
 
-/* The memory for keys and values of a tenant, on all devices. */
+/* Tokens of a tenant's calendar day or month, of requests that run too, and its quota of them. */
+typedef struct metrics_quota {
+    bool any; // else there is no quota
+    uint64_t used, limit;
+} metrics_quota;
+
+/* A tenant: memory for keys and values on all devices, and quotas. */
 typedef struct metrics_tenant {
     const char *name;
     uint64_t used_bytes, min_bytes, max_bytes; // max UINT64_MAX: no ceiling
+    metrics_quota day, month;
 } metrics_tenant;
 
 /* What a tenant's page shows: its own rows, models it may use, and figures of no tenant. */
@@ -152,7 +161,8 @@ typedef struct metrics_now {
      * memory of the conversations that are kept. */
     uint64_t n_resent, n_retokenised, n_transcript_bytes;
     uint64_t log_lines_dropped;
-    uint64_t now_us; // monotonic
+    uint64_t now_us;                 // monotonic
+    uint64_t cpu_us, resident_bytes; // of the process; both 0: the page does not show them
     uint64_t started_unix_s, now_unix_s;
     bool draining;
     const char *version;

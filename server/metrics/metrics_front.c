@@ -156,6 +156,15 @@ static void write_loops(page *p) {
                 "Silence of a loop after which the process ends; 0: never.", p->now->watchdog_s);
 }
 
+/* Under the names that Prometheus' own libraries give these figures. */
+static void write_process(page *p) {
+    if (p->now->cpu_us == 0 && p->now->resident_bytes == 0) return;
+    page_family(p, "process_cpu_seconds_total", "counter", "Processor time of the process.");
+    page_real(p, "process_cpu_seconds_total", "", (double)p->now->cpu_us / 1e6);
+    page_scalar(p, "process_resident_memory_bytes", "gauge", "Resident memory of the process.",
+                p->now->resident_bytes);
+}
+
 void metrics_write_front(page *p) {
     write_requests(p);
     model_counter(p, "inferd_prompt_tokens_total", "vllm:prompt_tokens_total",
@@ -170,4 +179,5 @@ void metrics_write_front(page *p) {
     write_responses(p);
     write_http(p);
     write_loops(p);
+    write_process(p);
 }

@@ -171,6 +171,30 @@ static void write_preemptions(page *p) {
         }
 }
 
+/* Which models have the pages of a device. */
+static void write_replica_pages(page *p) {
+    page_family(p, "inferd_replica_pages", "gauge",
+                "Pages of a model on a device, each in one kind; warm and parked: host memory.");
+    for (uint32_t i = 0; i < p->now->n_replicas; i++) {
+        const metrics_replica *r = &p->now->replicas[i];
+        const metrics_model *m = &p->now->models[r->model];
+        const struct {
+            const char *kind;
+            uint32_t n;
+        } rows[] = {{"weight", r->pages_weight},
+                    {"kv", r->pages_kv},
+                    {"cached", r->pages_cached},
+                    {"warm", r->pages_warm},
+                    {"parked", r->pages_swapped}};
+        for (size_t k = 0; k < INFERD_COUNT(rows) && page_has_name(p, m->name_idx); k++) {
+            buf_add_format(p->out, "inferd_replica_pages{%s,device=\"",
+                           page_model_label(p, m->name_idx, false));
+            page_label_text(p->out, p->now->devices[r->device].name);
+            buf_add_format(p->out, "\",kind=\"%s\"} %u\n", rows[k].kind, rows[k].n);
+        }
+    }
+}
+
 static void write_replicas(page *p) {
     page_family(p, "inferd_model_desired_replicas", "gauge",
                 "Replicas that the model's load needs, whether or not there are devices for them.");
@@ -187,6 +211,7 @@ static void write_replicas(page *p) {
         page_label_text(p->out, p->now->devices[r->device].name);
         buf_add_format(p->out, "\",state=\"%s\"} 1\n", r->state);
     }
+    write_replica_pages(p);
 }
 
 static void write_moves(page *p) {

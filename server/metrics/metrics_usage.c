@@ -146,6 +146,26 @@ static void write_memory(page *p) {
     }
 }
 
+static void quota_rows(page *p, const metrics_tenant *t, const char *period,
+                       const metrics_quota *q) {
+    for (int limit = 0; limit <= 1 && q->any; limit++) {
+        buf_add_str(p->out, "inferd_tenant_quota_tokens{tenant=\"");
+        page_label_text(p->out, t->name);
+        buf_add_format(p->out, "\",period=\"%s\",kind=\"%s\"} %llu\n", period,
+                       limit ? "limit" : "used", (unsigned long long)(limit ? q->limit : q->used));
+    }
+}
+
+static void write_quotas(page *p) {
+    page_family(p, "inferd_tenant_quota_tokens", "gauge",
+                "Tokens of a tenant that count for its quota of the day or month (UTC), and the "
+                "quota.");
+    for (uint32_t i = 0; i < p->now->n_memory; i++) {
+        quota_rows(p, &p->now->memory[i], "day", &p->now->memory[i].day);
+        quota_rows(p, &p->now->memory[i], "month", &p->now->memory[i].month);
+    }
+}
+
 static void write_refusals(page *p) {
     page_family(p, "inferd_refusals_total", "counter",
                 "Requests refused, or failed before their answer began, by reason.");
@@ -167,5 +187,6 @@ void metrics_write_usage(page *p) {
     write_shares(p);
     write_share_sequences(p);
     write_memory(p);
+    write_quotas(p);
     write_refusals(p);
 }
