@@ -250,9 +250,9 @@ static void set_keep_alive(const api_job *job) {
 static bool ask(api_job *job, admission_grant *grant) {
     const app *a = job->app;
     const registry_slot *slot = &a->models.slots[job->model_idx];
-    admission_request asked = {.closed = a->device_hangs ? API_DEVICE_LOST
-                                         : a->draining   ? API_DRAINING
-                                                         : API_OK,
+    admission_request asked = {.closed = a->device_hangs   ? API_DEVICE_LOST
+                                         : a->refuses_work ? API_DRAINING
+                                                           : API_OK,
                                .fleet = a->fleet,
                                .tenant = job->rq->tenant,
                                .input = job->input,

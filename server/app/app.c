@@ -513,6 +513,7 @@ void app_drain(app *a) {
     a->draining = true;
     journal_add(a->journal, JOURNAL_DRAIN, 1, app_unix_ms(),
                 "the daemon drains: it accepts no new requests and ends");
+    a->refuses_work = a->http == NULL || !http_is_passed(a->http);
     if (a->http != NULL) http_drain(a->http);
     if (a->http_admin != NULL) http_drain(a->http_admin);
 }

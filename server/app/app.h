@@ -95,6 +95,7 @@ typedef struct app {
     struct app_told *told; // [n_tenants] policies last sent to the fleet
     registry models;       // workers that hold a configuration read its slots
     bool draining;
+    bool refuses_work;      // draining, and no next process takes over the listening socket
     bool allow_faults;      // drills may break devices (admin_drill.c)
     bool device_hangs;      // a device answers no step: the daemon will restart
     uint64_t fleet_changes; // fleet_n_changes when the tenants' parts were last sent
@@ -143,7 +144,8 @@ void app_set_watchdog(app *a, const struct watchdog *watchdog);
 /* Handles lost devices, and replicas that were added or removed. */
 void app_look_at_fleet(app *a, uint64_t now_us);
 
-/* Accepts no new work; running work continues.  Drains the transport too, on both listeners. */
+/* Accepts no new work, except what http_drain still lets in; running work continues.  Drains the
+ * transport too, on both listeners. */
 void app_drain(app *a);
 /* Open generations; after its client left, one no longer counts. */
 uint32_t app_n_running(const app *a);

@@ -24,7 +24,6 @@
 #include <uv.h>
 
 #include "admin.h"
-#include "admin_socket.h"
 #include "app.h"
 #include "change.h"
 #include "cli.h"
@@ -41,8 +40,10 @@
 #include "routes.h"
 #include "scheduler/kv_disk.h"
 #include "scheduler/pulse.h"
+#include "sd_listen.h"
 #include "sd_notify.h"
 #include "serve_options.h"
+#include "serve_sockets.h"
 #include "watchdog.h"
 
 enum {
@@ -57,6 +58,7 @@ enum {
 
 typedef struct server_life {
     serve_options options;
+    sd_listen_fds passed;      // each until http_open takes it
     inferd_config *config;     // until app_create takes it
     registry_plan plan;        // of the start
     fleet *fleet;              // owned
@@ -231,6 +233,7 @@ static void watch_models(server_life *s) {
 /* No model can be served: err has the reason of the first one. */
 static bool all_failed(const app *a, inferd_err *err) {
     const app_config *c = a->config;
+    if (c->c->n_models == 0) return false; // it waits for a reload that names some
     for (uint32_t i = 0; i < c->c->n_models; i++)
         if (fleet_model_state(a->fleet, (uint32_t)c->slots[i]) != MODEL_FAILED) return false;
     fleet_model_error(a->fleet, (uint32_t)c->slots[0], err);
@@ -312,6 +315,7 @@ static void announce(server_life *s) {
     tell_parts(s);
     char names[512], devices[512];
     app_list_models(s->app->config, APP_NO_TENANT, names, sizeof names);
+    if (s->app->config->c->n_models == 0) snprintf(names, sizeof names, "no model yet");
     list_devices(s->fleet, devices, sizeof devices);
     const char *address = http_address(s->http);
     bool local = strncmp(address, "unix:", 5) == 0;
@@ -452,7 +456,8 @@ static void watch_device(server_life *s) {
     if (s->lost) return;
     tell_lost(s);
     if (fleet_is_lost(s->fleet)) {
-        fleet_model_error(s->fleet, (uint32_t)s->app->config->slots[0], &err);
+        if (s->app->config->c->n_models > 0)
+            fleet_model_error(s->fleet, (uint32_t)s->app->config->slots[0], &err);
         lose_device(s, err.text);
         return;
     }
@@ -617,34 +622,6 @@ static uint64_t host_arena_of(const server_life *s, uint32_t device_idx) {
     return n_bytes < most ? n_bytes : most;
 }
 
-static inferd_status open_admin_socket(server_life *s, const char *listen, inferd_err *err) {
-    http_options ho;
-    routes_admin_options(s->app, listen, &ho);
-    inferd_status st = http_open(&ho, &s->loop, &s->http_admin, err);
-    if (st == INFERD_OK) app_set_http_admin(s->app, s->http_admin);
-    return st;
-}
-
-/* For `inferd ctl` without a word of configuration.  The daemon serves without it, too: another one
- * may have it, or there may be no folder that this user can write. */
-static void open_default_socket(server_life *s) {
-    char places[ADMIN_SOCKET_PLACES][ADMIN_SOCKET_BYTES], listen[ADMIN_SOCKET_BYTES + 8];
-    uint32_t n = admin_socket_places(places);
-    for (uint32_t i = 0; i < n; i++) {
-        inferd_err err = {0};
-        bool folder = admin_socket_make_folder(places[i], &err) == INFERD_OK;
-        snprintf(listen, sizeof listen, "unix:%.*s", ADMIN_SOCKET_BYTES - 1, places[i]);
-        if (folder && open_admin_socket(s, listen, &err) == INFERD_OK) return;
-        if (!folder && i + 1 < n) continue;
-        log_line line;
-        log_begin(&line, LOG_LEVEL_INFO, "no_admin_socket");
-        log_str(&line, "error", err.text);
-        log_str(&line, "hint", "inferd ctl reaches this daemon by admin.listen or an admin key");
-        log_end(&line);
-        return;
-    }
-}
-
 static inferd_status open_admin(server_life *s, inferd_err *err) {
     changer_options co = {.app = s->app,
                           .loop = &s->loop,
@@ -663,12 +640,7 @@ static inferd_status open_admin(server_life *s, inferd_err *err) {
     if (s->app->allow_faults)
         log_text(LOG_LEVEL_ERROR, "faults_allowed", "warning",
                  "administrators may break devices: --allow-faults is for drills");
-    const char *listen = s->app->config->c->admin.listen;
-    if (listen == NULL)
-        open_default_socket(s);
-    else if (strcmp(listen, "none") != 0)
-        st = open_admin_socket(s, listen, err);
-    return st;
+    return serve_open_admin(s->app, &s->loop, s->passed.admin, &s->http_admin, err);
 }
 
 static inferd_status open_disk(server_life *s, inferd_err *err) {
@@ -777,10 +749,9 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
     s->config = NULL;               // owned by the app now
     registry_plan_deinit(&s->plan); // it points into s->config
     if ((st = open_responses(s, err)) != INFERD_OK) return st;
-    http_options ho;
-    routes_http_options(s->app, &ho);
-    if ((st = http_open(&ho, &s->loop, &s->http, err)) != INFERD_OK) return st;
-    app_set_http(s->app, s->http);
+    if ((st = serve_open_listener(s->app, &s->loop, s->passed.requests, &s->http, err)) !=
+        INFERD_OK)
+        return st;
     if ((st = open_admin(s, err)) != INFERD_OK) return st;
     cli_progress_init(&s->bar, "loading");
     s->tick_due_us = clock_now_us() + TICK_MS * 1000;
@@ -902,6 +873,11 @@ int cli_serve(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     json_in_init();
     inferd_err err = {0};
+    if (sd_listen_take(&s->passed, &err) != INFERD_OK) {
+        fprintf(stderr, "inferd: %s\n", err.text);
+        free(s);
+        return CLI_WRONG;
+    }
     buf problems;
     buf_init(&problems, 1 << 20);
     s->config = serve_options_config(&s->options, &problems);

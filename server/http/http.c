@@ -527,7 +527,9 @@ inferd_status http_open(const http_options *options, void *loop, http_server **o
     s->keyless = options->tenant_of_key == NULL;
     s->now_us = options->now_us;
     s->loop = loop;
-    s->fd_listen = s->fd_reserve = s->fd_watch = -1;
+    s->fd_reserve = s->fd_watch = -1;
+    s->passed = options->fd_passed > 0;
+    s->fd_listen = s->passed ? options->fd_passed : -1;
     list_node_init(&s->exchanges);
     list_node_init(&s->ended);
     list_node_init(&s->again);
@@ -537,7 +539,10 @@ inferd_status http_open(const http_options *options, void *loop, http_server **o
 
     inferd_status status = listen_reserve_fds(s, err);
     if (status == INFERD_OK) status = start_slots(s, err);
-    if (status == INFERD_OK) status = listen_open(s, options->listen, err);
+    if (status == INFERD_OK && s->passed)
+        status = listen_take(s, options->fd_passed, err);
+    else if (status == INFERD_OK)
+        status = listen_open(s, options->listen, err);
     if (status == INFERD_OK) status = start_library(s, err);
     if (status == INFERD_OK) status = start_handles(s, err);
     if (status != INFERD_OK) {
@@ -551,13 +556,21 @@ inferd_status http_open(const http_options *options, void *loop, http_server **o
 void http_drain(http_server *s) {
     INFERD_CHECK(!s->in_run);
     s->draining = true;
-    body_refuse_work(s);
+    if (s->passed)
+        listen_pause(s, false); // listen_resume leaves it so
+    else
+        body_refuse_work(s);
+}
+
+bool http_is_passed(const http_server *s) {
+    return s->passed;
 }
 
 /* A client connected or sent bytes, and the loop has not handled it yet. */
 static bool has_unread(const http_server *s) {
     struct pollfd listening = {.fd = s->fd_listen, .events = POLLIN};
-    if (s->fd_listen >= 0 && poll(&listening, 1, 0) > 0) return true;
+    bool accepts = s->fd_listen >= 0 && !s->passed;
+    if (accepts && poll(&listening, 1, 0) > 0) return true;
     for (uint32_t i = 0; i < s->n_slots; i++) {
         const conn *c = s->slots[i].c;
         int n_waiting = 0;
@@ -568,6 +581,7 @@ static bool has_unread(const http_server *s) {
 }
 
 bool http_is_quiet(const http_server *s) {
+    if (s->draining && s->passed && s->n_conns > 0) return false;
     return s->n_open == 0 && s->n_lingers == 0 && !has_unread(s);
 }
 

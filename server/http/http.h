@@ -78,6 +78,10 @@ enum { HTTP_LINES_BYTES = 512, HTTP_ORIGIN_BYTES = 255 };
 
 typedef struct http_options {
     const char *listen; // "127.0.0.1:8080", "[::1]:0", "unix:/run/inferd.sock"
+    /* A listening socket that a service manager passed, used instead of `listen`; 0: none.  Taken
+     * by http_open in any case.  It must satisfy http_check_listen as `listen` does, and its socket
+     * file is not removed.  It changes http_drain. */
+    int fd_passed;
     http_limits limits;
     const http_route *routes; // [n_routes] borrowed for life
     size_t n_routes;
@@ -119,8 +123,13 @@ bool http_is_loopback(const char *listen);
 inferd_status http_check_listen(const char *listen, bool keyless, inferd_err *err);
 /* From now on routes with admits_work answer 503 shutting_down, and each answer closes its
  * connection.  Their requests with an incomplete body are answered at once.  Connections are still
- * accepted: a load balancer gets an answer, not a reset.  Not from inside route.handle. */
+ * accepted: a load balancer gets an answer, not a reset.  Not from inside route.handle.
+ *
+ * With a passed socket (fd_passed) it stops accepting instead: new connections wait in the queue of
+ * the socket for the next process.  A connection that was accepted before may send one more
+ * request, also for work, and the server is not quiet while a connection is open. */
 void http_drain(http_server *s);
+bool http_is_passed(const http_server *s); // it has a passed socket
 /* No exchange is open and no bytes are in transit in either direction: the server can stop. */
 bool http_is_quiet(const http_server *s);
 uint32_t http_n_open(const http_server *s); // exchanges not finished

@@ -85,7 +85,7 @@ static bool check_load(exchange *x, const guard *g) {
     if (x->c->over_limit)
         return refuse_overload(x, "All connections are in use, try again.", retry_soon(x));
     if (!g->route->admits_work) return true;
-    if (s->draining) return refuse_shutdown(x);
+    if (s->draining && !s->passed) return refuse_shutdown(x);
     unsigned after_s = s->overloaded_s != NULL ? s->overloaded_s(s->ctx, x->rq.tenant) : 0;
     return after_s == 0 || refuse_overload(x, "The server is overloaded, try again.", after_s);
 }
@@ -116,7 +116,7 @@ static bool pass_guard(exchange *x, guard *g) {
     guard_origin(g, s->allows_origin, s->ctx);
     if (g->origin_allowed)
         snprintf(x->origin, sizeof x->origin, "%.*s", (int)g->origin.value.n, g->origin.value.p);
-    if (!guard_host(g, s->keyless && s->unix_path == NULL, &x->refusal) ||
+    if (!guard_host(g, s->keyless && !s->is_unix, &x->refusal) ||
         (s->trusted && !guard_socket(g, &x->refusal)) ||
         !guard_route(g, s->routes, s->n_routes, &x->refusal))
         return false;

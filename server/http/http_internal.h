@@ -180,7 +180,7 @@ struct http_server {
     uint64_t timer_due_at_us;
 
     char address[128];
-    char *unix_path; // owned; NULL on TCP
+    char *unix_path; // owned; NULL on TCP, or for a socket that was passed
     unsigned unix_mode;
     uint64_t unix_inode; // of our socket file: no other file is removed
     int fd_listen;       // -1 once closing
@@ -188,6 +188,8 @@ struct http_server {
     bool accept_paused;
     uint64_t accept_told_us; // when a lack of descriptors was last logged
     bool draining, closing, keyless, trusted;
+    bool passed;  // fd_listen was passed by a service manager
+    bool is_unix; // it is a socket file
     deadline accept_due;
 
     deadlines due;
@@ -270,7 +272,8 @@ extern const guard_refusal reply_no_memory, reply_half_closed, reply_too_late;
 
 /* -- http_listen.c -- */
 inferd_status listen_open(http_server *s, const char *listen, inferd_err *err);
-void listen_some(http_server *s); // the socket is readable
+inferd_status listen_take(http_server *s, int fd, inferd_err *err); // one that was passed
+void listen_some(http_server *s);                                   // the socket is readable
 void listen_pause(http_server *s, bool wait);
 void listen_resume(http_server *s);
 void listen_close(http_server *s);

@@ -3,6 +3,9 @@
  * "127.0.0.1:8080", "[::1]:0", "localhost:8080", "8080", "unix:/run/inferd.sock".  Names are not
  * resolved: a lookup could block, and the configuration should name the exact address.
  *
+ * A socket that a service manager passed is never bound, and its file never removed: during a drain
+ * it is only not accepted from, and the manager gives it to the next process.
+ *
  * When descriptors run out, accept() fails and the connection stays in the queue, which keeps the
  * socket readable: a loop that only retries would spin.  So one descriptor is kept in reserve: it
  * is closed to accept and close the waiting connection, and accepting pauses for a moment. */
@@ -131,17 +134,26 @@ static inferd_status remove_stale(const address *a, inferd_err *err) {
     return INFERD_OK;
 }
 
+/* "unix:/path", or "unix:@name" of the abstract namespace; n: bytes of the whole address. */
+static void describe_unix(http_server *s, const struct sockaddr_un *un, socklen_t n) {
+    size_t at = offsetof(struct sockaddr_un, sun_path);
+    bool abstract = n > at && un->sun_path[0] == 0;
+    size_t skip = at + abstract, n_name = n > skip ? n - skip : 0;
+    snprintf(s->address, sizeof s->address, "unix:%s%.*s", abstract ? "@" : "", (int)n_name,
+             un->sun_path + abstract);
+}
+
 /* The address that was actually bound, for http_address. */
 static void describe(http_server *s) {
     address a;
     char host[INET6_ADDRSTRLEN] = "";
+    memset(&a, 0, sizeof a);
     a.n = sizeof a - sizeof a.n;
-    if (s->unix_path != NULL) {
-        snprintf(s->address, sizeof s->address, "unix:%s", s->unix_path);
-        return;
-    }
     if (getsockname(s->fd_listen, &a.any, &a.n) != 0) return;
-    if (a.any.sa_family == AF_INET) {
+    s->is_unix = a.any.sa_family == AF_UNIX;
+    if (s->is_unix) {
+        describe_unix(s, &a.un, a.n);
+    } else if (a.any.sa_family == AF_INET) {
         inet_ntop(AF_INET, &a.v4.sin_addr, host, sizeof host);
         snprintf(s->address, sizeof s->address, "%s:%u", host, ntohs(a.v4.sin_port));
     } else {
@@ -205,6 +217,19 @@ inferd_status listen_open(http_server *s, const char *listen_at, inferd_err *err
     return INFERD_OK;
 }
 
+/* A keyless server on an address that others reach is refused, as in listen_open. */
+inferd_status listen_take(http_server *s, int fd, inferd_err *err) {
+    s->fd_listen = fd;
+    describe(s);
+    if (!s->is_unix) {
+        inferd_status status = http_check_listen(s->address, s->keyless, err);
+        if (status != INFERD_OK) return inferd_context(err, "the passed socket"), status;
+    }
+    if (listen(fd, BACKLOG) == 0) return INFERD_OK; // a longer queue, as for one of its own
+    return inferd_fail(err, INFERD_EIO, "the passed socket %s: listen: %s", s->address,
+                       strerror(errno));
+}
+
 void listen_close(http_server *s) {
     struct stat st;
     if (s->fd_listen < 0) return;
@@ -232,6 +257,7 @@ void listen_pause(http_server *s, bool wait) {
 
 void listen_resume(http_server *s) {
     if (!s->accept_paused || s->fd_listen < 0 || s->closing) return;
+    if (s->passed && s->draining) return; // connections wait for the next process
     s->accept_paused = false;
     deadline_disarm(&s->accept_due);
     uv_poll_start(&s->poll_listen, UV_READABLE, s->poll_listen.poll_cb);
