@@ -398,8 +398,7 @@ static void rules_of_the_whole_are_checked(void) {
     open_folder();
     problem_is("{" MODELS ",\n\"devices\":[]}",
                ":2: devices: must not be empty: leave it out for one device of kind auto");
-    problem_is("{\n\"models\":[]}",
-               ":2: models: must not be empty: at least one model is required");
+    EXPECT_EQ(load("{\n\"models\":[]}"), INFERD_OK); // with a warning, below
     problem_is("{" MODELS ",\n\"listen\":\"0.0.0.0:80\"}",
                ":2: listen: 0.0.0.0:80: reachable from other machines, which needs keys: "
                "--api-key-file FILE, or tenants in the configuration");
@@ -1472,6 +1471,16 @@ static const char *warnings_of(const char *text, const uint64_t *file_bytes, uin
     return strncmp(line, file, strlen(file)) == 0 ? line + strlen(file) : line;
 }
 
+/* The configuration of a fresh installation. */
+static void a_daemon_may_have_no_model_yet(void) {
+    open_folder();
+    EXPECT_STR(
+        warnings_of("{\n\"models\":[]}", NULL, 1),
+        ":2: warning: models: the list is empty: the daemon starts, and /ready is 503 until a "
+        "reload or a restart brings a model\n");
+    close_folder();
+}
+
 static void warnings_have_a_line_and_know_the_files(void) {
     const uint64_t file_bytes[] = {100 << 20, 700 << 20};
 #define ARENA(kind, size)                                                                          \
@@ -2204,6 +2213,7 @@ static const test_case cases[] = {
     TEST(shares_that_leave_nothing_are_noted),
     TEST(shares_are_said_with_what_urgent_requests_take),
     TEST(rounding_is_noted),
+    TEST(a_daemon_may_have_no_model_yet),
     TEST(warnings_have_a_line_and_know_the_files),
     TEST(the_whole_shape_is_read),
     TEST(devices_are_told_apart),

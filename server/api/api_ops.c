@@ -54,9 +54,14 @@ void api_ready(void *ctx, http_request *rq) {
         states[i] = (uint8_t)fleet_model_state(a->fleet, (uint32_t)c->slots[i]);
         n_failed += states[i] == MODEL_FAILED;
     }
-    bool failed = n_failed == c->c->n_models, settled = fleet_is_settled(a->fleet);
+    bool none = c->c->n_models == 0, failed = n_failed == c->c->n_models,
+         settled = fleet_is_settled(a->fleet);
     bool ready = !a->draining && settled && !failed;
-    const char *status = ready ? "ready" : a->draining ? "draining" : failed ? "failed" : "loading";
+    const char *status = ready         ? "ready"
+                         : a->draining ? "draining"
+                         : none        ? "no_models"
+                         : failed      ? "failed"
+                                       : "loading";
     buf_add_format(&out, "{\"status\":\"%s\"", status);
     add_states(c, states, &out);
     buf_add_char(&out, '}');

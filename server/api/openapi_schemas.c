@@ -148,7 +148,7 @@ static const openapi_schema schemas[] = {
         "'count':" COUNT ",'max_model_len':" COUNT ",'tokens':" IDS ",'token_strs':{'type':['array','null'],'items':" STRING "}")},
     {"Text", STRUCT("'prompt'", "'prompt':" STRING)},
     {"Health", STRUCT("'status'", "'status':" ENUM("'ok','device_lost'"))},
-    {"Ready", STRUCT("'status','states'", "'status':" ENUM("'ready','draining','failed','loading'") ",'states':" MAP(COUNT) ","
+    {"Ready", STRUCT("'status','states'", "'status':" ENUM("'ready','draining','no_models','failed','loading'") ",'states':" MAP(COUNT) ","
         "'models':{'type':'object','additionalProperties':" STATES ",'description':'only where no tenants are configured'}")},
     {"Document", STRUCT("'openapi'", "'openapi':{'const':'3.1.0'}")},
     {"Version", STRUCT("'version'", "'version':" STRING)},

@@ -239,11 +239,9 @@ static void check_state(const inferd_config *c, bool whole, config_report *r) {
 }
 
 static void check_counts(const inferd_config *c, bool whole, config_report *r) {
-    config_location devices = {.name = "devices"}, models = {.name = "models"};
+    config_location devices = {.name = "devices"};
     if (c->n_devices == 0 && whole)
         config_problem(r, &devices, "must not be empty: leave it out for one device of kind auto");
-    if (c->n_models == 0 && whole)
-        config_problem(r, &models, "must not be empty: at least one model is required");
 }
 
 /* a must not exceed b. */

@@ -278,6 +278,15 @@ static void note_host_arena(const inferd_config *c, const uint64_t *file_bytes, 
                    gpu, seconds, (ull)(PLAN_BYTES_PER_S / 1000000));
 }
 
+/* A daemon that was just installed has none yet. */
+static void note_no_models(const inferd_config *c, config_report *r) {
+    config_location at = {.name = "models"};
+    if (c->n_models > 0) return;
+    config_problem(r, &at,
+                   "the list is empty: the daemon starts, and /ready is 503 until a reload or a "
+                   "restart brings a model");
+}
+
 /* -- all -- */
 
 static void note_all(const inferd_config *c, const uint64_t *file_bytes, config_report *r) {
@@ -288,6 +297,7 @@ static void note_all(const inferd_config *c, const uint64_t *file_bytes, config_
         note_capped_class(c, i, r);
         note_rounding(c, i, r);
     }
+    note_no_models(c, r);
     note_idle_weights(c, &models, r);
     note_idle_weights(c, &tenants, r);
     note_full_shares(c, &models, r);

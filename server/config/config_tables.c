@@ -342,7 +342,7 @@ static const option of_config[] = {
      .about = "origins, as `https://chat.example`: their web pages may use the server, beside this "
               "machine's; `\"*\"`: all; absent: this machine's; empty: none"},
     {"models", OPTION_LIST, AT(C, models), COUNT(C, n_models), .max = CONFIG_MODELS_MAX,
-     .table = &model_table, .required = true, .live = true, .about = "the served models"},
+     .table = &model_table, .required = true, .live = true, .about = "the served models; empty: none yet"},
     {"tenants", OPTION_LIST, AT(C, tenants), COUNT(C, n_tenants), .max = CONFIG_TENANTS_MAX,
      .table = &tenant_table, .live = true,
      .about = "clients with keys; absent: all users of this machine, without keys"},

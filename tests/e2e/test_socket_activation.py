@@ -228,3 +228,21 @@ def test_a_keyless_daemon_takes_no_socket_that_others_reach(service):
     with listening(("0.0.0.0", 0)) as s:
         d = service([s]).start(ready=False)
         assert d.end() == 1 and "the passed socket: 0.0.0.0:" in d.said() and "needs keys" in d.said()
+
+
+def test_a_daemon_without_models_waits_for_a_reload(service, tiny_model):
+    """The configuration of a fresh installation."""
+    with listening() as s:
+        d = service([s], models=[]).start()
+        c = http.client.HTTPConnection(*s.getsockname(), timeout=60 * SLOW)
+        assert ask(c, path="/health")[0] == 200
+        status, body, _ = ask(c)
+        assert (status, json.loads(body)["status"]) == (503, "no_models")
+        assert ask(c, "POST", "/v1/completions", WORK)[0] == 404
+        d.path.write_text(json.dumps({**json.loads(d.path.read_text()), **model_config(tiny_model, "tiny")}))
+        d.process.send_signal(signal.SIGHUP)
+        while ask(c)[0] != 200:
+            assert d.process.poll() is None
+        assert ask(c, "POST", "/v1/completions", WORK)[0] == 200
+        c.close()
+        assert d.stop() == 0
