@@ -66,6 +66,7 @@ static void publish_usage(engine *e) {
     board_publish(&e->stats_board, s);
 }
 
+/* Walks all sequences: not after each step. */
 static void publish_classes(engine *e) {
     sched_class classes[GEN_CLASSES];
     sched_count_classes(e->core.sched, classes);
@@ -106,7 +107,6 @@ static void publish_stats(engine *e) {
     s->n_recomputed_tokens = n.n_recomputed_tokens;
     s->charged_us = n.charged_us;
     memcpy(s->class_us, n.class_us, sizeof s->class_us);
-    publish_classes(e);
     s->waste_us = n.waste_us;
     s->prefix_queries_tokens = n.prefix_queries_tokens;
     s->prefix_hits_tokens = n.prefix_hits_tokens;
@@ -260,6 +260,7 @@ static void publish_slots(engine *e, bool last) {
     e->views_stale = false;
     for (uint32_t i = 0; i < r->n_used; i++) publish_slot(e, i, now_us);
     e->stats.attainment_ppm = sched_attainment_ppm(e->core.sched); // published after this
+    publish_classes(e);
     e->seen_changes = r->n_changes;
     e->views_us = now_us;
     atomic_store(&e->n_changes_seen, e->n_changes);

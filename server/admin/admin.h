@@ -80,6 +80,8 @@ void admin_add_model(buf *out, const app *a, uint32_t config_idx);
 void admin_add_tenant(buf *out, const app *a, uint32_t config_idx);
 const char *admin_class_name(gen_class prio);
 const char *admin_pin_name(model_pin pin);
+/* Since the model was last needed: an idle engine published its own figure some time ago. */
+uint64_t admin_idle_us(const engine_model_info *i, uint64_t now_us);
 void admin_add_lines(buf *out, const char *lines, char separator); // as a list of strings
 
 #endif

@@ -175,6 +175,11 @@ static void add_switch(buf *out, const char *name, const engine_switch *s, uint6
         (double)s->load_us / (double)n / US_PER_S, (double)s->first_us / (double)n / US_PER_S);
 }
 
+uint64_t admin_idle_us(const engine_model_info *i, uint64_t now_us) {
+    bool at_work = i->n_running + i->n_waiting > 0 || i->state == MODEL_NONE;
+    return at_work ? i->idle_us : i->idle_us + u64_less(now_us, i->at_us);
+}
+
 static void add_numbers(buf *out, const engine_model_info *i) {
     buf_add_format(out,
                    ",\"running\":%u,\"waiting\":%u,\"pages\":{\"weight\":%u,\"warm\":%u,\"kv\":%u,"
@@ -204,7 +209,7 @@ static void add_numbers(buf *out, const engine_model_info *i) {
     buf_add_char(out, '}');
     add_s(out, "hot_s", i->hot_us);
     add_s(out, "device_s", i->device_us);
-    add_s(out, "idle_s", i->idle_us);
+    add_s(out, "idle_s", admin_idle_us(i, clock_now_us()));
     buf_add_format(out, ",\"held\":%s", i->held ? "true" : "false");
     add_text(out, "error", i->state == MODEL_FAILED ? i->why.text : NULL);
     if (i->state == MODEL_FAILED && i->retry_after_ms > 0)

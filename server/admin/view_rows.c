@@ -229,7 +229,7 @@ void view_add_model(buf *out, const app *a, uint32_t config_idx, const app_recen
     buf_add_format(out, ",\"running\":%u,\"waiting\":%u", i.n_running, i.n_waiting);
     add_bytes(out, a, &i, s->m != NULL ? model_about(s->m)->file_bytes : 0, &s->policy);
     add_rates(out, recent, &recent->by_name[s->name_idx]);
-    if (i.idle_us < STILL_US || i.state == MODEL_NONE)
+    if (admin_idle_us(&i, now->us) < STILL_US || i.state == MODEL_NONE)
         buf_add_str(out, ",\"wanted_at\":null");
     else
         add_moment(out, "wanted_at", u64_less(i.at_us, i.idle_us), now);
