@@ -1,0 +1,178 @@
+// charts.js - ten minutes of figures, a row each second, as small charts over one axis of time.
+//
+// A chart is a canvas; its figures of now stand above it as text.  The pointer, or the arrow keys
+// on a chart, move one line through all charts, and the figures are then those of that second.
+
+import { el, setText, setAttr, setStyle, drawSoon, onSize, byId } from "./dom.js";
+import { clock, millis, percent, short } from "./format.js";
+
+const SPAN_S = 600;
+const GAP_S = 12; // a line goes on over seconds without a figure, up to so many
+
+// Column of a row, name, custom property with the colour.
+const CHARTS = [
+    { name: "TTFT", what: "Time to first token", unit: millis, series: [[1, "P50", "--c1"], [2, "P95", "--c2"]] },
+    { name: "ITL", what: "Time between tokens", unit: millis, series: [[3, "P50", "--c1"], [4, "P95", "--c2"]] },
+    { name: "Tokens/s", what: "Tokens per second", unit: short, series: [[5, "in", "--c1"], [6, "out", "--c2"]] },
+    { name: "Switches", what: "Preemptions, models brought up, refused requests", unit: short, bars: true,
+        series: [[7, "preemptions", "--c1"], [8, "switches", "--c2"], [9, "refused", "--c3"]] },
+    { name: "Busy", what: "Part of device time in steps", unit: percent, top: 1, series: [[10, "steps", "--c1"]] },
+];
+
+export class Charts {
+    constructor(store) {
+        this.store = store;
+        this.at = null; // the chosen second, or null: the newest
+        this.charts = CHARTS.map((spec) => new Chart(spec, this));
+        byId("charts").append(...this.charts.map((c) => c.root));
+        this.when = byId("charts-when");
+        store.on("reset", () => this.redraw());
+        store.on("history", () => this.redraw());
+        matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+    }
+
+    redraw() {
+        drawSoon(this);
+    }
+
+    draw() {
+        const rows = this.store.rows;
+        const style = getComputedStyle(document.documentElement);
+        const end = rows.length ? rows[rows.length - 1][0] : 0;
+        const row = this.at === null ? rows[rows.length - 1] : nearest(rows, this.at);
+        for (const chart of this.charts) chart.draw(rows, end, row, this.at, style);
+        setText(this.when, this.at === null || !row ? "10 min" : clock(row[0] * 1000));
+        return false;
+    }
+
+    choose(second) {
+        this.at = second;
+        this.redraw();
+    }
+}
+
+function nearest(rows, second) {
+    let best = rows[0];
+    for (const row of rows) if (Math.abs(row[0] - second) < Math.abs(best[0] - second)) best = row;
+    return best;
+}
+
+/** A round number at or above x, for the top of an axis. */
+export function niceTop(x) {
+    if (!(x > 0)) return 1;
+    const size = 10 ** Math.floor(Math.log10(x));
+    for (const step of [1, 1.5, 2, 3, 4, 5, 6, 8]) if (step * size >= x) return step * size;
+    return 10 * size;
+}
+
+class Chart {
+    constructor(spec, group) {
+        this.spec = spec;
+        this.group = group;
+        this.values = spec.series.map(() => el("b", { class: "num" }));
+        const keys = spec.series.map(([, name, color], i) => {
+            const swatch = el("i", { class: "swatch line" });
+            setStyle(swatch, "background-color", `var(${color})`);
+            return el("li", {}, swatch, name, this.values[i]);
+        });
+        this.canvas = el("canvas", { tabindex: 0, role: "img" });
+        this.context = this.canvas.getContext("2d");
+        this.top = el("span", { class: "axis num" });
+        this.plot = el("div", { class: "plot" }, this.canvas, this.top);
+        this.root = el("div", { class: "chart" },
+            el("div", { class: "chart-head" }, el("h3", { title: spec.what }, spec.name), el("ul", { class: "keys" }, ...keys)),
+            this.plot);
+        onSize(this.plot, () => group.redraw());
+        this.canvas.addEventListener("pointermove", (e) => this.onPointer(e));
+        this.canvas.addEventListener("pointerleave", () => group.choose(null));
+        this.canvas.addEventListener("blur", () => group.choose(null));
+        this.canvas.addEventListener("keydown", (e) => this.onKey(e));
+    }
+
+    onPointer(e) {
+        const box = this.canvas.getBoundingClientRect();
+        const rows = this.group.store.rows;
+        if (!rows.length) return;
+        const end = rows[rows.length - 1][0];
+        this.group.choose(Math.round(end - SPAN_S * (1 - (e.clientX - box.left) / box.width)));
+    }
+
+    onKey(e) {
+        const rows = this.group.store.rows;
+        const step = { ArrowLeft: -10, ArrowRight: 10, PageUp: -60, PageDown: 60, Home: -SPAN_S, End: SPAN_S }[e.key];
+        if (!step || !rows.length || e.ctrlKey || e.altKey || e.metaKey) return;
+        e.preventDefault();
+        const last = rows[rows.length - 1][0];
+        const at = Math.max(rows[0][0], Math.min(last, (this.group.at ?? last) + step));
+        this.group.choose(at);
+        const row = nearest(rows, at);
+        setText(byId("said"), `${clock(row[0] * 1000)}, ${this.spec.name}: ${this.words(row)}`);
+    }
+
+    words(row) {
+        return this.spec.series.map(([col, name]) => `${name} ${this.spec.unit(row[col])}`).join(", ");
+    }
+
+    draw(rows, end, row, at, style) {
+        const { spec, values } = this;
+        spec.series.forEach(([col], i) => setText(values[i], row ? spec.unit(row[col]) : "–"));
+        const ratio = window.devicePixelRatio || 1;
+        const w = Math.floor(this.plot.clientWidth * ratio);
+        const h = Math.floor(this.plot.clientHeight * ratio);
+        if (w < 2 || h < 2) return;
+        if (this.canvas.width !== w) this.canvas.width = w;
+        if (this.canvas.height !== h) this.canvas.height = h;
+        const c = this.context;
+        c.clearRect(0, 0, w, h);
+        let max = 0;
+        for (const r of rows) for (const [col] of spec.series) if (r[col] > max) max = r[col];
+        const top = spec.top ?? niceTop(max);
+        setText(this.top, max ? spec.unit(top) : "");
+        c.fillStyle = style.getPropertyValue("--grid");
+        for (const part of [0.5, 1]) c.fillRect(0, Math.round(h - part * (h - ratio)), w, ratio);
+        for (let s = 0; s < SPAN_S; s += 120) c.fillRect(Math.round(w * (1 - s / SPAN_S)) - ratio, 0, ratio, h);
+        const x = (second) => w * (1 - (end - second) / SPAN_S);
+        const y = (value) => h - ratio - (value / top) * (h - 3 * ratio);
+        spec.series.forEach(([col, , color], i) => {
+            c.fillStyle = c.strokeStyle = style.getPropertyValue(color);
+            if (spec.bars) bars(c, rows, col, x, y, h, ratio, i);
+            else line(c, rows, col, x, y, ratio);
+        });
+        if (at !== null && row) {
+            c.fillStyle = style.getPropertyValue("--text");
+            c.fillRect(Math.round(x(row[0])), 0, ratio, h);
+        }
+        if (document.activeElement !== this.canvas || at === null) {
+            setAttr(this.canvas, "aria-label", `${spec.what}, the last ten minutes` + (row ? ": " + this.words(row) : ""));
+        }
+    }
+}
+
+function line(c, rows, col, x, y, ratio) {
+    c.lineWidth = 1.25 * ratio;
+    c.lineJoin = "round";
+    c.beginPath();
+    let before = -Infinity;
+    for (const row of rows) {
+        const value = row[col];
+        if (value === null || value === undefined) continue;
+        const px = x(row[0]);
+        const py = y(value);
+        if (row[0] - before > GAP_S) {
+            c.moveTo(px, py);
+            c.lineTo(px + ratio, py); // a figure without neighbours is a dot
+        } else {
+            c.lineTo(px, py);
+        }
+        before = row[0];
+    }
+    c.stroke();
+}
+
+function bars(c, rows, col, x, y, h, ratio, shift) {
+    for (const row of rows) {
+        if (!row[col]) continue;
+        const top = y(row[col]);
+        c.fillRect(Math.round(x(row[0]) + shift * ratio), top, Math.max(1, 1.5 * ratio), h - top);
+    }
+}

@@ -1,0 +1,302 @@
+// chat.js - conversations with up to four models, side by side on one prompt.
+//
+// Each column has a conversation of its own; the prompt and the settings are of all.  An answer is
+// stopped by the end of its connection: the daemon frees what it held at once.
+
+import { el, setText, setAttr, setClass, setStyle, show, button, byId, drawSoon } from "./dom.js";
+import { int, millis, plain } from "./format.js";
+import { keys } from "./net.js";
+import { BadSetting, complete, modelNames, settings } from "./completion.js";
+import { Answer } from "./answer.js";
+
+const COLUMNS_MAX = 4;
+
+export class Chat {
+    constructor(store) {
+        this.store = store;
+        this.names = [];
+        this.choices = new Map(); // name -> {box, state}
+        this.columns = new Map(); // name -> Column
+        this.loaded = false;
+        this.prompt = byId("prompt");
+        byId("settings").addEventListener("submit", (e) => e.preventDefault());
+        byId("composer").addEventListener("submit", (e) => {
+            e.preventDefault();
+            if (this.busy()) this.stop();
+            else this.send();
+        });
+        this.prompt.addEventListener("keydown", (e) => {
+            if (e.key === "Enter" && !e.shiftKey && !e.isComposing) {
+                e.preventDefault();
+                if (!this.busy()) this.send();
+            }
+        });
+        byId("chat").addEventListener("keydown", (e) => e.key === "Escape" && this.stop());
+        byId("chat-new").addEventListener("click", () => this.fresh());
+        byId("tenant-key-set").addEventListener("click", () => this.setKey());
+        byId("tenant-key").addEventListener("keydown", (e) => e.key === "Enter" && this.setKey());
+        store.on("models", () => this.isOpen() && drawSoon(this));
+        store.on("reset", () => this.isOpen() && this.load());
+    }
+
+    isOpen() {
+        return !byId("chat").hidden;
+    }
+
+    /** The view is shown; `wanted` are names from the address, separated by commas. */
+    open(wanted) {
+        this.wanted = wanted ? wanted.split(",").map(decode).filter(Boolean) : this.wanted;
+        if (this.loaded) this.choose();
+        else this.load();
+    }
+
+    linked(state) {
+        if (state === "live" && this.isOpen() && !this.loaded) this.load();
+    }
+
+    setKey() {
+        keys.set("tenant_key", byId("tenant-key").value.trim());
+        byId("tenant-key").value = "";
+        this.load();
+    }
+
+    async load() {
+        try {
+            this.names = await modelNames();
+            this.loaded = true;
+            show(byId("chat-problem"), false);
+            show(byId("tenant-key-label"), !!keys.get("tenant_key"));
+        } catch (e) {
+            this.loaded = false;
+            show(byId("tenant-key-label"), e.status === 401 || e.status === 403);
+            setText(byId("chat-problem"), e.status ? plain(e.message) : "The daemon does not answer.");
+            show(byId("chat-problem"), true);
+            return;
+        }
+        this.list();
+        this.choose();
+    }
+
+    /** The names to choose from, with the states of their models. */
+    list() {
+        for (const [name, choice] of this.choices) {
+            if (this.names.includes(name)) continue;
+            choice.root.remove();
+            this.choices.delete(name);
+        }
+        for (const name of this.names) {
+            if (this.choices.has(name)) continue;
+            const box = el("input", { type: "checkbox" });
+            const state = el("span", { class: "pill" });
+            const root = el("label", { class: "check" }, box, el("bdi", { title: plain(name) }, plain(name)), state);
+            box.addEventListener("change", () => this.toggled(name, box));
+            this.choices.set(name, { root, box, state });
+            byId("chat-names").append(root);
+        }
+        drawSoon(this);
+    }
+
+    draw() {
+        const states = new Map([...this.store.models.values()].map((m) => [m.name, m.state]));
+        for (const [name, choice] of this.choices) {
+            setText(choice.state, states.get(name) ?? "");
+            setAttr(choice.state, "data-state", states.get(name) ?? null);
+        }
+        for (const column of this.columns.values()) column.status();
+        setText(byId("send"), this.busy() ? "Stop" : "Send");
+        return false;
+    }
+
+    /** Columns for the names that the address asked for, or for the first model. */
+    choose() {
+        const wanted = (this.wanted || []).filter((n) => this.names.includes(n)).slice(0, COLUMNS_MAX);
+        if (wanted.length) {
+            for (const name of this.columns.keys()) if (!wanted.includes(name)) this.close(name);
+            for (const name of wanted) this.column(name);
+        } else if (this.columns.size === 0 && this.names.length) {
+            const hot = [...this.store.models.values()].find((m) => m.state === "hot" && this.names.includes(m.name));
+            this.column(hot?.name ?? this.names[0]);
+        }
+        this.wanted = null;
+        this.chosen();
+    }
+
+    toggled(name, box) {
+        if (box.checked && this.columns.size < COLUMNS_MAX) this.column(name);
+        else if (!box.checked) this.close(name);
+        this.chosen();
+    }
+
+    column(name) {
+        if (this.columns.has(name)) return;
+        const column = new Column(name, () => drawSoon(this));
+        this.columns.set(name, column);
+        byId("columns").append(column.root);
+    }
+
+    close(name) {
+        this.columns.get(name)?.stop();
+        this.columns.get(name)?.root.remove();
+        this.columns.delete(name);
+    }
+
+    /** After a change of the columns. */
+    chosen() {
+        const full = this.columns.size >= COLUMNS_MAX;
+        for (const [name, { box }] of this.choices) {
+            box.checked = this.columns.has(name);
+            box.disabled = full && !box.checked;
+        }
+        show(byId("no-columns"), this.columns.size === 0);
+        setStyle(byId("columns"), "--columns", String(Math.max(1, this.columns.size)));
+        const names = [...this.columns.keys()].map(encodeURIComponent).join(",");
+        if (this.isOpen()) history.replaceState(null, "", "#chat" + (names ? "=" + names : ""));
+        drawSoon(this);
+    }
+
+    busy() {
+        return [...this.columns.values()].some((c) => c.abort);
+    }
+
+    stop() {
+        for (const column of this.columns.values()) column.stop();
+    }
+
+    fresh() {
+        this.stop();
+        for (const column of this.columns.values()) column.clear();
+        this.prompt.focus();
+    }
+
+    send() {
+        const text = this.prompt.value;
+        const any = text.trim() || [...this.columns.values()].some((c) => c.hasResults());
+        if (!any || !this.columns.size) return;
+        let body;
+        try {
+            body = settings();
+            show(byId("s-error"), false);
+        } catch (e) {
+            if (!(e instanceof BadSetting)) throw e;
+            setText(byId("s-error"), e.message);
+            show(byId("s-error"), true);
+            return;
+        }
+        const options = { system: byId("s-system").value, formatted: byId("s-formatted").checked };
+        for (const column of this.columns.values()) column.ask(text, body, options);
+        this.prompt.value = "";
+        drawSoon(this);
+    }
+}
+
+function decode(text) {
+    try {
+        return decodeURIComponent(text);
+    } catch {
+        return text;
+    }
+}
+
+/** The conversation with one model. */
+class Column {
+    constructor(name, changed) {
+        this.name = name;
+        this.changed = changed;
+        this.messages = [];
+        this.answer = null;
+        this.abort = null;
+        this.stats = el("span", { class: "stats num" });
+        this.stopper = button("Stop", { class: "small", hidden: true, "aria-label": "Stop " + plain(name) }, () => this.stop());
+        this.log = el("div", { class: "log", tabindex: 0, role: "log", "aria-live": "off", "aria-label": "Conversation with " + plain(name) });
+        this.root = el("section", { class: "panel column" },
+            el("div", { class: "panel-head" }, el("h2", {}, el("bdi", { title: plain(name) }, plain(name))), this.stopper),
+            this.stats, this.log);
+        this.status();
+    }
+
+    clear() {
+        this.messages = [];
+        this.answer = null;
+        this.figures = null;
+        this.log.replaceChildren();
+        this.status();
+    }
+
+    hasResults() {
+        return !!this.answer && this.answer.results().length > 0;
+    }
+
+    /** Before a change of the log; the result keeps the end in sight where it was. */
+    follow() {
+        const log = this.log;
+        const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+        return () => {
+            if (atEnd) log.scrollTop = log.scrollHeight;
+        };
+    }
+
+    async ask(text, settings, options) {
+        if (this.answer) this.messages.push(...this.answer.results());
+        if (text.trim()) {
+            this.messages.push({ role: "user", content: text });
+            this.log.append(el("article", { class: "message user" }, el("div", { class: "text", dir: "auto" }, text)));
+        }
+        const system = options.system.trim() ? [{ role: "system", content: options.system }] : [];
+        const body = { model: this.name, messages: [...system, ...this.messages], ...settings };
+        const answer = new Answer(options.formatted, () => this.follow());
+        this.answer = answer;
+        this.log.append(answer.root);
+        this.log.scrollTop = this.log.scrollHeight;
+        const abort = new AbortController();
+        this.abort = abort;
+        this.figures = { began: performance.now(), first: 0, last: 0, n: 0, usage: null, finish: "" };
+        this.status();
+        await this.read(body, answer, abort, this.figures);
+        if (this.abort === abort) this.abort = null;
+        if (this.answer === answer) this.messages.push(answer.message());
+        this.changed();
+    }
+
+    async read(body, answer, abort, f) {
+        try {
+            const { finish, usage } = await complete(body, abort.signal, (delta, logprobs) => {
+                f.last = performance.now();
+                const n = logprobs?.length || (delta.content || delta.reasoning_content || delta.tool_calls ? 1 : 0);
+                if (n && !f.first) f.first = f.last;
+                f.n += n;
+                answer.push(delta, logprobs);
+                this.changed();
+            });
+            f.finish = finish;
+            f.usage = usage;
+            answer.end("");
+        } catch (e) {
+            f.finish = abort.signal.aborted ? "stopped" : "failed";
+            answer.end(abort.signal.aborted ? "" : e instanceof TypeError ? "the daemon does not answer" : e.message);
+        }
+    }
+
+    stop() {
+        this.abort?.abort();
+    }
+
+    status() {
+        show(this.stopper, !!this.abort);
+        setClass(this.root, "busy", !!this.abort);
+        setText(this.stats, this.figures ? figuresText(this.figures, !!this.abort) : "No message yet.");
+    }
+}
+
+/** "412 tokens/s · TTFT 31 ms · 40 tokens · prompt 52, 48 of them cached · stop" */
+function figuresText(f, busy) {
+    if (!f.first) return busy ? "waiting for the first token" : f.finish;
+    const n = f.usage?.completion_tokens ?? f.n;
+    const s = (f.last - f.first) / 1000;
+    const words = [`${n > 1 && s > 0 ? ((n - 1) / s).toFixed(1) : "–"} tokens/s`, `TTFT ${millis(f.first - f.began)}`, `${int(n)} tokens`];
+    if (f.usage) {
+        const cached = f.usage.prompt_tokens_details?.cached_tokens;
+        words.push(`prompt ${int(f.usage.prompt_tokens)}` + (cached ? `, ${int(cached)} cached` : ""));
+    }
+    if (f.finish) words.push(f.finish);
+    return words.join(" · ");
+}

@@ -1,0 +1,147 @@
+// commands.js - commands for models: a plan or a question first, then the command, and its error
+// beside the button.
+
+import { el, setText, setStyle, show, button, byId } from "./dom.js";
+import { bytes, list, plain, plural, seconds } from "./format.js";
+import { command, modelPath } from "./net.js";
+
+const NOTE_MS = 8000;
+
+/** The sentences of a plan: what would happen, in the order in which a person asks. */
+export function planSentences(plan, name) {
+    const said = [];
+    const size = plan.weights?.bytes ? bytes(plan.weights.bytes) : "";
+    const where = plan.device ? " on " + plain(plan.device) : "";
+    if (plan.problems?.length || !plan.fits) {
+        said.push(`${name} does not fit${where}.`);
+        for (const p of plan.problems || []) said.push(plain(typeof p === "string" ? p : p.message ?? p.text));
+        for (const c of plan.checks || []) if (c.kept === false) said.push(plain(c.text) + ".");
+        return said;
+    }
+    const took = plan.bring_up?.s !== undefined && plan.bring_up !== null ? `, in about ${seconds(plan.bring_up.s)}` : "";
+    const from = { file: " from its file", host: " from host memory", device: "" }[plan.bring_up?.from] ?? "";
+    said.push(`${name}${size ? " (" + size + ")" : ""} would be loaded${where}${from}${took}.`);
+    const victims = plan.victims || [];
+    if (victims.length) {
+        const words = victims.map((v) => `${plain(v.name)} (${bytes(v.bytes)}` +
+            (v.idle_s ? `, idle ${seconds(v.idle_s)}` : "") +
+            (v.back_s !== undefined && v.back_s !== null ? `, back in ${seconds(v.back_s)}` : "") + ")");
+        said.push(`It would evict ${list(words)}.`);
+    } else {
+        said.push("No model would be evicted.");
+    }
+    if (plan.turns) said.push("It would share the device with models of its class in time slices.");
+    else if (plan.now === false) said.push("There is no room now: it would wait until there is.");
+    return said;
+}
+
+const ASK = {
+    unload: ["Unload", "It leaves the device when they have ended; a later request brings it back."],
+    drop: ["Drop", "It leaves the device and host memory when they have ended."],
+    drain: ["Drain", "They end, new requests are refused with 503, then it leaves the device."],
+};
+
+export class Commands {
+    constructor() {
+        this.dialog = byId("ask");
+        this.title = byId("ask-title");
+        this.text = byId("ask-text");
+        this.error = byId("ask-error");
+        this.yes = byId("ask-yes");
+        this.note = el("div", { class: "note", role: "alert", hidden: true });
+        this.note.append(this.noteText = el("span", {}), button("Close", { class: "small" }, () => this.hideNote()));
+        document.body.append(this.note);
+        byId("ask-no").addEventListener("click", () => this.dialog.close());
+        this.yes.addEventListener("click", () => this.confirmed?.());
+        document.addEventListener("keydown", (e) => e.key === "Escape" && this.hideNote());
+    }
+
+    /**
+     * What a button of a model does.
+     * @param {?Object} m the model's row
+     * @param {string} what a command's name, or "pin warm"
+     * @param {HTMLElement} by the button
+     */
+    async act(m, what, by) {
+        if (!m || by.getAttribute("aria-busy") === "true") return;
+        this.hideNote();
+        const loads = what === "load" || what === "undrain" || (what === "pin" && m.state !== "hot");
+        if (loads) await this.planned(m, what, by);
+        else if (ASK[what] && m.running > 0) this.askFirst(m, what, by);
+        else await this.send(m, what, by);
+    }
+
+    /** Shows the plan and asks. */
+    async planned(m, what, by) {
+        by.setAttribute("aria-busy", "true");
+        const plan = await command("/admin/plan", { load: m.name });
+        by.removeAttribute("aria-busy");
+        const name = plain(m.name);
+        const verb = what === "pin" ? "Load and pin" : what === "undrain" ? "End the drain and load" : "Load";
+        const said = plan.ok ? planSentences(plan.body, name) : ["There is no plan: " + plan.message];
+        const fits = !plan.ok || (plan.body.fits && !plan.body.problems?.length);
+        this.open(verb + " " + name + "?", said, fits ? verb : verb + " anyway", m, what, by);
+    }
+
+    askFirst(m, what, by) {
+        const [verb, then] = ASK[what];
+        const name = plain(m.name);
+        this.open(`${verb} ${name}?`, [`${name} has ${plural(m.running, "running request")}.`, then], verb, m, what, by);
+    }
+
+    open(title, sentences, verb, m, what, by) {
+        setText(this.title, title);
+        this.text.replaceChildren(...sentences.map((s) => el("p", {}, s)));
+        setText(this.yes, verb);
+        show(this.error, false);
+        this.confirmed = async () => {
+            const problem = await this.post(m, what, this.yes);
+            if (problem) {
+                setText(this.error, problem);
+                show(this.error, true);
+            } else {
+                this.dialog.close();
+                by.focus();
+            }
+        };
+        if (!this.dialog.open) this.dialog.showModal();
+        this.yes.focus();
+    }
+
+    async send(m, what, by) {
+        const problem = await this.post(m, what, by);
+        if (problem) this.showNote(`${plain(m.name)}: ${problem}`, by);
+    }
+
+    /** The sentence of an error, or "". */
+    async post(m, what, busy) {
+        const [verb, level] = what === "pin warm" ? ["pin", "warm"] : [what, "hot"];
+        const path = modelPath(m.name, verb);
+        if (!path) return "a model of this name cannot be named in a path";
+        busy.setAttribute("aria-busy", "true");
+        const answer = await command(path, verb === "pin" ? { level } : {});
+        busy.removeAttribute("aria-busy");
+        if (answer.status === 401) this.needKey?.(answer.message);
+        return answer.ok ? "" : plain(answer.message);
+    }
+
+    /** An error, beside the button; it covers, and moves nothing. */
+    showNote(text, by) {
+        const host = by.closest("dialog") || document.body;
+        if (this.note.parentNode !== host) host.append(this.note);
+        setText(this.noteText, text);
+        show(this.note, true);
+        const r = by.getBoundingClientRect();
+        const w = Math.min(360, innerWidth - 16);
+        setStyle(this.note, "width", w + "px");
+        setStyle(this.note, "left", Math.max(8, Math.min(r.right - w, innerWidth - w - 8)) + "px");
+        const below = r.bottom + 6 + this.note.offsetHeight < innerHeight;
+        setStyle(this.note, "top", (below ? r.bottom + 6 : r.top - 6 - this.note.offsetHeight) + "px");
+        clearTimeout(this.noteTimer);
+        this.noteTimer = setTimeout(() => this.hideNote(), NOTE_MS);
+    }
+
+    hideNote() {
+        show(this.note, false);
+    }
+}

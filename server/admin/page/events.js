@@ -1,0 +1,78 @@
+// events.js - what happened, in sentences, the newest first.
+//
+// Screen readers hear of failures and lost devices only, and of one in five seconds at most: a busy
+// daemon has many events.
+
+import { el, setText, setAttr, show, drawSoon, byId } from "./dom.js";
+import { clock, int, plain } from "./format.js";
+
+const SHOWN_MAX = 200;
+const LOUD = new Set(["fail", "device"]);
+const LOUD_MS = 5000;
+
+export class Events {
+    constructor(store) {
+        this.store = store;
+        this.list = byId("events");
+        this.shown = new Map(); // id -> {root, ...}
+        this.fresh = [];
+        this.spoken = 0;
+        store.on("reset", () => {
+            for (const { root } of this.shown.values()) root.remove();
+            this.shown.clear();
+            this.add(store.events);
+        });
+        store.on("events", (events) => {
+            this.add(events);
+            this.speak(events);
+        });
+    }
+
+    add(events) {
+        this.fresh.push(...events);
+        drawSoon(this);
+    }
+
+    draw() {
+        for (const event of this.fresh) this.put(event);
+        this.fresh = [];
+        while (this.shown.size > SHOWN_MAX) {
+            const [id, { root }] = this.shown.entries().next().value;
+            root.remove();
+            this.shown.delete(id);
+        }
+        show(byId("no-events"), this.shown.size === 0);
+        return false;
+    }
+
+    put(event) {
+        let item = this.shown.get(event.id);
+        if (!item) {
+            item = this.make();
+            this.shown.set(event.id, item);
+            this.list.prepend(item.root);
+        }
+        setText(item.time, clock(event.at));
+        setAttr(item.time, "datetime", new Date(event.at).toISOString());
+        setText(item.kind, event.kind);
+        setAttr(item.root, "data-kind", event.kind);
+        setText(item.text, plain(event.text));
+        setText(item.n, event.n > 1 ? "×" + int(event.n) : "");
+    }
+
+    make() {
+        const time = el("time", { class: "num" });
+        const kind = el("span", { class: "kind" });
+        const text = el("bdi", {});
+        const n = el("b", { class: "num" });
+        const root = el("li", {}, time, kind, el("span", { class: "text" }, text, " ", n));
+        return { root, time, kind, text, n };
+    }
+
+    speak(events) {
+        const loud = events.findLast((e) => LOUD.has(e.kind));
+        if (!loud || Date.now() - this.spoken < LOUD_MS) return;
+        this.spoken = Date.now();
+        setText(byId("alerts"), plain(loud.text));
+    }
+}

@@ -1,0 +1,149 @@
+// rows.js - a table whose rows are known by an id and change in place.
+//
+// A row's cells are made once.  When the row changes, each column compares its text with the one
+// that is shown, so a row with one other number costs one text node.  Rows never move by
+// themselves: the order changes when a row comes, or when a heading is pressed.
+
+import { el, setText, drawSoon } from "./dom.js";
+
+/**
+ * @typedef {Object} Column
+ * @property {string} head      heading
+ * @property {string} [title]   what it means
+ * @property {string} cls       class of its cells: width and alignment are in page.css
+ * @property {(row: Object) => string} [text]   what a cell shows
+ * @property {(cell: HTMLElement, id: number) => (row: Object) => void} [make]  for a cell that has
+ *           more than a text: fills it once, and returns what brings it up to date
+ * @property {(row: Object) => (number|string)} [sort]
+ */
+
+export class Rows {
+    /** @param {HTMLTableElement} table @param {Column[]} columns */
+    constructor(table, columns, rowOf) {
+        this.columns = columns;
+        this.rowOf = rowOf;
+        this.shown = new Map(); // id -> {tr, updates}
+        this.dirty = new Set();
+        this.order = null; // {column, down}
+        this.filter = () => true;
+        this.table = table;
+        table.setAttribute("role", "table");
+        this.heads = columns.map((c) => this.head(c));
+        this.body = el("tbody", { role: "rowgroup" });
+        table.append(el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, ...this.heads)), this.body);
+    }
+
+    head(column) {
+        const th = el("th", { scope: "col", role: "columnheader", class: column.cls, title: column.title });
+        if (!column.sort) {
+            th.append(el("span", column.head ? {} : { class: "sr" }, column.head || "Actions"));
+            return th;
+        }
+        const press = el("button", { type: "button", class: "sort" }, column.head);
+        press.addEventListener("click", () => this.sortBy(column));
+        th.append(press);
+        return th;
+    }
+
+    /** Once by the column, then the other way round, then as the daemon lists them. */
+    sortBy(column) {
+        if (this.order?.column !== column) this.order = { column, down: true };
+        else this.order = this.order.down ? { column, down: false } : null;
+        this.columns.forEach((c, i) => {
+            const on = this.order?.column === c;
+            if (on) this.heads[i].setAttribute("aria-sort", this.order.down ? "descending" : "ascending");
+            else this.heads[i].removeAttribute("aria-sort");
+        });
+        this.arrange();
+    }
+
+    /** Rows came, changed or went. */
+    changed(ids) {
+        for (const id of ids) this.dirty.add(id);
+        drawSoon(this);
+    }
+
+    /** Everything is new: rows that go on to exist keep their elements. */
+    reset(ids) {
+        const now = new Set(ids);
+        for (const id of this.shown.keys()) this.dirty.add(id);
+        this.changed(now);
+    }
+
+    draw(until) {
+        let came = false;
+        for (const id of this.dirty) {
+            this.dirty.delete(id);
+            const row = this.rowOf(id);
+            if (!row) {
+                this.shown.get(id)?.tr.remove();
+                this.shown.delete(id);
+            } else {
+                came = this.update(id, row) || came;
+            }
+            if (performance.now() > until) break;
+        }
+        if (came) this.arrange();
+        return this.dirty.size > 0;
+    }
+
+    /** True when the row is new. */
+    update(id, row) {
+        let shown = this.shown.get(id);
+        const isNew = !shown;
+        if (isNew) {
+            shown = this.make(id);
+            this.shown.set(id, shown);
+        }
+        shown.row = row;
+        for (const update of shown.updates) update(row);
+        const hide = !this.filter(row);
+        if (shown.tr.hidden !== hide) shown.tr.hidden = hide;
+        return isNew;
+    }
+
+    make(id) {
+        const tr = el("tr", { role: "row" });
+        tr.dataset.id = id;
+        const updates = this.columns.map((column) => {
+            const td = el("td", { role: "cell", class: column.cls });
+            td.dataset.head = column.head;
+            tr.append(td);
+            if (column.make) return column.make(td, id);
+            return (row) => setText(td, column.text(row));
+        });
+        return { tr, updates, row: null };
+    }
+
+    /** All rows into their order; elements that are in place are not touched. */
+    arrange() {
+        const all = [...this.shown.entries()];
+        all.sort(([a], [b]) => a - b);
+        if (this.order) {
+            const { column, down } = this.order;
+            const sign = down ? -1 : 1;
+            const key = new Map(all.map(([id, shown]) => [id, column.sort(shown.row)]));
+            all.sort(([a], [b]) => {
+                const x = key.get(a);
+                const y = key.get(b);
+                return x === y ? a - b : (x < y ? -1 : 1) * sign;
+            });
+        }
+        let at = this.body.firstChild;
+        for (const [, { tr }] of all) {
+            if (tr === at) at = at.nextSibling;
+            else this.body.insertBefore(tr, at);
+        }
+    }
+
+    /** Which rows are shown. */
+    show(filter) {
+        this.filter = filter;
+        for (const { tr, row } of this.shown.values()) tr.hidden = !filter(row);
+    }
+
+    /** After a second: texts that tell how long ago something was. */
+    again() {
+        this.changed(this.shown.keys());
+    }
+}
