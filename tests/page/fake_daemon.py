@@ -329,7 +329,12 @@ class World:
             self.storm_pages(n)
         else:
             for _ in range(900):
-                self.pages_set(0, r.randrange(n - 40), r.randrange(1, 40), code(r.choice([KV, CACHED, KV]), r.randrange(64)) if r.random() < 0.7 else FREE)
+                at = r.randrange(n - 40)
+                now, size = self.maps[0][at], r.randrange(1, 24)
+                owner = now // 16 - 1 if now // 16 else r.randrange(64)
+                if now & 15 != WEIGHT:
+                    size = next((i for i in range(size) if self.maps[0][at + i] & 15 == WEIGHT), size)
+                    self.pages_set(0, at, size, code(r.choice([KV, CACHED, KV]), owner) if r.random() < 0.8 else FREE)
         some = list(self.models) if storm else r.sample(list(self.models), 40)
         for i in some:
             self.models[i].update({"in": r.randrange(2000), "out": r.randrange(900), "running": r.randrange(20), "waiting": r.randrange(9),

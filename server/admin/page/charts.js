@@ -15,7 +15,7 @@ const CHARTS = [
     { name: "ITL", what: "Time between tokens", unit: millis, series: [[3, "P50", "--c1"], [4, "P95", "--c2"]] },
     { name: "Tokens/s", what: "Tokens per second", unit: short, series: [[5, "in", "--c1"], [6, "out", "--c2"]] },
     { name: "Switches", what: "Preemptions, models brought up, refused requests", unit: short, bars: true,
-        series: [[7, "preemptions", "--c1"], [8, "switches", "--c2"], [9, "refused", "--c3"]] },
+        series: [[7, "preempt", "--c1"], [8, "load", "--c2"], [9, "refuse", "--c3"]] },
     { name: "Busy", what: "Part of device time in steps", unit: percent, top: 1, series: [[10, "steps", "--c1"]] },
 ];
 

@@ -32,6 +32,11 @@ export class Chat {
             }
         });
         byId("chat").addEventListener("keydown", (e) => e.key === "Escape" && this.stop());
+        const fold = byId("chat-fold");
+        fold.addEventListener("click", () => {
+            const folded = byId("settings").classList.toggle("folded");
+            fold.setAttribute("aria-expanded", String(!folded));
+        });
         byId("chat-new").addEventListener("click", () => this.fresh());
         byId("tenant-key-set").addEventListener("click", () => this.setKey());
         byId("tenant-key").addEventListener("keydown", (e) => e.key === "Enter" && this.setKey());

@@ -54,18 +54,20 @@ export class Events {
         }
         setText(item.time, clock(event.at));
         setAttr(item.time, "datetime", new Date(event.at).toISOString());
-        setText(item.kind, event.kind);
+        setText(item.kind, event.kind + ": ");
         setAttr(item.root, "data-kind", event.kind);
+        setAttr(item.root, "title", event.kind);
         setText(item.text, plain(event.text));
         setText(item.n, event.n > 1 ? "×" + int(event.n) : "");
     }
 
     make() {
         const time = el("time", { class: "num" });
-        const kind = el("span", { class: "kind" });
+        const kind = el("span", { class: "sr" });
         const text = el("bdi", {});
         const n = el("b", { class: "num" });
-        const root = el("li", {}, time, kind, el("span", { class: "text" }, text, " ", n));
+        const mark = el("i", { class: "kind", "aria-hidden": true });
+        const root = el("li", {}, time, mark, el("span", { class: "text" }, kind, text, " ", n));
         return { root, time, kind, text, n };
     }
 

@@ -61,6 +61,12 @@ export function percent(part) {
     return p > 0 && p < 0.5 ? "<1 %" : Math.round(p) + " %";
 }
 
+/** A part of another: "61 / 60 %", "28 / – %". */
+export function ofPercent(part, other) {
+    const digits = percent(part).replace(" %", "");
+    return digits + " / " + (other === null ? "–" : Math.round(other * 100)) + " %";
+}
+
 const two = (n) => String(n).padStart(2, "0");
 
 /** HH:MM:SS in the time zone of the browser. */

@@ -1,7 +1,7 @@
 // models.js - the table of models: state, class, share, memory, work and commands.
 
 import { el, setText, setAttr, setClass, setStyle, show, button, byId } from "./dom.js";
-import { ago, bytes, int, millis, percent, plain, short } from "./format.js";
+import { ago, bytes, int, millis, ofPercent, percent, plain, short } from "./format.js";
 import { ownerColor } from "./colors.js";
 import { Rows } from "./rows.js";
 
@@ -83,17 +83,16 @@ export class Models {
             { head: "State", cls: "state", sort: (m) => STATES.indexOf(m.state), make: stateCell },
             { head: "Class", cls: "class", text: (m) => m.class, sort: (m) => CLASSES.indexOf(m.class),
                 title: "Priority class" },
-            { head: "Share", cls: "num share", text: (m) => (m.share ? m.share.percent + " %" : "–"),
-                sort: (m) => m.share?.percent ?? 0, title: "Guaranteed share of device time" },
-            { head: "Used", cls: "num used", text: (m) => percent(m.used), sort: (m) => m.used,
-                title: "Part of the time of one device, the last ten seconds" },
+            { head: "Used / share", cls: "num share", sort: (m) => m.used,
+                text: (m) => ofPercent(m.used, m.share ? m.share.percent / 100 : null),
+                title: "Part of the time of one device, the last ten seconds; the share that is guaranteed" },
             { head: "Memory", cls: "num mem", text: (m) => bytes(held(m)), sort: held,
                 title: "Weights, keys and values, and cache on devices" },
             { head: "Run/wait", cls: "num work", text: (m) => `${int(m.running)} / ${int(m.waiting)}`,
                 sort: (m) => m.running + m.waiting, title: "Sequences that run and that wait" },
             { head: "Tok/s", cls: "num rate", text: (m) => short(m.out), sort: (m) => m.out,
                 title: "Tokens of answers per second" },
-            { head: "Last use", cls: "num last", text: (m) => this.lastUse(m),
+            { head: "Last", cls: "num last", text: (m) => this.lastUse(m),
                 sort: (m) => m.wanted_at ?? Infinity, title: "Time since the last use" },
             { head: "", cls: "acts", make: (td, id) => this.actions(td, id) },
         ];
@@ -110,7 +109,7 @@ export class Models {
         const open = el("button", { type: "button", class: "open" }, name);
         open.addEventListener("click", () => this.details.open(id));
         const badge = el("span", { class: "badge" });
-        td.append(swatch, open, badge);
+        td.append(el("div", { class: "name-box" }, swatch, open, badge));
         setStyle(swatch, "background-color", ownerColor(id));
         return (m) => {
             setText(name, plain(m.name));
@@ -148,10 +147,10 @@ function stateCell(td) {
     td.append(pill);
     return (m) => {
         const busy = m.progress !== null && m.progress !== undefined;
-        setText(text, busy ? `${m.state} ${Math.round(m.progress * 100)} %` : m.state);
+        setText(text, m.state);
         setAttr(pill, "data-state", m.state);
         setStyle(pill, "--progress", busy ? m.progress * 100 + "%" : "0%");
-        setAttr(pill, "title", m.error ? plain(m.error) : null);
+        setAttr(pill, "title", busy ? `${m.state}: ${percent(m.progress)}` : m.error ? plain(m.error) : null);
     };
 }
 

@@ -12,7 +12,11 @@ import { el, onSize, drawSoon, setStyle } from "./dom.js";
 const CELL_MAX = 14; // CSS pixels
 const GAP_FROM = 4; // device pixels of a cell from which it has a gap to the next
 
-/** How cells lie in `w` x `h` device pixels: the largest that give room to all pages. */
+/**
+ * How cells lie in `w` x `h` device pixels: the largest that give room to all pages.  Flat cells
+ * may have a height that is no whole number; then some rows are a pixel higher than others.
+ * @returns {{cw: number, ch: number, cols: number, per: number}} per: pages of one cell
+ */
 export function cellsFor(n, w, h, cellMax) {
     let best = { cw: 1, ch: 1, cols: Math.max(1, w), per: Math.max(1, Math.ceil(n / (w * h))) };
     let area = 0;
@@ -20,7 +24,8 @@ export function cellsFor(n, w, h, cellMax) {
         const cols = Math.floor(w / cw);
         if (cols < 1) break;
         const rows = Math.ceil(n / cols);
-        const ch = Math.min(Math.floor(h / rows), cw * 2, cellMax);
+        let ch = Math.min(h / rows, cw * 2, cellMax);
+        if (ch >= GAP_FROM) ch = Math.floor(ch);
         if (ch < 1 || ch * 2 < cw) continue;
         if (cw * ch > area) {
             area = cw * ch;
@@ -92,8 +97,8 @@ export class PageMap {
             bottom = Math.max(bottom, Math.floor((end - 1) / this.per / this.cols) + 1);
         }
         if (bottom > top) {
-            const height = (bottom - top) * this.ch;
-            this.context.putImageData(this.image, 0, 0, 0, top * this.ch, this.image.width, height);
+            const y = this.top(top);
+            this.context.putImageData(this.image, 0, 0, 0, y, this.image.width, this.top(bottom) - y);
         }
         this.dirty = [];
         this.all = false;
@@ -111,13 +116,18 @@ export class PageMap {
         Object.assign(this, cellsFor(this.map.n, w, h, Math.round(CELL_MAX * ratio)));
         this.rows = Math.max(1, Math.ceil(Math.ceil(this.map.n / this.per) / this.cols));
         const width = this.cols * this.cw;
-        const height = Math.min(this.rows * this.ch, h);
+        const height = Math.min(this.top(this.rows), h);
         if (this.canvas.width !== width) this.canvas.width = width;
         if (this.canvas.height !== height) this.canvas.height = height;
         setStyle(this.canvas, "width", width / ratio + "px");
         setStyle(this.canvas, "height", height / ratio + "px");
         this.image = this.context.createImageData(width, height);
         this.pixels = new Uint32Array(this.image.data.buffer);
+    }
+
+    /** The first line of pixels of a row. */
+    top(row) {
+        return Math.floor(row * this.ch + 1e-9);
     }
 
     /** Pages [first, end) into the picture. */
@@ -137,10 +147,11 @@ export class PageMap {
             const colorA = a[code];
             const colorB = pattern ? b[code] : colorA;
             const col = cell % cols;
-            const y0 = ((cell - col) / cols) * ch;
+            const y0 = this.top((cell - col) / cols);
+            const y1 = this.top((cell - col) / cols + 1) - gapY;
             const x0 = col * cw;
             const x1 = x0 + cw - gapX;
-            for (let y = y0; y < y0 + ch - gapY; y++) {
+            for (let y = y0; y < y1; y++) {
                 const row = y * width;
                 if (colorA === colorB) {
                     for (let x = x0; x < x1; x++) pixels[row + x] = colorA;
@@ -173,7 +184,7 @@ export class PageMap {
     hit(x, y) {
         if (!this.image) return -1;
         const col = Math.floor((x * this.ratio) / this.cw);
-        const row = Math.floor((y * this.ratio) / this.ch);
+        const row = Math.ceil((Math.floor(y * this.ratio) + 1) / this.ch) - 1;
         if (col < 0 || row < 0 || col >= this.cols) return -1;
         const page = (row * this.cols + col) * this.per;
         return page < this.map.n ? page : -1;
@@ -184,8 +195,9 @@ export class PageMap {
         const cell = Math.floor(page / this.per);
         const s = 1 / this.ratio;
         const x = (cell % this.cols) * this.cw * s;
-        const y = Math.floor(cell / this.cols) * this.ch * s;
-        return new DOMRect(x, y, this.cw * s, this.ch * s);
+        const row = Math.floor(cell / this.cols);
+        const y = this.top(row);
+        return new DOMRect(x, y * s, this.cw * s, (this.top(row + 1) - y) * s);
     }
 
     onPointer(e) {

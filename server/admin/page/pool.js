@@ -240,15 +240,15 @@ class Device {
                     };
                 } },
             { head: "Use", cls: "use", text: (r) => USES[useOf(r.code)] || "?", sort: (r) => useOf(r.code) },
-            { head: "Pages", cls: "num", text: (r) => int(r.n), sort: (r) => r.n },
-            { head: "Size", cls: "num", text: (r) => bytes(r.bytes), sort: (r) => r.n },
-            { head: "Runs", cls: "num", text: (r) => int(r.runs), sort: (r) => r.runs },
-            { head: "Longest", cls: "num", text: (r) => int(r.longest), sort: (r) => r.longest },
+            { head: "Pages", cls: "num n", text: (r) => int(r.n), sort: (r) => r.n },
+            { head: "Size", cls: "num size", text: (r) => bytes(r.bytes), sort: (r) => r.n },
+            { head: "Runs", cls: "num n", text: (r) => int(r.runs), sort: (r) => r.runs,
+                title: "Stretches of neighbouring pages" },
         ];
     }
 }
 
-/** Pages, runs and the longest run of each code. */
+/** Pages and runs of each code. */
 function sums(map, page) {
     const out = new Map();
     let at = 0;
@@ -256,11 +256,10 @@ function sums(map, page) {
         const code = map.codes[at];
         let end = at + 1;
         while (end < map.n && map.codes[end] === code) end++;
-        const row = out.get(code) || { code, n: 0, bytes: 0, runs: 0, longest: 0 };
+        const row = out.get(code) || { code, n: 0, bytes: 0, runs: 0 };
         row.n += end - at;
         row.bytes = row.n * page;
         row.runs++;
-        row.longest = Math.max(row.longest, end - at);
         out.set(code, row);
         at = end;
     }
@@ -326,14 +325,15 @@ class Tip {
         if (this.loupe.height !== h) this.loupe.height = h;
         const c = this.context;
         c.clearRect(0, 0, w, h);
-        const row = Math.floor(page / map.cols);
-        const col = page % map.cols;
+        const cellAt = Math.floor(page / map.per);
+        const row = Math.floor(cellAt / map.cols);
+        const col = cellAt % map.cols;
         const midX = (LOUPE_COLS - 1) / 2;
         const midY = (LOUPE_ROWS - 1) / 2;
         for (let y = 0; y < LOUPE_ROWS; y++) {
             for (let x = 0; x < LOUPE_COLS; x++) {
                 const atCol = col + x - midX;
-                const at = (row + y - midY) * map.cols + atCol;
+                const at = ((row + y - midY) * map.cols + atCol) * map.per;
                 if (atCol < 0 || atCol >= map.cols || at < 0 || at >= map.map.n) continue;
                 c.fillStyle = this.pool.palette.css(map.map.codes[at]);
                 c.fillRect(x * cell, y * cell, cell - 1, cell - 1);

@@ -1,7 +1,7 @@
 // tenants.js - the table of tenants: what each used, of what it is entitled to.
 
 import { el, setText, setAttr, setStyle, setClass, show, byId } from "./dom.js";
-import { bytes, int, percent, plain, short } from "./format.js";
+import { bytes, int, ofPercent, plain, short } from "./format.js";
 import { Rows } from "./rows.js";
 
 export class Tenants {
@@ -71,6 +71,6 @@ function entitledCell(td) {
         show(tick, entitled !== null);
         if (entitled !== null) setStyle(tick, "left", Math.min(100, (entitled / top) * 100).toFixed(1) + "%");
         setClass(td, "over", entitled !== null && t.used > entitled * 1.02);
-        setText(text, `${percent(t.used)} / ${entitled === null ? "–" : percent(entitled)}`);
+        setText(text, ofPercent(t.used, entitled));
     };
 }

@@ -58,15 +58,16 @@ export class Work {
 class Step {
     constructor(store) {
         this.store = store;
-        this.device = el("b", {});
+        this.device = el("span", { class: "device-name" });
         this.swatch = el("i", { class: "swatch" });
         this.model = el("bdi", { class: "model" });
         this.rows = el("span", { class: "num" });
         this.took = el("span", { class: "num took" });
         this.seqs = el("ul", { class: "seqs" });
         this.chips = [];
-        this.root = el("div", { class: "step" }, el("div", { class: "step-head" }, this.device, this.swatch,
-            this.model, this.rows, this.took), this.seqs);
+        this.root = el("div", { class: "step" },
+            el("div", { class: "step-head" }, this.swatch, this.model, this.took),
+            el("div", { class: "step-head" }, this.device, this.rows), this.seqs);
     }
 
     fill(d) {
