@@ -26,23 +26,19 @@ export class Charts {
         this.charts = CHARTS.map((spec) => new Chart(spec, this));
         byId("charts").append(...this.charts.map((c) => c.root));
         this.when = byId("charts-when");
-        store.on("reset", () => this.redraw());
-        store.on("history", () => this.redraw());
+        for (const topic of ["reset", "history", "recolor"]) store.on(topic, () => this.redraw());
         matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
     }
 
+    /** All charts, one after the other: each is a part of its own, so frames stay short. */
     redraw() {
-        drawSoon(this);
-    }
-
-    draw() {
         const rows = this.store.rows;
         const style = getComputedStyle(document.documentElement);
-        const end = rows.length ? rows[rows.length - 1][0] : 0;
-        const row = this.at === null ? rows[rows.length - 1] : nearest(rows, this.at);
-        for (const chart of this.charts) chart.draw(rows, end, row, this.at, style);
-        setText(this.when, this.at === null || !row ? "10 min" : clock(row[0] * 1000));
-        return false;
+        this.end = rows.length ? rows[rows.length - 1][0] : 0;
+        this.row = this.at === null ? rows[rows.length - 1] : nearest(rows, this.at);
+        this.color = (name) => style.getPropertyValue(name);
+        setText(this.when, this.at === null || !this.row ? "10 min" : clock(this.row[0] * 1000));
+        for (const chart of this.charts) drawSoon(chart);
     }
 
     choose(second) {
@@ -82,7 +78,12 @@ class Chart {
         this.root = el("div", { class: "chart" },
             el("div", { class: "chart-head" }, el("h3", { title: spec.what }, spec.name), el("ul", { class: "keys" }, ...keys)),
             this.plot);
-        onSize(this.plot, () => group.redraw());
+        this.width = this.height = 0;
+        onSize(this.plot, (w, h) => {
+            this.width = w;
+            this.height = h;
+            drawSoon(this);
+        });
         this.canvas.addEventListener("pointermove", (e) => this.onPointer(e));
         this.canvas.addEventListener("pointerleave", () => group.choose(null));
         this.canvas.addEventListener("blur", () => group.choose(null));
@@ -113,13 +114,16 @@ class Chart {
         return this.spec.series.map(([col, name]) => `${name} ${this.spec.unit(row[col])}`).join(", ");
     }
 
-    draw(rows, end, row, at, style) {
+    draw() {
         const { spec, values } = this;
+        const { end, row, at, color } = this.group;
+        const rows = this.group.store.rows;
+        if (!color) return false;
         spec.series.forEach(([col], i) => setText(values[i], row ? spec.unit(row[col]) : "–"));
         const ratio = window.devicePixelRatio || 1;
-        const w = Math.floor(this.plot.clientWidth * ratio);
-        const h = Math.floor(this.plot.clientHeight * ratio);
-        if (w < 2 || h < 2) return;
+        const w = Math.floor(this.width * ratio);
+        const h = Math.floor(this.height * ratio);
+        if (w < 2 || h < 2) return false;
         if (this.canvas.width !== w) this.canvas.width = w;
         if (this.canvas.height !== h) this.canvas.height = h;
         const c = this.context;
@@ -128,23 +132,24 @@ class Chart {
         for (const r of rows) for (const [col] of spec.series) if (r[col] > max) max = r[col];
         const top = spec.top ?? niceTop(max);
         setText(this.top, max ? spec.unit(top) : "");
-        c.fillStyle = style.getPropertyValue("--grid");
+        c.fillStyle = color("--grid");
         for (const part of [0.5, 1]) c.fillRect(0, Math.round(h - part * (h - ratio)), w, ratio);
         for (let s = 0; s < SPAN_S; s += 120) c.fillRect(Math.round(w * (1 - s / SPAN_S)) - ratio, 0, ratio, h);
         const x = (second) => w * (1 - (end - second) / SPAN_S);
         const y = (value) => h - ratio - (value / top) * (h - 3 * ratio);
-        spec.series.forEach(([col, , color], i) => {
-            c.fillStyle = c.strokeStyle = style.getPropertyValue(color);
+        spec.series.forEach(([col, , property], i) => {
+            c.fillStyle = c.strokeStyle = color(property);
             if (spec.bars) bars(c, rows, col, x, y, h, ratio, i);
             else line(c, rows, col, x, y, ratio);
         });
         if (at !== null && row) {
-            c.fillStyle = style.getPropertyValue("--text");
+            c.fillStyle = color("--text");
             c.fillRect(Math.round(x(row[0])), 0, ratio, h);
         }
-        if (document.activeElement !== this.canvas || at === null) {
+        if (document.activeElement !== this.canvas) {
             setAttr(this.canvas, "aria-label", `${spec.what}, the last ten minutes` + (row ? ": " + this.words(row) : ""));
         }
+        return false;
     }
 }
 

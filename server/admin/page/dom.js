@@ -66,7 +66,7 @@ export function setStyle(element, name, value) {
  * when some of that is left because performance.now() passed `until`.  What is left goes into the
  * next frame, so a frame stays within its budget however much one delta changes.
  */
-const BUDGET_MS = 8;
+const BUDGET_MS = 5; // of script: style, layout and paint come on top
 const waiting = new Set();
 let asked = 0;
 
@@ -95,7 +95,10 @@ export function measured(name, start) {
     performance.clearMeasures(name);
 }
 
-/** Calls `on` when the size of an element changes. */
+/**
+ * Calls `on` with the width and height of an element's content, in CSS pixels, now and when they
+ * change.  To ask an element for its size while drawing would make the browser lay out the page.
+ */
 export function onSize(element, on) {
-    new ResizeObserver(() => on()).observe(element);
+    new ResizeObserver(([entry]) => on(entry.contentRect.width, entry.contentRect.height)).observe(element);
 }

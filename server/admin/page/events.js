@@ -6,7 +6,7 @@
 import { el, setText, setAttr, show, drawSoon, byId } from "./dom.js";
 import { clock, int, plain } from "./format.js";
 
-const SHOWN_MAX = 200;
+const SHOWN_MAX = 100;
 const LOUD = new Set(["fail", "device"]);
 const LOUD_MS = 5000;
 

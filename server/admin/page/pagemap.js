@@ -52,7 +52,12 @@ export class PageMap {
         this.context = this.canvas.getContext("2d");
         this.mark = el("div", { class: "mark", hidden: true });
         this.box = el("div", { class: "mapbox" }, this.canvas, this.mark);
-        onSize(this.box, () => this.redraw());
+        this.width = this.height = 0;
+        onSize(this.box, (w, h) => {
+            this.width = w;
+            this.height = h;
+            this.redraw();
+        });
         this.canvas.addEventListener("pointermove", (e) => this.onPointer(e));
         this.canvas.addEventListener("pointerdown", (e) => this.onPointer(e));
         this.canvas.addEventListener("pointerleave", () => this.point(-1, "none"));
@@ -108,8 +113,8 @@ export class PageMap {
 
     layOut() {
         const ratio = window.devicePixelRatio || 1;
-        const w = Math.floor(this.box.clientWidth * ratio);
-        const h = Math.floor(this.box.clientHeight * ratio);
+        const w = Math.floor(this.width * ratio);
+        const h = Math.floor(this.height * ratio);
         this.image = null;
         if (w < 1 || h < 1) return;
         this.ratio = ratio;

@@ -1,10 +1,14 @@
 // rows.js - a table whose rows are known by an id and change in place.
 //
 // A row's cells are made once.  When the row changes, each column compares its text with the one
-// that is shown, so a row with one other number costs one text node.  Rows never move by
-// themselves: the order changes when a row comes, or when a heading is pressed.
+// that is shown, so a row with one other number costs one text node.  A row out of sight is brought
+// up to date when it comes into sight, and every few seconds, for readers that do not look.  Rows
+// never move by themselves: the order changes when a row comes, or when a heading is pressed.
 
 import { el, setText, drawSoon } from "./dom.js";
+
+const PER_FRAME = 12; // rows; their layout and paint belong to the same frame
+const UNSEEN_MS = 5000;
 
 /**
  * @typedef {Object} Column
@@ -23,7 +27,11 @@ export class Rows {
         this.columns = columns;
         this.rowOf = rowOf;
         this.shown = new Map(); // id -> {tr, updates}
-        this.dirty = new Set();
+        this.dirty = new Set(); // to draw in the next frames
+        this.stale = new Set(); // changed, out of sight
+        this.seen = new Set(); // in sight
+        this.sight = new IntersectionObserver((entries) => this.onSight(entries), { rootMargin: "60px" });
+        setInterval(() => this.unseen(), UNSEEN_MS);
         this.order = null; // {column, down}
         this.filter = () => true;
         this.table = table;
@@ -70,21 +78,54 @@ export class Rows {
         this.changed(now);
     }
 
+    onSight(entries) {
+        for (const { target, isIntersecting } of entries) {
+            const id = Number(target.dataset.id);
+            if (!isIntersecting) {
+                this.seen.delete(id);
+                continue;
+            }
+            this.seen.add(id);
+            if (this.stale.delete(id)) this.changed([id]);
+        }
+    }
+
+    /** Rows out of sight, too. */
+    unseen() {
+        if (!this.stale.size) return;
+        this.late = new Set(this.stale);
+        this.stale.clear();
+        this.changed(this.late);
+    }
+
     draw(until) {
         let came = false;
+        let n = 0;
         for (const id of this.dirty) {
             this.dirty.delete(id);
             const row = this.rowOf(id);
+            const shown = this.shown.get(id);
             if (!row) {
-                this.shown.get(id)?.tr.remove();
-                this.shown.delete(id);
+                this.remove(id);
+            } else if (shown && !this.seen.has(id) && !this.late?.delete(id)) {
+                this.stale.add(id);
             } else {
                 came = this.update(id, row) || came;
+                if (++n >= PER_FRAME || performance.now() > until) break;
             }
-            if (performance.now() > until) break;
         }
         if (came) this.arrange();
         return this.dirty.size > 0;
+    }
+
+    remove(id) {
+        const shown = this.shown.get(id);
+        if (!shown) return;
+        this.sight.unobserve(shown.tr);
+        shown.tr.remove();
+        this.shown.delete(id);
+        this.seen.delete(id);
+        this.stale.delete(id);
     }
 
     /** True when the row is new. */
@@ -94,8 +135,8 @@ export class Rows {
         if (isNew) {
             shown = this.make(id);
             this.shown.set(id, shown);
+            this.sight.observe(shown.tr);
         }
-        shown.row = row;
         for (const update of shown.updates) update(row);
         const hide = !this.filter(row);
         if (shown.tr.hidden !== hide) shown.tr.hidden = hide;
@@ -112,17 +153,17 @@ export class Rows {
             if (column.make) return column.make(td, id);
             return (row) => setText(td, column.text(row));
         });
-        return { tr, updates, row: null };
+        return { tr, updates };
     }
 
     /** All rows into their order; elements that are in place are not touched. */
     arrange() {
-        const all = [...this.shown.entries()];
+        const all = [...this.shown.entries()].filter(([id]) => this.rowOf(id));
         all.sort(([a], [b]) => a - b);
         if (this.order) {
             const { column, down } = this.order;
             const sign = down ? -1 : 1;
-            const key = new Map(all.map(([id, shown]) => [id, column.sort(shown.row)]));
+            const key = new Map(all.map(([id]) => [id, column.sort(this.rowOf(id))]));
             all.sort(([a], [b]) => {
                 const x = key.get(a);
                 const y = key.get(b);
@@ -139,7 +180,7 @@ export class Rows {
     /** Which rows are shown. */
     show(filter) {
         this.filter = filter;
-        for (const { tr, row } of this.shown.values()) tr.hidden = !filter(row);
+        for (const [id, { tr }] of this.shown) tr.hidden = !this.rowOf(id) || !filter(this.rowOf(id));
     }
 
     /** After a second: texts that tell how long ago something was. */

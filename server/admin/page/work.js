@@ -1,6 +1,6 @@
 // work.js - the queue, the running step of each device, and where the devices' time goes.
 
-import { el, setText, setAttr, setStyle, show, drawSoon, byId } from "./dom.js";
+import { el, setText, setAttr, setClass, setStyle, show, drawSoon, byId } from "./dom.js";
 import { int, percent, plain, plural, seconds } from "./format.js";
 import { ownerColor } from "./colors.js";
 
@@ -38,6 +38,8 @@ export class Work {
                 byId("steps").append(this.steps.get(d.id).root);
                 byId("times").append(this.times.get(d.id).root);
             }
+            setClass(byId("steps"), "many", this.steps.size > 1);
+            setClass(byId("times"), "many", this.times.size > 1);
             this.steps.get(d.id).fill(d);
             this.times.get(d.id).fill(d);
         }
