@@ -407,7 +407,7 @@ static void count_step(void *ctx, const step *st, uint64_t device_us, uint64_t w
     s->step_us_sum += wall_us;
     s->device_us_sum += device_us;
     s->step_us_hist[bucket]++;
-    e->watch.last_us = wall_us;
+    watch_finished(e, st, wall_us);
 }
 
 static uint64_t real_clock(void *ctx) {

@@ -90,7 +90,9 @@ typedef struct watch {
     uint32_t *writing; // room for n_writing; owned; the engine's
     uint32_t n_writing;
     atomic_ullong steps_until_us;
-    board step_board;                    // engine_step_view
+    board step_board;      // engine_step_view
+    engine_step_view step; // the same, of this epoch; both the engine's
+    uint64_t step_epoch;
     uint64_t last_us;                    // engine_step_view.last_us; the engine's
     engine_note notes[ENGINE_NOTES_MAX]; // a ring
     uint32_t first_note, n_notes;
@@ -157,7 +159,8 @@ inferd_status watch_init(watch *w, inferd_err *err);
 void watch_deinit(watch *w);                                     // accepts a zeroed one
 void watch_write_pages(engine *e);                               // if they are asked for
 void watch_launched(void *ctx, const step *st, uint64_t now_us); // core_options.on_launch
-void watch_note(void *ctx, const engine_note *note);             // core_options.note
+void watch_finished(engine *e, const step *st, uint64_t wall_us);
+void watch_note(void *ctx, const engine_note *note); // core_options.note
 
 /* -- engine_drill.c -- */
 /* core_options.drill */

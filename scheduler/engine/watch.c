@@ -104,12 +104,22 @@ void watch_launched(void *ctx, const step *st, uint64_t now_us) {
             (engine_step_seq){.id = st->items[i].q->req->id,
                               .n_rows = st->items[i].n_rows,
                               .prefill = st->items[i].begin < st->items[i].q->req->n_prompt};
-    board_publish(&w->step_board, &v);
+    w->step = v;
+    w->step_epoch = st->epoch;
+    board_publish(&w->step_board, &w->step);
 }
 
-bool engine_step_get(const engine *e, engine_step_view *out) {
+void watch_finished(engine *e, const step *st, uint64_t wall_us) {
+    watch *w = &e->watch;
+    w->last_us = wall_us;
+    if (w->step.began_us == 0 || w->step_epoch != st->epoch) return; // a later one runs
+    w->step.ended_us = w->step.began_us + wall_us;
+    w->step.last_us = wall_us;
+    board_publish(&w->step_board, &w->step);
+}
+
+void engine_step_get(const engine *e, engine_step_view *out) {
     board_read(&e->watch.step_board, out);
-    return out->began_us != 0 && atomic_load_explicit(&e->busy_since_us, memory_order_relaxed) != 0;
 }
 
 /* ---- notes ---- */

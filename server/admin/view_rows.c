@@ -65,8 +65,10 @@ static void add_step_seq(buf *out, const app *a, const engine_step_seq *s) {
 }
 
 static void add_step(buf *out, const app *a, const engine *e, const view_now *now) {
+    enum { FRESH_US = 200000 };
     engine_step_view v;
-    if (!engine_step_get(e, &v)) {
+    engine_step_get(e, &v);
+    if (v.began_us == 0 || (v.ended_us != 0 && now->us > v.ended_us + FRESH_US)) {
         buf_add_str(out, ",\"step\":null");
         return;
     }

@@ -108,11 +108,11 @@ static void tell_notes(app *a, uint32_t device_idx, uint64_t now_us, int64_t now
 /* ---- preemptions ---- */
 
 static void tell_preempts(app *a, int64_t now_ms) {
+    /* A pause is a step or two without rows and happens all the time: it is no event. */
     static const char *const what[GEN_PREEMPTS] = {
-        [GEN_PREEMPT_PAUSE] = "paused a sequence of %s for more urgent work",
-        [GEN_PREEMPT_SWAP] = "swapped out a sequence of %s for more urgent work",
-        [GEN_PREEMPT_RECOMPUTE] = "dropped the KV cache of a sequence of %s, to compute it again",
-        [GEN_PREEMPT_MODEL_OUT] = "stopped a sequence of %s, because its model left"};
+        [GEN_PREEMPT_SWAP] = "swapped out a sequence of %s: other work needs its pages",
+        [GEN_PREEMPT_RECOMPUTE] = "dropped the KV cache of a sequence of %s: it is computed again",
+        [GEN_PREEMPT_MODEL_OUT] = "stopped a sequence of %s until its model is back"};
     for (uint32_t i = 0; i < a->models.n_used; i++) {
         uint64_t *told = &a->told_preempts[(size_t)i * GEN_PREEMPTS];
         engine_model_info info;
@@ -124,7 +124,7 @@ static void tell_preempts(app *a, int64_t now_ms) {
         for (int k = 0; k < GEN_PREEMPTS; k++) {
             uint64_t n = info.n_preempts[k];
             char text[JOURNAL_TEXT_BYTES];
-            if (n > told[k]) {
+            if (n > told[k] && what[k] != NULL) {
                 snprintf(text, sizeof text, what[k], name_of(a, i));
                 journal_add(a->journal, JOURNAL_PREEMPT, (uint32_t)(n - told[k]), now_ms, "%s",
                             text);

@@ -50,7 +50,8 @@ typedef struct engine_step_seq {
 } engine_step_seq;
 
 typedef struct engine_step_view {
-    uint64_t began_us; // 0: none was seen since somebody watches
+    uint64_t began_us; // 0: none was launched while steps were watched
+    uint64_t ended_us; // 0: it runs
     uint32_t model_idx;
     uint32_t n_prefill_rows, n_decode_rows;
     uint32_t n_seqs; // all of them; seqs has the first ENGINE_STEP_SEQS_MAX
@@ -60,8 +61,9 @@ typedef struct engine_step_view {
 
 /* Steps are shown until then; clock_now_us of the caller. */
 void engine_watch_steps(engine *e, uint64_t until_us);
-/* The newest step.  False: none runs at the moment; *out has the one before. */
-bool engine_step_get(const engine *e, engine_step_view *out);
+/* The newest step that was launched.  A device may have finished it a moment ago: a viewer that
+ * looks between two steps still wants to see one. */
+void engine_step_get(const engine *e, engine_step_view *out);
 
 /* ---- notes ---- */
 
