@@ -83,7 +83,7 @@ static inline void rig_init(rig *r, uint32_t n_pages, const sched_limits *limits
                   INFERD_OK);
     sched_model_spec spec = {r->device.kv, r->device.context, FAKE_VOCAB, end_ids, 1, 0, {0}};
     EXPECT_EQ(sched_model_open(r->s, 0, &spec, &err), INFERD_OK);
-    sched_model_hot(r->s, 0, true);
+    sched_model_hot(r->s, 0, true, r->now_us);
 }
 
 static inline void rig_verify(rig *r) {

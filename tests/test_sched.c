@@ -244,6 +244,43 @@ static void queue_prefill_and_decode_are_all_of_the_time(void) {
     EXPECT(r.outcomes[2].done.done.n_preempted > 0);
     EXPECT(r.outcomes[2].done.done.decode_us > r.outcomes[2].done.done.away_us);
     EXPECT(r.outcomes[2].done.done.away_us > 0);
+    const gen_event *e = &r.outcomes[2].done;
+    uint64_t sum_us = 0, from_us = 1000 + e->done.queued_us;
+    EXPECT(e->done.n_aways > 0 && e->done.n_aways < GEN_AWAYS_MAX);
+    for (uint32_t i = 0; i < e->done.n_aways; i++) { // in order, and none after its last token
+        EXPECT(e->done.aways[i].since_us >= from_us);
+        from_us = e->done.aways[i].since_us + e->done.aways[i].us;
+        sum_us += e->done.aways[i].us;
+    }
+    EXPECT_EQ(sum_us, e->done.away_us);
+    EXPECT(from_us <= r.outcomes[2].last_us);
+    rig_deinit(&r);
+}
+
+static void a_request_tells_how_long_its_model_took_to_come(void) {
+    rig r;
+    sched_limits l = default_limits();
+    rig_init(&r, 64, &l);
+    sched_model_hot(r.s, 0, false, 0);
+    for (uint32_t i = 1; i <= 2; i++) {
+        gen_request *q = request(i, 20, 5);
+        q->arrival_us = r.now_us;
+        sched_submit(r.s, q, r.now_us);
+    }
+    sched_cancel(r.s, 2, r.now_us + 3000);
+    r.now_us += 5000;
+    sched_model_hot(r.s, 0, true, r.now_us);
+    r.now_us += 700; // the first plan comes later
+    rig_run(&r);
+    EXPECT_EQ(r.outcomes[1].done.done.load_us, 5000);
+    EXPECT_EQ(r.outcomes[1].done.done.queued_us, 5700);
+    EXPECT_EQ(r.outcomes[2].done.done.load_us,
+              3000); // it waited for the model until it was cancelled
+    gen_request *q = request(3, 20, 5);
+    q->arrival_us = r.now_us;
+    sched_submit(r.s, q, r.now_us);
+    rig_run(&r);
+    EXPECT_EQ(r.outcomes[3].done.done.load_us, 0);
     rig_deinit(&r);
 }
 
@@ -1348,7 +1385,7 @@ static void open_models(rig *r, uint32_t n_pages, uint32_t n_models, const sched
     sched_model_spec spec = {r->device.kv, r->device.context, FAKE_VOCAB, end_ids, 1, 0};
     for (uint32_t m = 0; m < n_models; m++) {
         EXPECT_EQ(sched_model_open(r->s, m, &spec, &err), INFERD_OK);
-        sched_model_hot(r->s, m, true);
+        sched_model_hot(r->s, m, true, r->now_us);
     }
 }
 
@@ -1478,6 +1515,7 @@ static const test_case cases[] = {
     TEST(a_full_queue_says_so),
     TEST(steps_that_a_request_waited_for_are_told),
     TEST(queue_prefill_and_decode_are_all_of_the_time),
+    TEST(a_request_tells_how_long_its_model_took_to_come),
     TEST(without_output_there_is_no_prefill_and_no_decode),
     TEST(last_events_wait_for_room),
     TEST(a_prompt_is_scored_once_and_in_order),

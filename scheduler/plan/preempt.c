@@ -160,6 +160,8 @@ static void count(sched *s, seq *q, gen_preempt preempt, uint64_t since_us, uint
     seq_model(s, q)->n_preempts[preempt]++;
     q->n_preempts[preempt]++;
     q->away_us += us;
+    if (q->n_aways < GEN_AWAYS_MAX)
+        q->aways[q->n_aways++] = (gen_away){since_us, (uint32_t)u64_min(us, UINT32_MAX), preempt};
     engine_flow use = {.away_us = us};
     use.n_preempts[preempt] = 1;
     sched_note_use(s, q, &use);

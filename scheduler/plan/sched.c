@@ -187,11 +187,12 @@ void sched_model_close(sched *s, uint32_t model_idx) {
     empty_model(m);
 }
 
-void sched_model_hot(sched *s, uint32_t model_idx, bool hot) {
+void sched_model_hot(sched *s, uint32_t model_idx, bool hot, uint64_t now_us) {
     sched_model *m = &s->models[model_idx];
     INFERD_CHECK(model_idx < s->n_models && m->open && (hot || m->n_steps == 0));
     m->first_step = hot;
     m->hot = hot;
+    if (hot) m->hot_us = now_us;
 }
 
 void sched_model_fail(sched *s, uint32_t model_idx, const inferd_err *why, uint64_t retry_at_us,
@@ -341,6 +342,16 @@ void sched_preempt_seq(sched *s, seq *q) {
     seq_model(s, q)->looked_plan = 0; // this plan chose from what was found before
 }
 
+/* From its arrival until its model was hot, at most until `until_us`; 0: it was hot. */
+static uint64_t load_us(const sched *s, const seq *q, uint64_t until_us) {
+    const sched_model *m = &s->models[q->model_idx];
+    uint64_t arrival_us = q->req->arrival_us;
+    if (!q->came_cold || until_us <= arrival_us) return 0;
+    if (m->hot && m->hot_us <= arrival_us) return 0; // a name that joined a hot one
+    uint64_t hot_us = m->hot_us > arrival_us ? u64_min(m->hot_us, until_us) : until_us;
+    return hot_us - arrival_us;
+}
+
 void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_status status,
                    const char *text, uint64_t now_us) {
     if (q->state == SEQ_RUNNING) {
@@ -376,6 +387,9 @@ void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_s
     q->done.done.n_output = q->n_tokens > q->req->n_prompt ? seq_n_output(q) : 0;
     q->done.done.n_preempted = q->n_preempted;
     q->done.done.device_us = q->device_us; // unfinished steps may add more: charged, not reported
+    q->done.done.load_us = load_us(s, q, began_us);
+    q->done.done.n_aways = q->n_aways;
+    memcpy(q->done.done.aways, q->aways, sizeof q->aways);
     q->done.done.waste_us = q->waste_us;
     q->done.done.swap_in_us = q->swap_in_us;
     q->done.done.away_us = q->away_us;

@@ -70,6 +70,7 @@ typedef struct sched_model {
     uint64_t stepped_us;                  // start of its newest step
     uint64_t short_since_us, short_at_us; // it found no pages: since when, and last
     uint64_t device_us;                   // of its finished steps
+    uint64_t hot_us;                      // when it became hot last; 0: never
     bool first_step;                      // no step has finished since it became hot
     uint64_t first_us, first_us_sum;      // of such steps: the newest, the sum
     uint64_t n_preempts[GEN_PREEMPTS];

@@ -177,7 +177,7 @@ void sched_reserve(sched *s);
 void sched_model_close(sched *s, uint32_t model_idx);
 /* Its weights are on the device, or leave it: its requests are planned while they are there.
  * Before they leave nothing of it may run (sched_model_preempt). */
-void sched_model_hot(sched *s, uint32_t model_idx, bool hot);
+void sched_model_hot(sched *s, uint32_t model_idx, bool hot, uint64_t now_us);
 /* All its requests, present and later, end with this error; retry_at_us 0: for good. */
 void sched_model_fail(sched *s, uint32_t model_idx, const inferd_err *why, uint64_t retry_at_us,
                       uint64_t now_us);

@@ -99,12 +99,15 @@ typedef struct seq {
     uint32_t n_came_back;        // n_swapped_in then
     uint32_t n_redone;           // tokens computed again
     uint32_t n_preempts[GEN_PREEMPTS];
-    uint32_t n_swapped_in;  // tokens of swapped-in blocks
-    uint32_t redo_until;    // tokens computed before it was preempted
-    uint32_t n_ahead;       // its first blocks already considered for a copy ahead of time
-    uint64_t disk_until_us; // end of its wait for the disk; 0: it never waited
-    uint32_t n_disk_asked;  // its blocks below this were requested for that wait
-    bool waits_for_disk;    // its next block is being read
+    uint32_t n_aways;
+    gen_away aways[GEN_AWAYS_MAX]; // [n_aways] its first times in away_us
+    bool came_cold;                // its model was not hot when it was submitted
+    uint32_t n_swapped_in;         // tokens of swapped-in blocks
+    uint32_t redo_until;           // tokens computed before it was preempted
+    uint32_t n_ahead;              // its first blocks already considered for a copy ahead of time
+    uint64_t disk_until_us;        // end of its wait for the disk; 0: it never waited
+    uint32_t n_disk_asked;         // its blocks below this were requested for that wait
+    bool waits_for_disk;           // its next block is being read
 
     gen_event done; // ENDED: its last event
     bool done_sent;

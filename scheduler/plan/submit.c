@@ -480,6 +480,7 @@ static void begin_waiting(sched *s, seq *q, uint64_t now_us) {
     join_tenant(s, q);
     if (r->tenant_idx < s->n_tenants) s->tenants[r->tenant_idx].stopped_plan = 0;
     q->state = SEQ_WAITING;
+    q->came_cold = !m->hot;
     q->n_tokens = r->n_prompt;
     q->arrival_no = s->next_arrival_no++;
     q->idle_since_us = now_us;

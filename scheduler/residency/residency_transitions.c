@@ -17,7 +17,8 @@ void residency_enter(residency *r, uint32_t i, model_state state) {
 
 static void set_hot(residency *r, uint32_t root, bool hot) {
     EACH_MEMBER(r, root, i)
-        if (r->slots[i].state != MODEL_FAILED) sched_model_hot(r->sched, i, hot);
+        if (r->slots[i].state != MODEL_FAILED)
+            sched_model_hot(r->sched, i, hot, r->slots[root].hot_since_us);
 }
 
 static void give_pages(residency *r, resident *m) {
@@ -121,7 +122,7 @@ void residency_retry(residency *r, uint32_t root) {
 void residency_join(residency *r, uint32_t idx) {
     resident *m = &r->slots[idx], *root = &r->slots[m->weights_of];
     if (m == root) return;
-    if (root->state == MODEL_HOT) sched_model_hot(r->sched, idx, true);
+    if (root->state == MODEL_HOT) sched_model_hot(r->sched, idx, true, root->hot_since_us);
     if (root->state != MODEL_FAILED || root->retry_at_us == 0) return;
     root->retry_at_us = 0; // its file may differ from the failed one
     residency_retry(r, m->weights_of);

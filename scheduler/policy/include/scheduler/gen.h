@@ -71,6 +71,14 @@ typedef enum gen_preempt {
 } gen_preempt;
 const char *gen_preempt_name(gen_preempt preempt); // "pause", "park", "recompute", "model_out"
 
+/* A time in which a preempted sequence computed nothing. */
+typedef struct gen_away {
+    uint64_t since_us; // monotonic
+    uint32_t us;       // UINT32_MAX: as long, or longer
+    gen_preempt kind;
+} gen_away;
+enum { GEN_AWAYS_MAX = 8 }; // reported of a sequence: its first ones
+
 typedef struct gen_event {
     uint64_t id;
     gen_kind kind;
@@ -94,6 +102,10 @@ typedef struct gen_event {
              * took is in them.  Without output both are 0. */
             uint64_t prefill_us, decode_us;
             uint64_t device_us; // that it is charged with
+            /* From arrival until its model was on the device; 0: it was there. */
+            uint64_t load_us;
+            uint32_t n_aways;
+            gen_away aways[GEN_AWAYS_MAX]; // [n_aways] in order
             /* What preemptions took from it; no tenant is charged for that device time. */
             uint32_t n_preempts[GEN_PREEMPTS], n_recomputed; // times; tokens
             uint64_t away_us;                                // it computed nothing
