@@ -51,7 +51,7 @@ const packed = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 export class Palette {
     constructor() {
         this.by = "owner";
-        this.only = -1;
+        this.alone = -1;
         this.renew();
     }
 
@@ -66,9 +66,9 @@ export class Palette {
     }
 
     set(by, only) {
-        if (by === this.by && only === this.only) return false;
+        if (by === this.by && only === this.alone) return false;
         this.by = by;
-        this.only = only;
+        this.alone = only;
         this.renew();
         return true;
     }
@@ -86,7 +86,7 @@ export class Palette {
             const hue = this.by === "use" ? BY_USE[use] || [140, 140, 140] : ownerHue(owner, this.dark);
             let [s, t] = STRENGTH[use] || [0.6, 0.6];
             if (this.by === "use") [s, t] = [1, use > 3 && use !== 8 ? 0.45 : 1];
-            const faint = this.only >= 0 && owner !== this.only ? 0.16 : 1;
+            const faint = this.alone >= 0 && owner !== this.alone ? 0.16 : 1;
             first = mix(hue, this.free, s * faint);
             second = mix(hue, this.free, t * faint);
         }

@@ -56,7 +56,7 @@ export class Events {
         setAttr(item.time, "datetime", new Date(event.at).toISOString());
         setText(item.kind, event.kind + ": ");
         setAttr(item.root, "data-kind", event.kind);
-        setAttr(item.root, "title", event.kind);
+        setAttr(item.root, "title", event.kind + ": " + plain(event.text));
         setText(item.text, plain(event.text));
         setText(item.n, event.n > 1 ? "×" + int(event.n) : "");
     }
