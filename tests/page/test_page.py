@@ -230,7 +230,10 @@ def test_72000_pages_are_on_one_canvas_and_each_is_hit(open_page):
     expect(page.locator("#models tbody tr")).to_have_count(64)
     for at, (owner, use) in {0: (0, CACHED), 36_017: (5, KV), 71_999: (63, KV)}.items():
         f.world.pages_set(0, at, 1, code(use, owner))
+    f.world.queue["running"] = 4242
+    f.world.pending["queue"] = True
     f.flush()
+    expect(page.locator("#q-running")).to_have_text("4,242")  # the delta is here
     page.keyboard.press("m")
     page.keyboard.press("Control+End")
     expect(page.locator("#said")).to_have_text(re.compile("^page 71,999, model-63-\\w+, KV, alone$"))
