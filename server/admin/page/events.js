@@ -10,6 +10,8 @@ const SHOWN_MAX = 100;
 const LOUD = new Set(["fail", "device"]);
 const LOUD_MS = 5000;
 
+const later = (a, b) => a.at > b.at || (a.at === b.at && a.id > b.id);
+
 export class Events {
     constructor(store) {
         this.store = store;
@@ -37,9 +39,9 @@ export class Events {
         for (const event of this.fresh) this.put(event);
         this.fresh = [];
         while (this.shown.size > SHOWN_MAX) {
-            const [id, { root }] = this.shown.entries().next().value;
-            root.remove();
-            this.shown.delete(id);
+            const last = this.list.lastChild;
+            this.shown.delete(Number(last.dataset.id));
+            last.remove();
         }
         show(byId("no-events"), this.shown.size === 0);
         return false;
@@ -50,8 +52,10 @@ export class Events {
         if (!item) {
             item = this.make();
             this.shown.set(event.id, item);
-            this.list.prepend(item.root);
         }
+        item.at = event.at;
+        item.id = event.id;
+        this.place(item);
         setText(item.time, clock(event.at));
         setAttr(item.time, "datetime", new Date(event.at).toISOString());
         setText(item.kind, event.kind + ": ");
@@ -59,6 +63,16 @@ export class Events {
         setAttr(item.root, "title", event.kind + ": " + plain(event.text));
         setText(item.text, plain(event.text));
         setText(item.n, event.n > 1 ? "×" + int(event.n) : "");
+    }
+
+    /** The newest first; one that happened again moves up. */
+    place(item) {
+        const items = this.list.children;
+        let i = 0;
+        while (i < items.length && (items[i] === item.root || later(this.shown.get(Number(items[i].dataset.id)), item))) i++;
+        item.root.dataset.id = item.id;
+        const before = items[i] ?? null;
+        if (item.root.nextSibling !== before || !item.root.parentNode) this.list.insertBefore(item.root, before);
     }
 
     make() {

@@ -219,7 +219,7 @@ class Details {
         this.set("KV", bytes(m.bytes.kv));
         this.set("Cached KV", bytes(m.bytes.cached));
         this.set("Host memory", `${bytes(m.bytes.warm)} weights, ${bytes(m.bytes.parked)} KV`);
-        this.set("Memory min, max", `${bytes(m.bytes.min)}, ${m.bytes.max === null ? "none" : bytes(m.bytes.max)}`);
+        this.set("Memory min, max", `${bytes(m.bytes.min)}, ${!m.bytes.max ? "none" : bytes(m.bytes.max)}`);
         this.set("Running, waiting", `${int(m.running)}, ${int(m.waiting)}`);
         this.set("Tokens/s", `${short(m.in)} in, ${short(m.out)} out`);
         this.set("Device time", percent(m.used));

@@ -9,7 +9,7 @@
 
 import { el, onSize, drawSoon, setStyle } from "./dom.js";
 
-const CELL_MAX = 14; // CSS pixels
+const CELL_MAX = 22; // CSS pixels
 const GAP_FROM = 4; // device pixels of a cell from which it has a gap to the next
 
 /**

@@ -30,6 +30,7 @@ export class Pool {
         this.controls();
         store.on("reset", () => this.reset());
         store.on("devices", (ids) => ids.forEach((id) => this.device(id)));
+        store.on("map", (id) => this.shown.get(id)?.map.set(store.maps.get(id)));
         store.on("pages", (id, runs) => this.shown.get(id)?.pages(runs));
         matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolor());
     }

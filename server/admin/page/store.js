@@ -8,6 +8,7 @@
 //     devices, models, tenants a set of ids: rows that changed, came or went
 //     history, events          new rows; an event that is known comes again with a larger n
 //     pages                    a device's id and its changed runs
+//     map                      a device's id: it has a map now, or one of another size
 
 export const USES = ["free", "weights", "KV", "cached", "warm", "swapped out", "quarantine", "absent",
     "mixed"];
@@ -107,11 +108,16 @@ export class Store {
         fill(map, runs);
     }
 
-    pagesSet({ device, runs }) {
+    /** A device whose map the daemon did not have before comes with `n`. */
+    pagesSet({ device, n, runs }) {
         const map = this.maps.get(device);
-        if (!map) return;
-        fill(map, runs);
-        this.tell("pages", device, runs);
+        if (n !== undefined && n !== map?.n) {
+            this.pagesNew({ device, n, runs });
+            this.tell("map", device);
+        } else if (map) {
+            fill(map, runs);
+            this.tell("pages", device, runs);
+        }
     }
 
     modelName(id) {
