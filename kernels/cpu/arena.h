@@ -39,8 +39,8 @@
 #include "inferd/base.h"
 #include "inferd/status.h"
 
-/* A power of two and a multiple of 4096.  Small ones make a large pool of little memory, to try what
- * shows or counts pages: cmake -DINFERD_ARENA_PAGE_BYTES=32768. */
+/* A power of two and a multiple of 4096.  Small ones make a large pool of little memory, to try
+ * what shows or counts pages: cmake -DINFERD_ARENA_PAGE_BYTES=32768. */
 #ifndef INFERD_ARENA_PAGE_BYTES
 #define INFERD_ARENA_PAGE_BYTES (2 << 20)
 #endif
