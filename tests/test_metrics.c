@@ -88,7 +88,10 @@ static buf page_of(metrics *m, uint32_t n_models) {
         {.name = "d1", .stats = {.n_running = 1, .pages_kv = 0}, .about = NULL}};
     static const kv_disk_stats disk = {.n_files = 3, .n_bytes = 70, .n_bad = 2, .n_unread = 5};
     static const metrics_responses responses = {.n = 4, .n_bytes = 90, .n_not_kept = 6};
+    static const metrics_spans spans = {
+        .n_sent = 11, .n_queued = 2, .n_drops = 1, .drops = {{"queue_full", 3}}};
     metrics_now now = {.disk = &disk,
+                       .spans = &spans,
                        .responses = &responses,
                        .devices = devices,
                        .n_devices = n_devices,
@@ -182,6 +185,9 @@ static void what_was_counted_is_written(void) {
     EXPECT(has_line(&page, "inferd_class_wait_seconds{device=\"d0\",class=\"high\"} 0"));
     EXPECT(has_line(&page, "inferd_loop_silent_seconds{loop=\"front\"} 0"));
     EXPECT(has_line(&page, "inferd_loop_silent_seconds{loop=\"engine d\\\"0\"} 1.25"));
+    EXPECT(has_line(&page, "inferd_spans_sent_total 11"));
+    EXPECT(has_line(&page, "inferd_spans_queued 2"));
+    EXPECT(has_line(&page, "inferd_spans_dropped_total{why=\"queue_full\"} 3"));
     EXPECT(has_line(&page, "process_cpu_seconds_total 1.5"));
     EXPECT(has_line(&page, "process_resident_memory_bytes 4096"));
     EXPECT(has_line(&page, "inferd_replica_pages{model=\"a\\\"b\\\\c\\nd\",device=\"d0\","

@@ -22,6 +22,10 @@ static void note_client(api_job *job) {
     if (!api_is_chat(job->route) && job->route != API_COMPLETION) return;
     api_hints_read(header_of, job->rq, &job->hints, &job->error);
     job->explanation.wanted = job->hints.explain;
+    if (job->app->tracer != NULL)
+        job->trace = request_trace_begin(job->app, job->rq, http_header(job->rq, "traceparent"),
+                                         http_header(job->rq, "tracestate"),
+                                         job->route == API_COMPLETION ? "text_completion" : "chat");
 }
 
 void api_start(app *a, http_request *rq, api_route route, void (*work)(void *job),
@@ -57,6 +61,7 @@ void api_job_destroy(api_job *job) {
     free(job->devices);
     stream_destroy(job->stream);
     transcript_release(job->transcript);
+    request_trace_close(job->trace, &(request_trace_end){0}); // its client left before it began
     free(job->weakened);
     buf_deinit(&job->answer);
     app_config_drop(job->config);
@@ -125,6 +130,11 @@ void api_tell_unknown(api_job *job) {
 
 void api_refuse(api_job *job, bool rq_gone) {
     const api_error *e = &job->error;
+    request_trace_close(job->trace,
+                        &(request_trace_end){.status = rq_gone ? 0 : e->status,
+                                             .code = e->code != NULL ? e->code : e->type,
+                                             .failed = e->status >= 500});
+    job->trace = NULL;
     if (job->model_idx >= 0)
         metrics_request(job->app->metrics, app_model(job->app, (uint32_t)job->model_idx)->name_idx,
                         OUTCOME_REFUSED);

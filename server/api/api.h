@@ -10,6 +10,7 @@
 #include "app.h"
 #include "admission.h"
 #include "explain.h"
+#include "request_trace.h"
 #include "models/reasoning.h"
 #include "stream.h"
 
@@ -35,6 +36,7 @@ typedef struct api_job {
     stream *stream;    // owned
     explanation explanation;
     transcript *transcript; // of the prompt of a chat; owned; NULL: it is not kept
+    request_trace *trace;   // owned until it is closed; NULL: none
     char *weakened;         // of its tools, for a header of the answer; owned; NULL: nothing
     buf answer;             // of tokenize and detokenize
 } api_job;

@@ -37,6 +37,7 @@ const generation *generation_of(const app *a, uint64_t id) {
 static void free_slot(app *a, app_slot *slot) {
     slot->id = 0;
     slot->generation = NULL;
+    slot->trace = NULL;
     slot->next_free = a->first_free;
     a->first_free = (uint32_t)(slot - a->slots);
 }
@@ -90,11 +91,32 @@ static void keep_answer(const generation *f, uint32_t choice_idx) {
     transcript_answer(f->transcript, f->drawn[choice_idx].ids, f->drawn[choice_idx].n);
 }
 
+/* An answer that has begun has its status, whatever came later. */
+static void close_trace(const generation *f, metric_outcome outcome, int status) {
+    answer_usage u = stream_usage(f->stream);
+    bool good = outcome == OUTCOME_STOP || outcome == OUTCOME_LENGTH;
+    request_trace_end end = {.status = f->begun ? 200 : status,
+                             .n_prompt = u.n_prompt,
+                             .n_cached = u.n_cached,
+                             .n_output = u.n_output};
+    if (good) {
+        end.finish = stream_finish_reason(f->stream);
+    } else if (outcome == OUTCOME_CANCELLED) {
+        end.status = f->begun ? 200 : 0;
+        end.code = "client_left";
+    } else {
+        end.code = outcome == OUTCOME_REFUSED ? "server_overloaded" : stream_error(f->stream)->code;
+        end.failed = true;
+    }
+    request_trace_close(f->trace, &end);
+}
+
 /* The exchange is gone or answered: cancels the generation's running sequences and frees it.  Their
  * slots stay in use until the sequences have ended. */
 static void close_generation(generation *f, metric_outcome outcome, int status) {
     app *a = f->app;
     write_log(f, status, outcome_words[outcome]);
+    if (f->trace != NULL) close_trace(f, outcome, status);
     metrics_request(a->metrics, name_of(f), outcome);
     if (outcome == OUTCOME_STOP || outcome == OUTCOME_LENGTH)
         metrics_observe(a->metrics, name_of(f), HIST_E2E,
@@ -184,6 +206,10 @@ static generation *create_generation(api_job *job) {
     f->explanation = job->explanation;
     f->transcript = job->transcript;
     job->transcript = NULL;
+    f->trace = job->trace;
+    job->trace = NULL;
+    if (f->trace != NULL)
+        request_trace_admit(f->trace, f->app->models.names[name_of(f)], first->prio, f->n_choices);
     if (f->transcript != NULL) f->drawn = calloc(job->n_requests, sizeof *f->drawn);
     list_node_init(&f->dirty);
     list_push_back(&f->app->generations, &f->link);
@@ -212,6 +238,9 @@ static bool submit_all(generation *f, api_job *job, const admission_grant *grant
         devices = UINT64_C(1) << device_idx;
         slot->device_idx = f->devices[i] = device_idx;
         slot->tenant_idx = tenant_idx;
+        slot->trace = f->trace;
+        if (f->trace != NULL)
+            request_trace_send(f->trace, i, fleet_device_name(a->fleet, device_idx));
         f->ids[i] = slot->id;
         f->n_sent++;
         job->requests[i] = NULL;
@@ -519,7 +548,10 @@ static void take_event(app *a, const gen_event *ev) {
         fleet_note_done(a->fleet, slot->device_idx, slot->model_idx, slot->tenant_idx);
     generation *f = slot->generation;
     uint32_t choice_idx = slot->choice_idx;
-    if (ev->kind == GEN_EV_DONE) free_slot(a, slot);
+    if (ev->kind == GEN_EV_DONE) {
+        request_trace_done(slot->trace, choice_idx, ev);
+        free_slot(a, slot);
+    }
     if (f != NULL) generation_on_event(f, choice_idx, ev);
 }
 

@@ -37,6 +37,7 @@ struct generation {
     uint64_t heartbeat_us;                   // after arrival
     explanation explanation;
     transcript *transcript; // of its prompt; owned; NULL: it is not kept
+    request_trace *trace;   // NULL: none
     tok_ids *drawn;         // [n_choices] ids so far; owned; NULL without a transcript
 };
 

@@ -10,6 +10,7 @@
 #include "inferd/clock.h"
 #include "inferd/hash.h"
 #include "log.h"
+#include "request_trace.h"
 #include "scheduler/queue_slots.h"
 #include "unknown.h"
 
@@ -471,6 +472,7 @@ inferd_status app_create(const app_options *options, app **out, inferd_err *err)
     *out = NULL;
     if (a == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the front thread");
     a->fleet = options->fleet;
+    a->tracer = options->tracer;
     for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++)
         snprintf(a->kinds[d], sizeof a->kinds[d], "%s", options->devices[d].backend.kind);
     a->started_unix_s = (int64_t)time(NULL);
@@ -490,6 +492,8 @@ inferd_status app_create(const app_options *options, app **out, inferd_err *err)
 void app_destroy(app *a) {
     if (a == NULL) return;
     INFERD_CHECK(list_empty(&a->generations));
+    for (uint32_t i = 0; a->slots != NULL && i < a->n_slots; i++)
+        request_trace_forget(a->slots[i].trace);
     for (uint32_t i = 0; i < a->n_tenants; i++) free(a->tenants[i]);
     free(a->tenants);
     free(a->tenant_entries);

@@ -66,6 +66,7 @@ typedef struct app_slot {
     uint32_t choice_idx, model_idx;  // model_idx: its slot in the registry
     uint32_t device_idx, tenant_idx; // in the fleet
     uint32_t next_free;
+    struct request_trace *trace; // request_trace.h; NULL: none
 } app_slot;
 
 typedef struct app {
@@ -102,7 +103,8 @@ typedef struct app {
     uint64_t n_move_notes;  // moves of the fleet that were logged
     backend_device_about devices[FLEET_DEVICES_MAX]; // for /metrics; kind "": not read
     char kinds[FLEET_DEVICES_MAX][8];                // "cpu", "cuda"
-    const struct watchdog *watchdog;                 // borrowed; NULL: loops are not watched
+    struct tracer *tracer;           // borrowed; must outlive the app; NULL: no traces
+    const struct watchdog *watchdog; // borrowed; NULL: loops are not watched
 
     /* read-only after app_create: workers read these */
     const http_route *routes; // [n_routes] borrowed
@@ -123,7 +125,8 @@ typedef struct app_options {
     const fleet_device *devices; // the devices of `fleet`
     const http_route *routes;    // [n_routes] borrowed until app_destroy: metrics count by them
     size_t n_routes;
-    struct kv_disk *disk; // borrowed until http_close; NULL: no disk cache of keys and values
+    struct kv_disk *disk;  // borrowed until http_close; NULL: no disk cache of keys and values
+    struct tracer *tracer; // borrowed; must outlive the app; NULL: no traces
     const unsigned char *scope_secret; // [16] borrowed; NULL: random
 } app_options;
 

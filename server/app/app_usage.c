@@ -8,6 +8,7 @@
 #include "inferd/clock.h"
 #include "tenant_usage.h"
 #include "log.h"
+#include "tracer.h"
 #include "watchdog.h"
 #include "scheduler/kv_disk.h"
 #include "json_out.h"
@@ -19,6 +20,7 @@
 
 _Static_assert((int)FLEET_DEVICES_MAX <= (int)METRICS_DEVICES_MAX,
                "the metrics have room for each device");
+_Static_assert((int)TRACER_DROPS <= (int)METRICS_DROPS_MAX, "each reason has a place");
 _Static_assert((int)LIMITS_TENANTS_MAX <= (int)ENGINE_TENANTS_MAX,
                "the engine reports each tenant's bytes");
 
@@ -274,6 +276,16 @@ static uint64_t read_resident_bytes(void) {
     return n_resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+static void count_spans(const app *a, metrics_spans *out) {
+    tracer_stats s;
+    tracer_get_stats(a->tracer, &s);
+    *out = (metrics_spans){.n_sent = s.n_sent, .n_queued = s.n_queued, .n_drops = TRACER_DROPS};
+    for (int i = 0; i < TRACER_DROPS; i++) {
+        out->drops[i].why = tracer_drop_name((tracer_drop)i);
+        out->drops[i].n = s.n_dropped[i];
+    }
+}
+
 static void write_page(const app *a, const metrics_view *view, buf *out) {
     uint64_t now_us = clock_now_us();
     lists of;
@@ -288,6 +300,8 @@ static void write_page(const app *a, const metrics_view *view, buf *out) {
     if (a->disk != NULL) kv_disk_get_stats(a->disk, &disk);
     metrics_responses responses;
     if (a->responses != NULL) a->response_stats(a->responses, &responses);
+    metrics_spans spans;
+    if (a->tracer != NULL) count_spans(a, &spans);
     transcripts_stats kept;
     transcripts_get_stats(a->models.transcripts, &kept);
     metrics_now now = {.view = view,
@@ -296,6 +310,7 @@ static void write_page(const app *a, const metrics_view *view, buf *out) {
                        .n_transcript_bytes = kept.n_bytes,
                        .disk = a->disk != NULL && view == NULL ? &disk : NULL,
                        .responses = a->responses != NULL && view == NULL ? &responses : NULL,
+                       .spans = a->tracer != NULL && view == NULL ? &spans : NULL,
                        .moves = &moves,
                        .devices = of.devices,
                        .n_devices = of.n_devices,

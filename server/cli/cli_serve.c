@@ -44,6 +44,7 @@
 #include "sd_notify.h"
 #include "serve_options.h"
 #include "serve_sockets.h"
+#include "tracer.h"
 #include "watchdog.h"
 
 enum {
@@ -81,6 +82,7 @@ typedef struct server_life {
     uv_check_t wakes;    // after the loop waited
     pulse pulse;         // of this loop
     watchdog *watchdog;  // owned
+    tracer *tracer;      // owned; NULL: no traces
     uint64_t tick_due_us, drain_from_us, drain_until_us;
     uint64_t last_call_us; // answers to requests that arrive until then are sent; 0: not known yet
     cli_progress bar;
@@ -622,6 +624,25 @@ static uint64_t host_arena_of(const server_life *s, uint32_t device_idx) {
     return n_bytes < most ? n_bytes : most;
 }
 
+/* The instance: the machine and the address, which stay over a restart. */
+static inferd_status open_tracer(server_life *s, inferd_err *err) {
+    const config_tracing *c = &s->config->tracing;
+    char host[128] = "", instance[512];
+    if (c->endpoint == NULL) return INFERD_OK;
+    if (gethostname(host, sizeof host - 1) != 0) snprintf(host, sizeof host, "localhost");
+    snprintf(instance, sizeof instance, "%s %s", host, s->config->listen);
+    tracer_options o = {.endpoint = c->endpoint,
+                        .headers_file = c->headers_file,
+                        .service_name = c->service_name != NULL ? c->service_name : "inferd",
+                        .instance_id = instance,
+                        .version = INFERD_VERSION,
+                        .queue_spans_max = c->queue_spans_max,
+                        .timeout_ms = c->timeout_ms};
+    inferd_status st = tracer_open(&o, &s->tracer, err);
+    if (st != INFERD_OK) inferd_context(err, "tracing");
+    return st;
+}
+
 static inferd_status open_admin(server_life *s, inferd_err *err) {
     changer_options co = {.app = s->app,
                           .loop = &s->loop,
@@ -719,6 +740,7 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
         s->found.devices[i].backend.host_bytes = host_arena_of(s, i);
     inferd_status st = open_loop(s, err);
     if (st == INFERD_OK) st = open_disk(s, err);
+    if (st == INFERD_OK) st = open_tracer(s, err);
     if (st != INFERD_OK) return st;
     fleet_options fo = {.devices = s->found.devices,
                         .n_devices = s->found.n,
@@ -739,7 +761,8 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
                       .plan = &s->plan,
                       .fleet = s->fleet,
                       .devices = s->found.devices,
-                      .disk = s->disk};
+                      .disk = s->disk,
+                      .tracer = s->tracer};
     ao.routes = routes_all(&ao.n_routes);
     if (s->disk != NULL) {
         kv_disk_secret(s->disk, "scope", scope_secret);
@@ -830,6 +853,7 @@ static void close_all(server_life *s) {
     fleet_stop(s->fleet);
     kv_disk_close(s->disk);
     app_destroy(s->app);
+    tracer_close(s->tracer);
     s->app = NULL;                  // a reading of the devices may still be in progress
     registry_plan_deinit(&s->plan); // it points into the configuration
     config_destroy(s->config);
@@ -913,6 +937,7 @@ int cli_serve(int argc, char **argv) {
     status = st != INFERD_OK || s->failed ? 1 : s->lost ? CLI_LOST : 0;
     /* Threads may be inside a driver that never answers: exit without waiting for them. */
     if (s->lost) {
+        tracer_close(s->tracer);
         log_close();
         fflush(stdout);
         _exit(status);

@@ -116,6 +116,15 @@ typedef struct config_log {
     int level;    // 0 error, 1 info, 2 debug
 } config_log;
 
+/* Traces of requests, sent to a collector. */
+typedef struct config_tracing {
+    char *endpoint;      // URL of a collector; NULL: off
+    char *headers_file;  // headers of its requests; NULL: none
+    char *service_name;  // NULL: "inferd"
+    double sample_ratio; // of requests without a caller's trace; NaN: 1
+    uint32_t queue_spans_max, timeout_ms;
+} config_tracing;
+
 typedef struct inferd_config {
     char *source; // path of the file, or NULL
     char *listen;
@@ -134,6 +143,7 @@ typedef struct inferd_config {
     uint32_t n_tenants;
     config_limits limits;
     config_log log;
+    config_tracing tracing;
     struct config_index *index; // of key digests; owned, built when the file is loaded
 } inferd_config;
 

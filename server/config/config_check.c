@@ -11,6 +11,7 @@
 #include "devices.h"
 #include "fleet.h"
 #include "http.h"
+#include "tracer.h"
 
 typedef unsigned long long ull;
 
@@ -654,6 +655,17 @@ static void check_guarantees(const inferd_config *c, config_report *r) {
     check_placements(c, true, r);
 }
 
+/* The file is read again when the traces begin: here its problems are told with all others. */
+static void check_tracing(const config_tracing *t, config_report *r) {
+    config_location base = {NULL, "tracing", 0};
+    config_location endpoint = {&base, "endpoint", 0}, file = {&base, "headers_file", 0};
+    inferd_err err = {0};
+    if (t->endpoint != NULL && !tracer_check_endpoint(t->endpoint, &err))
+        config_problem(r, &endpoint, "%s", err.text);
+    if (t->headers_file != NULL && !tracer_check_headers(t->headers_file, &err))
+        config_problem(r, &file, "%s", err.text);
+}
+
 void config_check_all(const inferd_config *c, config_report *r) {
     bool whole = r->n == 0; // otherwise a key may be missing because it was refused
     check_listen(c, r);
@@ -669,6 +681,7 @@ void config_check_all(const inferd_config *c, config_report *r) {
     check_device_pairs(c, whole, r);
     check_guarantees(c, r);
     check_limits(&c->limits, r);
+    check_tracing(&c->tracing, r);
 }
 
 bool config_check(const inferd_config *c, buf *problems) {

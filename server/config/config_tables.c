@@ -288,6 +288,25 @@ static const option of_log[] = {
 };
 static const option_table log_table = {"log", of_log, INFERD_COUNT(of_log), sizeof(G)};
 
+#define X config_tracing
+static const option of_tracing[] = {
+    {"endpoint", OPTION_TEXT, AT(X, endpoint), .min = 1, .max = 2000,
+     .about = "URL of a collector that takes OTLP over HTTP in protobuf, as "
+              "`http://127.0.0.1:4318/v1/traces`; absent: no traces"},
+    {"headers_file", OPTION_PATH, AT(X, headers_file), .min = 1, .max = PATH_BYTES_MAX,
+     .about = "a file with a line `Name: value` for each header that the collector wants"},
+    {"sample_ratio", OPTION_REAL, AT(X, sample_ratio), .real_min = 0, .real_max = 1, .live = true,
+     .about = "part of the requests without `traceparent` that is traced; absent: 1"},
+    {"service_name", OPTION_TEXT, AT(X, service_name), .min = 1, .max = 200,
+     .about = "`service.name` of the traces; absent: `inferd`"},
+    {"queue_spans_max", OPTION_U32, AT(X, queue_spans_max), RANGE(64, 1000000, 4096),
+     .about = "spans that wait to be sent; further ones are dropped and counted"},
+    {"timeout_ms", OPTION_U32, AT(X, timeout_ms), RANGE(10, 600000, 10000),
+     .about = "for one request to the collector"},
+};
+static const option_table tracing_table = {"tracing", of_tracing, INFERD_COUNT(of_tracing),
+                                           sizeof(X)};
+
 #define O config_policy
 static const option of_policy[] = {
     {"tpot_ms", OPTION_U32, AT(O, tpot_ms), RANGE(1, 60000, 40), .live = true,
@@ -349,5 +368,7 @@ static const option of_config[] = {
     {"limits", OPTION_OBJECT, AT(C, limits), .table = &limit_table,
      .about = "bounds and times; [limits.md](limits.md#constants) has those that cannot be set"},
     {"log", OPTION_OBJECT, AT(C, log), .table = &log_table, .about = "log output and format"},
+    {"tracing", OPTION_OBJECT, AT(C, tracing), .table = &tracing_table,
+     .about = "spans of requests for a collector ([traces.md](traces.md)); off without `endpoint`"},
 };
 const option_table config_table = {"", of_config, INFERD_COUNT(of_config), sizeof(C)};

@@ -132,6 +132,17 @@ typedef struct metrics_responses {
     uint64_t n_bytes, n_not_kept; // not_kept: since the start
 } metrics_responses;
 
+/* Spans of traces. */
+enum { METRICS_DROPS_MAX = 8 };
+typedef struct metrics_spans {
+    uint64_t n_sent;
+    uint32_t n_queued, n_drops;
+    struct {
+        const char *why; // static
+        uint64_t n;
+    } drops[METRICS_DROPS_MAX]; // [n_drops]
+} metrics_spans;
+
 /* The input of the page from other modules. */
 typedef struct metrics_now {
     const metrics_view *view;      // NULL: the operator's page, which shows everything
@@ -150,6 +161,7 @@ typedef struct metrics_now {
     uint32_t n_loops;
     uint32_t watchdog_s;              // limits.watchdog_s
     const struct kv_disk_stats *disk; // NULL: there is no disk cache, or the page does not show it
+    const metrics_spans *spans;       // NULL: no traces, or the page does not show them
     const metrics_responses *responses; // NULL: none are kept, or the page does not show them
     const char *const *names;           // [n_names] by name_idx
     uint32_t n_names;

@@ -156,6 +156,19 @@ static void write_loops(page *p) {
                 "Silence of a loop after which the process ends; 0: never.", p->now->watchdog_s);
 }
 
+static void write_spans(page *p) {
+    const metrics_spans *s = p->now->spans;
+    if (s == NULL) return;
+    page_scalar(p, "inferd_spans_sent_total", "counter", "Spans that the collector took.",
+                s->n_sent);
+    page_scalar(p, "inferd_spans_queued", "gauge", "Spans that wait to be sent.", s->n_queued);
+    page_family(p, "inferd_spans_dropped_total", "counter",
+                "Spans that were not delivered, by reason.");
+    for (uint32_t i = 0; i < s->n_drops; i++)
+        buf_add_format(p->out, "inferd_spans_dropped_total{why=\"%s\"} %llu\n", s->drops[i].why,
+                       (unsigned long long)s->drops[i].n);
+}
+
 /* Under the names that Prometheus' own libraries give these figures. */
 static void write_process(page *p) {
     if (p->now->cpu_us == 0 && p->now->resident_bytes == 0) return;
@@ -180,4 +193,5 @@ void metrics_write_front(page *p) {
     write_http(p);
     write_loops(p);
     write_process(p);
+    write_spans(p);
 }
