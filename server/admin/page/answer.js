@@ -77,7 +77,7 @@ export class Answer {
             }
         }
         if (this.tokens.length) this.drawTokens();
-        else if (this.formatted) this.drawBlocks();
+        else if (this.formatted && this.text) this.drawBlocks();
         else grow(this.content, this.text);
         this.calls.forEach((call, i) => this.drawCall(call, i));
         show(this.error, !!this.failed);

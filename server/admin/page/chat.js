@@ -297,7 +297,7 @@ function figuresText(f, busy) {
     if (!f.first) return busy ? "waiting for the first token" : f.finish;
     const n = f.usage?.completion_tokens ?? f.n;
     const s = (f.last - f.first) / 1000;
-    const words = [`${n > 1 && s > 0 ? ((n - 1) / s).toFixed(1) : "–"} tokens/s`, `TTFT ${millis(f.first - f.began)}`, `${int(n)} tokens`];
+    const words = [`${n > 1 && s > 0.01 ? ((n - 1) / s).toFixed(1) : "–"} tokens/s`, `TTFT ${millis(f.first - f.began)}`, `${int(n)} tokens`];
     if (f.usage) {
         const cached = f.usage.prompt_tokens_details?.cached_tokens;
         words.push(`prompt ${int(f.usage.prompt_tokens)}` + (cached ? `, ${int(cached)} cached` : ""));
