@@ -260,7 +260,7 @@ static bool warm(load *l) {
 static void start_clock(load *l) {
     const bench_spec *spec = l->spec;
     l->is_warming = false;
-    l->start_ns = bench_now_ns();
+    l->start_ns = l->figures->clock_ns = bench_now_ns();
     l->stop_ns = UINT64_MAX;
     if (spec->duration_s > 0) l->stop_ns = l->start_ns + (uint64_t)(spec->duration_s * 1e9);
     l->figures->start_ns = l->start_ns + (uint64_t)(spec->skip_s * 1e9);

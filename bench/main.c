@@ -198,9 +198,13 @@ static inferd_status measure(bench_spec *spec, stats *figures, inferd_err *err) 
     return s;
 }
 
-static inferd_status tell(const bench_spec *spec, const stats *figures, inferd_err *err) {
+static inferd_status tell(const bench_spec *spec, stats *figures, inferd_err *err) {
     bool json_to_stdout = spec->json_path != NULL && strcmp(spec->json_path, "-") == 0;
     if (!spec->quiet) report_print(json_to_stdout ? stderr : stdout, figures);
+    if (spec->html_path != NULL) {
+        inferd_status s = report_html(figures, spec->html_path, err);
+        if (s != INFERD_OK) return s;
+    }
     if (spec->json_path == NULL) return INFERD_OK;
     json_t *root = report_json(figures);
     if (root == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the report");

@@ -15,7 +15,8 @@
 typedef struct request_plan {
     uint64_t seed;
     uint32_t class_idx;
-    uint64_t idx;                        // of the request in its class
+    uint64_t idx;                        // of the request, or of its conversation, in its class
+    uint32_t turn;                       // of the conversation, from 0
     uint32_t model, key, priority, tier; // indexes into the class's choices; 0 when there are none
     uint32_t n_prompt, n_output;         // tokens
 } request_plan;

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-/* The generator may run beside the server; above this share of a CPU it distorts the results. */
-static const double BUSY_SHARE_WARN = 0.7;
 /* A steady time shorter than this share of the run is not meaningful. */
 static const double STEADY_SHARE_MIN = 0.5;
 
@@ -95,7 +93,7 @@ static void print_group(FILE *to, const stats *s, const group *g) {
 }
 
 static void print_warnings(FILE *to, const stats *s) {
-    if (s->cpu_wall_s > 0 && s->cpu_s / s->cpu_wall_s > BUSY_SHARE_WARN)
+    if (s->cpu_wall_s > 0 && s->cpu_s / s->cpu_wall_s > GENERATOR_BUSY_WARN)
         fprintf(to, "! the generator itself was busy %.0f %% of the time: figures may be its own\n",
                 100 * s->cpu_s / s->cpu_wall_s);
     if (s->n_warmup_failed > 0)
@@ -106,7 +104,7 @@ static void print_warnings(FILE *to, const stats *s) {
 }
 
 void report_print(FILE *to, const stats *s) {
-    static const char *const KINDS[] = {"all", "class", "model", "priority", "tier", "key"};
+    static const char *const KINDS[] = {"all", "class", "model", "priority", "tier", "key", "turn"};
     fprintf(to, "inferd-bench: %s, seed %llu, %.2f s", s->spec->url,
             (unsigned long long)s->spec->seed, stats_wall_s(s));
     fprintf(to, " (steady %.2f s)", stats_steady_s(s));

@@ -7,10 +7,17 @@
 
 #include "stats.h"
 
+/* Above this share of a CPU the generator, which may run beside the server, distorts the results.
+ */
+static const double GENERATOR_BUSY_WARN = 0.7;
+
 void report_print(FILE *to, const stats *s);
 
 /* NULL: no memory.  The caller owns it. */
 json_t *report_json(const stats *s);
+
+/* One page for a browser; sorts the kept requests. */
+inferd_status report_html(stats *s, const char *path, inferd_err *err);
 
 /* `path` "-" is standard output. */
 inferd_status report_write(const json_t *root, const char *path, inferd_err *err);

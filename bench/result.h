@@ -23,6 +23,32 @@ typedef enum outcome {
     OUTCOME_CUT // stopped by the generator: end of the drain, or a signal; not the server's fault
 } outcome;
 
+enum { GAPS_KEPT_MAX = 12 };
+
+/* The longest gaps of one stream, in no order. */
+typedef struct gap_list {
+    uint32_t n;
+    struct {
+        float at_ms, ms; // beginning, since the scheduled start; length
+    } items[GAPS_KEPT_MAX];
+} gap_list;
+
+/* Adds a gap; when there is no room it replaces the shortest, if that one is shorter. */
+static inline void gap_list_add(gap_list *g, uint64_t at_ns, uint64_t gap_ns) {
+    uint32_t at = g->n;
+    float ms = (float)((double)gap_ns / 1e6);
+    if (g->n < GAPS_KEPT_MAX) {
+        g->n++;
+    } else {
+        at = 0;
+        for (uint32_t i = 1; i < GAPS_KEPT_MAX; i++)
+            if (g->items[i].ms < g->items[at].ms) at = i;
+        if (g->items[at].ms >= ms) return;
+    }
+    g->items[at].at_ms = (float)((double)at_ns / 1e6);
+    g->items[at].ms = ms;
+}
+
 typedef struct result {
     request_plan plan;
     bool is_counted; // not a warm-up request, not in the skipped time
@@ -30,6 +56,7 @@ typedef struct result {
     uint64_t sched_ns, sent_ns, end_ns;
     uint64_t first_ns, last_ns;           // 0: no output token was seen
     uint64_t gap_max_ns;                  // between chunks with text
+    gap_list gaps;                        // the longest of them
     uint32_t n_chunks;                    // with text
     uint32_t n_chunks_steady;             // of those, while requests were still being started
     bool has_usage, is_textless;          // textless: first_ns is the time of the finish chunk

@@ -71,6 +71,12 @@ static inferd_status set_json(bench_spec *spec, const char *value, inferd_err *e
 static inferd_status set_csv(bench_spec *spec, const char *value, inferd_err *err) {
     return value_text(&spec->csv_path, value, err);
 }
+static inferd_status set_html(bench_spec *spec, const char *value, inferd_err *err) {
+    return value_text(&spec->html_path, value, err);
+}
+static inferd_status set_gap(bench_spec *spec, const char *value, inferd_err *err) {
+    return value_number(&spec->gap_ms, value, 0, 1e9, err);
+}
 static inferd_status set_progress(bench_spec *spec, const char *value, inferd_err *err) {
     return value_bool(&spec->show_progress, value, err);
 }
@@ -195,6 +201,9 @@ static const setter SETTERS[] = {
     {"no-keepalive", NULL, set_no_reuse, NULL, "a new connection for each request"},
     {"json", "FILE", set_json, NULL, "write the report as JSON (- is standard output)"},
     {"csv", "FILE", set_csv, NULL, "write one line per request"},
+    {"html", "FILE", set_html, NULL, "write one page with plots and the figures, for a browser"},
+    {"gap-ms", "X", set_gap, NULL,
+     "draw gaps of X ms and more in red (default: 4 times the median itl)"},
     {"progress", NULL, set_progress, NULL, "one line a second on standard error"},
     {"quiet", NULL, set_quiet, NULL, "no table"},
 
@@ -301,6 +310,7 @@ void bench_spec_deinit(bench_spec *spec) {
     free(spec->url);
     free(spec->json_path);
     free(spec->csv_path);
+    free(spec->html_path);
     choices_deinit(&spec->headers);
     // Before finish, classes are counted but not built.
     for (size_t i = 0; spec->classes != NULL && i < spec->n_classes; i++)

@@ -76,7 +76,8 @@ typedef struct setting_list {
 
 typedef struct bench_spec {
     char *url; // without a slash or /v1 at the end; owned, as are the other strings
-    char *json_path, *csv_path;
+    char *json_path, *csv_path, *html_path;
+    double gap_ms; // gaps from here on stand out in the picture; 0: chosen from the run
     uint64_t seed;
     double duration_s; // 0: no limit
     double timeout_s, drain_s, skip_s;
@@ -109,6 +110,11 @@ inferd_status bench_spec_read(bench_spec *spec, const char *path, inferd_err *er
 
 /* Builds the classes (one called "all" when none was begun) and checks the specification. */
 inferd_status bench_spec_finish(bench_spec *spec, inferd_err *err);
+
+typedef struct json_t json_t; // of jansson
+/* The load without secrets: {"duration_s": ..., "classes": [{"name", "models", "keys",
+ * "settings"}]}; after finish, once the models are known.  NULL: no memory. */
+json_t *bench_spec_json(const bench_spec *spec);
 
 /* Whether the key exists, and whether it is a switch that needs no value. */
 bool bench_setting_known(const char *key, bool *out_is_switch);

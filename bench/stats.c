@@ -16,9 +16,9 @@ static group *group_create(const char *by, const char *name) {
 inferd_status stats_init(stats *s, const bench_spec *spec, inferd_err *err) {
     *s = (stats){.spec = spec};
     s->groups[0] = group_create("all", "all");
-    if (s->groups[0] == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for figures");
-    s->n_groups = 1;
-    return INFERD_OK;
+    if (s->groups[0] != NULL) s->n_groups = 1;
+    if (s->n_groups == 1 && trail_init(&s->kept)) return INFERD_OK;
+    return inferd_fail(err, INFERD_ENOMEM, "no memory for figures");
 }
 
 void stats_deinit(stats *s) {
@@ -27,6 +27,7 @@ void stats_deinit(stats *s) {
         free(s->groups[i]);
     }
     s->n_groups = 0;
+    trail_deinit(&s->kept);
 }
 
 /* Finds or makes a group; NULL when there are too many or memory is short, which is reported. */
@@ -56,42 +57,70 @@ static bool varies(const stats *s, size_t member_offset) {
     return false;
 }
 
-void stats_groups(stats *s, const request_plan *plan, group *out[GROUPS_PER_REQUEST]) {
+static const char *const KINDS[] = {"class", "model", "priority", "tier", "key"};
+
+/* The choices of a kind, and which of them a request has. */
+static size_t offset_of(const char *by) {
+    if (strcmp(by, "model") == 0) return offsetof(bench_class, models);
+    if (strcmp(by, "priority") == 0) return offsetof(bench_class, priorities);
+    if (strcmp(by, "tier") == 0) return offsetof(bench_class, tiers);
+    return offsetof(bench_class, keys);
+}
+static uint32_t choice_of(const char *by, const request_plan *plan) {
+    if (strcmp(by, "model") == 0) return plan->model;
+    if (strcmp(by, "priority") == 0) return plan->priority;
+    if (strcmp(by, "tier") == 0) return plan->tier;
+    return plan->key;
+}
+
+bool stats_group_name(const stats *s, const char *by, const request_plan *plan,
+                      char out[GROUP_NAME_BYTES]) {
     const bench_class *c = &s->spec->classes[plan->class_idx];
-    const struct {
-        const char *by;
-        size_t offset;
-        uint32_t idx;
-    } KINDS[] = {
-        {"model", offsetof(bench_class, models), plan->model},
-        {"priority", offsetof(bench_class, priorities), plan->priority},
-        {"tier", offsetof(bench_class, tiers), plan->tier},
-        {"key", offsetof(bench_class, keys), plan->key},
-    };
+    bool many = s->spec->n_classes > 1;
+    if (strcmp(by, "class") == 0) {
+        snprintf(out, GROUP_NAME_BYTES, "%s", c->name);
+        return many;
+    }
+    size_t offset = offset_of(by);
+    const choices *list = (const choices *)(const void *)((const char *)c + offset);
+    uint32_t idx = choice_of(by, plan);
+    if (list->n == 0 || !varies(s, offset)) return false;
+    if (strcmp(by, "key") == 0) // the key itself is a secret
+        snprintf(out, GROUP_NAME_BYTES, "%s%skey%u", many ? c->name : "", many ? "/" : "", idx + 1);
+    else
+        snprintf(out, GROUP_NAME_BYTES, "%s", list->items[idx].text);
+    return true;
+}
+
+void stats_groups(stats *s, const request_plan *plan, group *out[GROUPS_PER_REQUEST]) {
     size_t n = 0;
     out[n++] = s->groups[0];
-    if (s->spec->n_classes > 1) out[n] = group_of(s, "class", c->name), n += out[n] != NULL;
     for (size_t i = 0; i < INFERD_COUNT(KINDS); i++) {
-        const choices *list = (const choices *)(const void *)((const char *)c + KINDS[i].offset);
-        char key_name[96];
-        if (list->n == 0 || !varies(s, KINDS[i].offset)) continue;
-        const char *name = list->items[KINDS[i].idx].text;
-        if (strcmp(KINDS[i].by, "key") == 0) { // the key itself is a secret
-            bool many = s->spec->n_classes > 1;
-            snprintf(key_name, sizeof key_name, "%s%skey%u", many ? c->name : "", many ? "/" : "",
-                     KINDS[i].idx + 1);
-            name = key_name;
-        }
-        out[n] = group_of(s, KINDS[i].by, name);
+        char name[GROUP_NAME_BYTES];
+        if (!stats_group_name(s, KINDS[i], plan, name)) continue;
+        out[n] = group_of(s, KINDS[i], name);
         n += out[n] != NULL;
     }
     for (size_t i = 0; i < n; i++) out[i]->n_offered++;
     for (size_t i = n; i < GROUPS_PER_REQUEST; i++) out[i] = NULL;
 }
 
-void stats_gap(group *const groups[GROUPS_PER_REQUEST], uint64_t gap_ns) {
+static timeline_bin *bin_of(const stats *s, group *g, uint64_t now_ns) {
+    return timeline_at(&g->times, since_ns(s->clock_ns, now_ns));
+}
+
+void stats_chunk(const stats *s, group *const groups[GROUPS_PER_REQUEST], uint64_t now_ns) {
     for (size_t i = 0; i < GROUPS_PER_REQUEST && groups[i] != NULL; i++)
+        bin_of(s, groups[i], now_ns)->n_chunks++;
+}
+
+void stats_gap(const stats *s, group *const groups[GROUPS_PER_REQUEST], uint64_t now_ns,
+               uint64_t gap_ns) {
+    for (size_t i = 0; i < GROUPS_PER_REQUEST && groups[i] != NULL; i++) {
         hist_add(&groups[i]->itl, gap_ns);
+        timeline_bin *bin = bin_of(s, groups[i], now_ns);
+        if (gap_ns > bin->gap_max_ns) bin->gap_max_ns = gap_ns;
+    }
 }
 
 static void tally_add(tally *t, const char *name, const char *text) {
@@ -126,6 +155,7 @@ static void add_ok(group *g, const bench_class *c, const result *r) {
     g->n_prompt_asked += r->plan.n_prompt;
     g->n_output_asked += r->plan.n_output;
     g->n_output += n_output;
+    g->n_chunks += r->n_chunks;
     if (r->has_usage) {
         g->n_by_usage++;
         g->n_prompt += (uint64_t)(r->n_prompt > 0 ? r->n_prompt : 0);
@@ -164,12 +194,15 @@ void stats_finish(stats *s, group *const groups[GROUPS_PER_REQUEST], const resul
     if (r->n_chunks > 0) steady = (double)result_n_output(r) * r->n_chunks_steady / r->n_chunks;
     for (size_t i = 0; i < GROUPS_PER_REQUEST && groups[i] != NULL; i++) {
         groups[i]->n_output_steady += steady;
+        bin_of(s, groups[i], r->sched_ns)->n_started++;
+        bin_of(s, groups[i], r->end_ns)->n_ended++;
         if (r->is_counted)
             add_result(groups[i], c, r);
         else
             groups[i]->n_offered--; // it was in the skipped time
     }
     if (r->is_counted && r->end_ns > s->end_ns) s->end_ns = r->end_ns;
+    if (r->is_counted) trail_add(&s->kept, r, s->clock_ns);
 }
 
 double stats_wall_s(const stats *s) {

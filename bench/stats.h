@@ -1,10 +1,12 @@
-/* stats.h - the measurements of a run, in total and by class, model, priority, tier and key.
+/* stats.h - the measurements of a run, in total and by class, model, priority, tier, key and turn.
  *
  * A group is a set of figures; each request belongs to the group "all" and to one group of each
  * kind that has more than one member.  Every figure of a group has a fixed size, so a run of a day
- * needs as much memory as a run of a minute; single requests are written only to the CSV file.
+ * needs as much memory as a run of a minute.  Of single requests a bounded sample is kept
+ * (trail.h); all of them are written only to the CSV file.
  *
  *     stats_groups   once per request, when it starts
+ *     stats_chunk    for each chunk with text, when it is read
  *     stats_gap      for each gap between chunks, when it is measured
  *     stats_finish   once per request, when it has ended
  *
@@ -20,8 +22,16 @@
 #include "hist.h"
 #include "result.h"
 #include "spec.h"
+#include "timeline.h"
+#include "trail.h"
 
-enum { TALLY_MAX = 24, GROUPS_MAX = 256, GROUPS_PER_REQUEST = 6 };
+enum {
+    TALLY_MAX = 24,
+    GROUPS_MAX = 256,
+    GROUPS_PER_REQUEST = 7,
+    GROUP_NAME_BYTES = 256,
+    TURNS_TOLD_MAX = 16
+};
 
 /* Counts by word: finish reasons, or error codes with the first text of each. */
 typedef struct tally_entry {
@@ -35,7 +45,7 @@ typedef struct tally {
 } tally;
 
 typedef struct group {
-    const char *by; // "all", "class", "model", "priority", "tier", "key"
+    const char *by; // "all", "class", "model", "priority", "tier", "key", "turn"
     char *name;     // owned
     uint64_t n_offered, n_ok, n_failed, n_cut;
     tally errors, finishes;
@@ -44,6 +54,7 @@ typedef struct group {
 
     uint64_t n_prompt_asked, n_output_asked; // of the ok ones, as are the next six
     uint64_t n_prompt, n_cached, n_output;   // from usage, or chunks
+    uint64_t n_chunks;                       // with text
     uint64_t n_prompt_asked_of_told;         // requested prompt tokens where usage was reported
     uint64_t n_by_usage, n_by_chunks;        // requests counted by usage and by chunks
     uint64_t n_short, n_textless;            // requests
@@ -51,6 +62,8 @@ typedef struct group {
 
     uint64_t n_slo, n_slo_met; // requests of classes with a target (failed ones too)
     uint64_t n_slo_output;     // output tokens of the requests that met it
+
+    timeline times; // of all requests, counted or not
 } group;
 
 typedef struct stats {
@@ -59,10 +72,12 @@ typedef struct stats {
     uint32_t n_groups;
     bool groups_dropped; // GROUPS_MAX was reached
 
+    uint64_t clock_ns;                        // start of the clock, after the warm-up
     uint64_t start_ns, end_ns;                // start of counting, last end of a counted request
     uint64_t steady_from_ns, steady_until_ns; // the time in which requests were being started
     double cpu_s, cpu_wall_s;                 // of this process while it ran
     uint64_t n_warmup_failed;
+    trail kept; // counted requests
     bool is_interrupted;
 } stats;
 
@@ -71,7 +86,13 @@ void stats_deinit(stats *s);
 
 /* Fills in the groups of a request; NULL after the last.  Counts it as offered in them. */
 void stats_groups(stats *s, const request_plan *plan, group *out[GROUPS_PER_REQUEST]);
-void stats_gap(group *const groups[GROUPS_PER_REQUEST], uint64_t gap_ns);
+/* The name of the group of kind `by` that a request belongs to; false: it belongs to none.  Names
+ * longer than GROUP_NAME_BYTES are cut. */
+bool stats_group_name(const stats *s, const char *by, const request_plan *plan,
+                      char out[GROUP_NAME_BYTES]);
+void stats_chunk(const stats *s, group *const groups[GROUPS_PER_REQUEST], uint64_t now_ns);
+void stats_gap(const stats *s, group *const groups[GROUPS_PER_REQUEST], uint64_t now_ns,
+               uint64_t gap_ns);
 void stats_finish(stats *s, group *const groups[GROUPS_PER_REQUEST], const result *r);
 
 double stats_wall_s(const stats *s);   // 0 when nothing was counted

@@ -28,10 +28,12 @@ static void take_text(stream *s) {
     } else {
         uint64_t gap_ns = s->now_ns - r->last_ns;
         if (gap_ns > r->gap_max_ns) r->gap_max_ns = gap_ns;
-        if (r->is_counted) stats_gap(s->groups, gap_ns);
+        gap_list_add(&r->gaps, since_ns(r->sched_ns, r->last_ns), gap_ns);
+        if (r->is_counted) stats_gap(s->figures, s->groups, s->now_ns, gap_ns);
     }
     r->last_ns = s->now_ns;
     r->n_chunks++;
+    if (s->figures != NULL) stats_chunk(s->figures, s->groups, s->now_ns);
     if (s->figures != NULL && s->now_ns >= s->figures->steady_from_ns &&
         s->now_ns < s->figures->steady_until_ns)
         r->n_chunks_steady++;
