@@ -25,6 +25,7 @@ void hist_add(hist *h, uint64_t value) {
     if (h->n == 0 || value > h->max) h->max = value;
     h->n++;
     h->sum += (double)value;
+    h->squares += (double)value * (double)value;
     h->buckets[bucket_of(value)]++;
 }
 
@@ -46,4 +47,10 @@ uint64_t hist_at(const hist *h, double q) {
 
 double hist_mean(const hist *h) {
     return h->n == 0 ? 0 : h->sum / (double)h->n;
+}
+
+double hist_deviation(const hist *h) {
+    if (h->n == 0) return 0;
+    double mean = hist_mean(h);
+    return sqrt(fmax(h->squares / (double)h->n - mean * mean, 0));
 }

@@ -25,7 +25,7 @@ enum {
 
 typedef struct hist {
     uint64_t n, min, max;
-    double sum;
+    double sum, squares;
     uint64_t buckets[HIST_BUCKETS];
 } hist;
 
@@ -33,6 +33,7 @@ void hist_add(hist *h, uint64_t value); // a zeroed hist is an empty one
 
 /* The quantile `q` in (0, 1] (nearest rank); 0 if empty.  q = 1 is the exact maximum. */
 uint64_t hist_at(const hist *h, double q);
-double hist_mean(const hist *h); // 0 if empty
+double hist_mean(const hist *h);      // 0 if empty
+double hist_deviation(const hist *h); // of all values from their mean; 0 if empty
 
 #endif

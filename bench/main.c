@@ -5,20 +5,18 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "compare.h"
 #include "load.h"
 #include "null_server.h"
+#include "options.h"
 #include "report.h"
 #include "self_test.h"
 #include "share.h"
 #include "spec_value.h"
 
 enum {
-    EXIT_ALL_OK = 0,
-    EXIT_SOME_FAILED = 1,
-    EXIT_USAGE = 2,
     INFLIGHT_DEFAULT = 4096,
-    FDS_RESERVED = 64, // descriptors that are not connections
-    KEY_BYTES = 64
+    FDS_RESERVED = 64 // descriptors that are not connections
 };
 
 static const char USAGE[] =
@@ -27,6 +25,7 @@ static const char USAGE[] =
     "  inferd-bench --url http://HOST:PORT [options]      run a load and print a report\n"
     "  inferd-bench null-server --listen HOST:PORT [...]  a server that streams canned chunks\n"
     "  inferd-bench self-test [...]                       the limits of the generator itself\n"
+    "  inferd-bench compare A.json B.json [...]           two results, with 95 % intervals\n"
     "  inferd-bench share --url URL --models A,B,C [...]  costs and guarantees of sharing\n"
     "\n"
     "  --scenario FILE             settings and classes from a JSON file; the command line wins\n"
@@ -71,6 +70,12 @@ static const char USAGE_MORE[] =
     "  --streams N          at once (default 1000)\n"
     "  --json FILE          the reports of the four parts\n"
     "\n"
+    "compare A1.json,A2.json B1.json,B2.json (results of --json; several are runs of one side):\n"
+    "  --margin X           a figure is worse if its interval is more than X % off (default 0)\n"
+    "  --force              compare results of different loads or models\n"
+    "  --seed N             of the draws (default 1)\n"
+    "  --json FILE          the table\n"
+    "\n"
     "share (scripts/bench-share starts the daemons that its rows need):\n"
     "  --url URL            an inferd that allows its models to be loaded, unloaded and changed\n"
     "  --models A,B,C       of it, at least three\n"
@@ -86,50 +91,10 @@ static const char USAGE_MORE[] =
     "  --window-s N         of shares, weights, and the phases of guarantee (default 10)\n"
     "  --seed N  --quick  --json FILE\n"
     "\n"
+    "Exit status of compare: 0 nothing is worse in B, 1 something is, 2 it could not compare.\n"
     "Exit status: 0 all requests were fine, 1 some failed or none ended, 2 wrong usage or the\n"
     "generator itself could not work.  SIGINT and SIGTERM cut what is in flight and print the\n"
     "report.\n";
-
-static int usage_error(const inferd_err *err) {
-    fprintf(stderr, "inferd-bench: %s\n", err->text);
-    fprintf(stderr, "Try inferd-bench --help.\n");
-    return EXIT_USAGE;
-}
-
-/* "--key" or "--key=value"; `*value` points into the word, or is NULL.  False: not an option. */
-static bool option_split(const char *word, char key[KEY_BYTES], const char **value) {
-    if (strncmp(word, "--", 2) != 0 || word[2] == 0) return false;
-    size_t n = strcspn(word + 2, "=");
-    *value = word[2 + n] == 0 ? NULL : word + 2 + n + 1;
-    snprintf(key, KEY_BYTES, "%.*s", (int)size_min(n, KEY_BYTES - 1), word + 2);
-    return true;
-}
-
-typedef enum option_kind { OPTION_UNKNOWN, OPTION_SWITCH, OPTION_VALUE } option_kind;
-
-typedef struct option_reader {
-    option_kind (*kind)(const char *key);
-    inferd_status (*take)(void *ctx, const char *key, const char *value, inferd_err *err);
-    void *ctx;
-} option_reader;
-
-static inferd_status options_read(int argc, char **argv, option_reader r, inferd_err *err) {
-    for (int i = 0; i < argc; i++) {
-        char key[KEY_BYTES];
-        const char *value;
-        if (!option_split(argv[i], key, &value))
-            return inferd_fail(err, INFERD_EINVAL, "\"%s\" is no option", argv[i]);
-        option_kind kind = r.kind(key);
-        if (kind == OPTION_UNKNOWN)
-            return inferd_fail(err, INFERD_EINVAL, "there is no option --%s", key);
-        if (value == NULL && kind == OPTION_SWITCH) value = "on";
-        if (value == NULL && ++i < argc) value = argv[i];
-        if (value == NULL) return inferd_fail(err, INFERD_EINVAL, "--%s needs a value", key);
-        inferd_status s = r.take(r.ctx, key, value, err);
-        if (s != INFERD_OK) return s;
-    }
-    return INFERD_OK;
-}
 
 /* ---- a run ---- */
 
@@ -208,7 +173,13 @@ static inferd_status tell(const bench_spec *spec, stats *figures, inferd_err *er
     if (spec->json_path == NULL) return INFERD_OK;
     json_t *root = report_json(figures);
     if (root == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the report");
-    inferd_status s = report_write(root, spec->json_path, err);
+    json_t *details = report_details(figures);
+    inferd_status s = INFERD_ENOMEM;
+    if (details == NULL)
+        s = inferd_fail(err, s, "no memory for the report");
+    else
+        s = report_write(root, details, spec->json_path, err);
+    json_decref(details);
     json_decref(root);
     return s;
 }
@@ -399,6 +370,8 @@ int main(int argc, char **argv) {
         rc = null_server(argc - 2, argv + 2);
     else if (argc > 1 && strcmp(argv[1], "self-test") == 0)
         rc = self_test(argc - 2, argv + 2);
+    else if (argc > 1 && strcmp(argv[1], "compare") == 0)
+        rc = compare_command(argc - 2, argv + 2);
     else if (argc > 1 && strcmp(argv[1], "share") == 0)
         rc = share_command(argc - 2, argv + 2);
     else

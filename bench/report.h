@@ -15,11 +15,14 @@ void report_print(FILE *to, const stats *s);
 
 /* NULL: no memory.  The caller owns it. */
 json_t *report_json(const stats *s);
+/* "timeline" and "samples", which `inferd-bench compare` needs: an object with both. */
+json_t *report_details(const stats *s);
 
 /* One page for a browser; sorts the kept requests. */
 inferd_status report_html(stats *s, const char *path, inferd_err *err);
 
-/* `path` "-" is standard output. */
-inferd_status report_write(const json_t *root, const char *path, inferd_err *err);
+/* `path` "-" is standard output.  Members of `details` (NULL: none) are added in compact form. */
+inferd_status report_write(const json_t *root, const json_t *details, const char *path,
+                           inferd_err *err);
 
 #endif

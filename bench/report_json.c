@@ -1,6 +1,7 @@
 /* report_json.c - the report as JSON.  Times are milliseconds; a missing figure is null, so that it
  * cannot be mistaken for zero. */
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 #include "report.h"
@@ -90,30 +91,148 @@ static json_t *group_json(const stats *s, const group *g) {
                      "error_texts", texts_json(&g->errors));
 }
 
+/* Figures of all requests under the names that vLLM's `vllm bench serve` writes. */
+static void add_times(json_t *to, const char *name, const hist *h) {
+    static const char *const KINDS[] = {"mean", "median", "std", "p99"};
+    const double VALUES[] = {hist_mean(h), (double)hist_at(h, .5), hist_deviation(h),
+                             (double)hist_at(h, .99)};
+    for (size_t i = 0; i < INFERD_COUNT(KINDS); i++) {
+        char key[64];
+        snprintf(key, sizeof key, "%s_%s_ms", KINDS[i], name);
+        json_object_set_new(to, key, h->n == 0 ? json_null() : rounded(VALUES[i] / 1e6));
+    }
+}
+
+static void add_common_names(json_t *to, const stats *s) {
+    const group *all = s->groups[0];
+    double wall_s = stats_wall_s(s);
+    const choices *models = &s->spec->classes[0].models;
+    if (s->spec->n_classes == 1 && models->n == 1)
+        json_object_set_new(to, "model_id", json_string(models->items[0].text));
+    json_object_set_new(to, "num_prompts", json_integer((json_int_t)all->n_offered));
+    json_object_set_new(to, "completed", json_integer((json_int_t)all->n_ok));
+    json_object_set_new(to, "failed", json_integer((json_int_t)all->n_failed));
+    json_object_set_new(to, "duration", rounded(wall_s));
+    json_object_set_new(to, "total_input_tokens", json_integer((json_int_t)all->n_prompt));
+    json_object_set_new(to, "total_output_tokens", json_integer((json_int_t)all->n_output));
+    json_object_set_new(to, "request_throughput", rate((double)all->n_ok, wall_s));
+    json_object_set_new(to, "output_throughput", rate((double)all->n_output, wall_s));
+    json_object_set_new(to, "total_token_throughput",
+                        rate((double)(all->n_prompt + all->n_output), wall_s));
+    if (all->n_slo > 0)
+        json_object_set_new(to, "request_goodput", rate((double)all->n_slo_met, wall_s));
+    add_times(to, "ttft", &all->ttft);
+    add_times(to, "tpot", &all->tpot);
+    add_times(to, "itl", &all->itl);
+}
+
+/* ---- details ---- */
+
+static json_t *milliseconds(bool exists, double ms) {
+    return exists ? json_real(round(ms * 1e3) / 1e3) : json_null();
+}
+
+static json_t *samples_json(const stats *s) {
+    static const char *const COLUMNS[] = {"class",  "start_s",        "ttft_ms", "tpot_ms",
+                                          "e2e_ms", "longest_gap_ms", "met",     "output_tokens"};
+    enum { N = INFERD_COUNT(COLUMNS) };
+    json_t *columns[N], *root = json_object();
+    for (size_t k = 0; k < N; k++) columns[k] = json_array();
+    for (size_t i = 0; i < s->kept.n; i++) {
+        const trail_row *r = &s->kept.rows[i];
+        bool is_ok = r->outcome == OUTCOME_OK, is_whole = r->outcome != OUTCOME_FAILED;
+        json_t *const VALUES[N] = {
+            json_integer(r->class_idx),
+            milliseconds(true, r->sched_s),
+            milliseconds(is_whole && r->first_ms >= 0, r->first_ms),
+            milliseconds(r->tpot_ms >= 0, r->tpot_ms),
+            milliseconds(is_ok, r->end_ms),
+            milliseconds(is_whole && r->longest_ms >= 0, r->longest_ms),
+            r->slo == SLO_NONE ? json_null() : json_integer(r->slo == SLO_MET),
+            json_integer((json_int_t)r->n_output),
+        };
+        for (size_t k = 0; k < N; k++) json_array_append_new(columns[k], VALUES[k]);
+    }
+    json_object_set_new(root, "n", json_integer((json_int_t)s->kept.n));
+    json_object_set_new(root, "of", json_integer((json_int_t)s->kept.n_seen));
+    for (size_t k = 0; k < N; k++) json_object_set_new(root, COLUMNS[k], columns[k]);
+    return root;
+}
+
+/* Output tokens per second in each bin. */
+static json_t *rates_json(const group *g, uint64_t bin_ns) {
+    timeline t = g->times;
+    double per_chunk = g->n_chunks > 0 ? (double)g->n_output / (double)g->n_chunks : 1;
+    json_t *list = json_array();
+    timeline_widen(&t, TIMELINE_BINS, bin_ns);
+    for (uint32_t i = 0; i < t.n; i++)
+        json_array_append_new(list, milliseconds(true, (double)t.bins[i].n_chunks * per_chunk /
+                                                           ((double)t.bin_ns / 1e9)));
+    return list;
+}
+
+static json_t *timeline_json(const stats *s) {
+    json_t *tokens = json_object();
+    uint64_t bin_ns = u64_max(s->groups[0]->times.bin_ns, TIMELINE_BIN_NS);
+    for (uint32_t i = 0; i < s->n_groups; i++) {
+        const group *g = s->groups[i];
+        char name[GROUP_NAME_BYTES + 8];
+        snprintf(name, sizeof name, "class %.*s", GROUP_NAME_BYTES, g->name);
+        if (i == 0 || strcmp(g->by, "class") == 0)
+            json_object_set_new(tokens, i == 0 ? "all" : name, rates_json(g, bin_ns));
+    }
+    return json_pack(
+        "{s:o,s:o,s:o,s:o}", "bin_s", rounded((double)bin_ns / 1e9), "steady_from_s",
+        rounded((double)since_ns(s->clock_ns, s->steady_from_ns) / 1e9), "steady_until_s",
+        rounded((double)since_ns(s->clock_ns, s->steady_until_ns) / 1e9), "tokens", tokens);
+}
+
+json_t *report_details(const stats *s) {
+    return json_pack("{s:o,s:o}", "timeline", timeline_json(s), "samples", samples_json(s));
+}
+
+/* ---- all ---- */
+
 json_t *report_json(const stats *s) {
     json_t *groups = json_array();
     for (uint32_t i = 0; i < s->n_groups; i++)
         json_array_append_new(groups, group_json(s, s->groups[i]));
-    return json_pack("{s:s,s:i,s:s,s:I,s:o,s:o,s:o,s:b,s:I,s:b,s:f,s:o}", "tool", "inferd-bench",
-                     "format", 1,                            //
-                     "url", s->spec->url,                    //
-                     "seed", (json_int_t)s->spec->seed,      //
-                     "wall_s", rounded(stats_wall_s(s)),     //
-                     "steady_s", rounded(stats_steady_s(s)), //
-                     "generator_busy",
-                     s->cpu_wall_s > 0 ? rounded(s->cpu_s / s->cpu_wall_s) : json_null(), //
-                     "interrupted", s->is_interrupted,                                    //
-                     "warmup_failed", (json_int_t)s->n_warmup_failed,                     //
-                     "groups_dropped", s->groups_dropped,                                 //
-                     "histogram_error_max", 0.0039,                                       //
-                     "groups", groups);
+    json_t *root = json_pack("{s:s,s:i,s:s,s:I,s:o,s:o,s:o,s:b,s:I,s:b,s:f,s:o,s:o}", "tool",
+                             "inferd-bench", "format", 1,            //
+                             "url", s->spec->url,                    //
+                             "seed", (json_int_t)s->spec->seed,      //
+                             "wall_s", rounded(stats_wall_s(s)),     //
+                             "steady_s", rounded(stats_steady_s(s)), //
+                             "generator_busy",
+                             s->cpu_wall_s > 0 ? rounded(s->cpu_s / s->cpu_wall_s) : json_null(), //
+                             "interrupted", s->is_interrupted,                                    //
+                             "warmup_failed", (json_int_t)s->n_warmup_failed,                     //
+                             "groups_dropped", s->groups_dropped,                                 //
+                             "histogram_error_max", 0.0039,                                       //
+                             "load", bench_spec_json(s->spec), "groups", groups);
+    if (root != NULL) add_common_names(root, s);
+    return root;
 }
 
-inferd_status report_write(const json_t *root, const char *path, inferd_err *err) {
+/* The text of `details` without its first brace, behind the members of `root`. */
+static bool write_joined(FILE *to, const json_t *root, const json_t *details) {
+    const size_t FLAGS = JSON_REAL_PRECISION(12);
+    if (details == NULL) return json_dumpf(root, to, FLAGS | JSON_INDENT(2)) == 0;
+    char *text = json_dumps(root, FLAGS | JSON_INDENT(2));
+    char *more = json_dumps(details, FLAGS | JSON_COMPACT);
+    bool good = text != NULL && more != NULL;
+    if (good) good = fprintf(to, "%.*s,\n  %s", (int)(strlen(text) - 2), text, more + 1) > 0;
+    free(text);
+    free(more);
+    return good;
+}
+
+inferd_status report_write(const json_t *root, const json_t *details, const char *path,
+                           inferd_err *err) {
     bool to_stdout = strcmp(path, "-") == 0;
     FILE *to = to_stdout ? stdout : fopen(path, "we");
     if (to == NULL) return inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
-    bool good = json_dumpf(root, to, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) == 0;
+    bool good = write_joined(to, root, details);
     good = fputc('\n', to) != EOF && good;
     good = fflush(to) == 0 && good;
     if (!to_stdout) good = fclose(to) == 0 && good;

@@ -211,7 +211,7 @@ inferd_status self_test_run(const self_test_options *o, bool *out_all_ok, inferd
     if (s == INFERD_OK) s = tokens_part(o, false, &out, err);
     if (s == INFERD_OK) s = tokens_part(o, true, &out, err);
     if (s == INFERD_OK) s = pace_part(o, &out, err);
-    if (s == INFERD_OK && o->json_path != NULL) s = report_write(out.json, o->json_path, err);
+    if (s == INFERD_OK && o->json_path != NULL) s = report_write(out.json, NULL, o->json_path, err);
     json_decref(out.json);
     *out_all_ok = out.all_ok;
     return s;

@@ -258,7 +258,7 @@ static inferd_status tell(share *s, inferd_err *err) {
     if (path == NULL) return INFERD_OK;
     json_t *root = share_table_json(&s->table);
     if (root == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the report");
-    inferd_status status = report_write(root, path, err);
+    inferd_status status = report_write(root, NULL, path, err);
     json_decref(root);
     return status;
 }

@@ -147,6 +147,11 @@ static bool meets_slo(const bench_class *c, const result *r) {
            (double)tpot_ns <= c->slo_tpot_ms * 1e6;
 }
 
+static slo_outcome slo_of(const bench_class *c, const result *r) {
+    if (r->outcome == OUTCOME_CUT || (c->slo_ttft_ms <= 0 && c->slo_tpot_ms <= 0)) return SLO_NONE;
+    return meets_slo(c, r) ? SLO_MET : SLO_MISSED;
+}
+
 static void add_ok(group *g, const bench_class *c, const result *r) {
     uint64_t tpot_ns, n_output = result_n_output(r);
     g->n_ok++;
@@ -181,9 +186,10 @@ static void add_result(group *g, const bench_class *c, const result *r) {
         g->n_failed++;
         tally_add(&g->errors, r->error_code, r->error_text);
     }
-    if (r->outcome == OUTCOME_CUT || (c->slo_ttft_ms <= 0 && c->slo_tpot_ms <= 0)) return;
+    slo_outcome slo = slo_of(c, r);
+    if (slo == SLO_NONE) return;
     g->n_slo++;
-    if (!meets_slo(c, r)) return;
+    if (slo == SLO_MISSED) return;
     g->n_slo_met++;
     g->n_slo_output += result_n_output(r);
 }
@@ -202,7 +208,7 @@ void stats_finish(stats *s, group *const groups[GROUPS_PER_REQUEST], const resul
             groups[i]->n_offered--; // it was in the skipped time
     }
     if (r->is_counted && r->end_ns > s->end_ns) s->end_ns = r->end_ns;
-    if (r->is_counted) trail_add(&s->kept, r, s->clock_ns);
+    if (r->is_counted) trail_add(&s->kept, r, slo_of(c, r), s->clock_ns);
 }
 
 double stats_wall_s(const stats *s) {

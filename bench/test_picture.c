@@ -38,8 +38,8 @@ static void kept_requests_do_not_depend_on_the_order(void) {
     EXPECT(trail_init(&up) && trail_init(&down));
     for (uint64_t i = 0; i < N; i++) {
         result a = result_of(i), b = result_of(N - 1 - i);
-        trail_add(&up, &a, 0);
-        trail_add(&down, &b, 0);
+        trail_add(&up, &a, SLO_NONE, 0);
+        trail_add(&down, &b, SLO_NONE, 0);
     }
     trail_sort(&up);
     trail_sort(&down);

@@ -23,7 +23,7 @@ static double ms_after(uint64_t from_ns, uint64_t at_ns, bool exists) {
     return exists && at_ns != 0 ? (double)since_ns(from_ns, at_ns) / 1e6 : -1;
 }
 
-void trail_add(trail *t, const result *r, uint64_t clock_ns) {
+void trail_add(trail *t, const result *r, slo_outcome slo, uint64_t clock_ns) {
     const request_plan *p = &r->plan;
     rng random = rng_make(p->seed ^ 0x7261696c, p->class_idx, p->idx * 64 + p->turn);
     uint64_t tpot_ns = 0, hash = rng_next(&random);
@@ -39,6 +39,7 @@ void trail_add(trail *t, const result *r, uint64_t clock_ns) {
         .key = p->key,
         .turn = p->turn,
         .outcome = r->outcome,
+        .slo = slo,
         .sched_s = ((double)r->sched_ns - (double)clock_ns) / 1e9,
         .sent_ms = ms_after(r->sched_ns, r->sent_ns, true),
         .first_ms = ms_after(r->sched_ns, r->first_ns, true),

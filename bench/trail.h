@@ -13,13 +13,16 @@
 
 enum { TRAIL_MAX = 4000 };
 
+typedef enum slo_outcome { SLO_NONE, SLO_MISSED, SLO_MET } slo_outcome;
+
 /* Times are milliseconds after the scheduled start; below zero: there is none. */
 typedef struct trail_row {
     uint64_t hash;
     uint64_t idx;
     uint32_t class_idx, model, key, turn;
     outcome outcome;
-    double sched_s; // since the clock's start
+    slo_outcome slo; // NONE: the class has no target, or the generator cut the request
+    double sched_s;  // since the clock's start
     double sent_ms, first_ms, last_ms, end_ms, tpot_ms, longest_ms;
     uint64_t n_prompt, n_output;
     gap_list gaps;
@@ -34,7 +37,7 @@ typedef struct trail {
 
 bool trail_init(trail *t); // false: no memory
 void trail_deinit(trail *t);
-void trail_add(trail *t, const result *r, uint64_t clock_ns);
+void trail_add(trail *t, const result *r, slo_outcome slo, uint64_t clock_ns);
 
 /* Orders the rows by their scheduled start. */
 void trail_sort(trail *t);

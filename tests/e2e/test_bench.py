@@ -431,6 +431,52 @@ def test_the_picture_is_one_file_with_escaped_names(tmp_path):
     assert "http_503" in page.text and f"{group(report)['requests']['ok']}requests ok" in page.text
 
 
+def compare(*words):
+    return subprocess.run([BENCH, "compare", *map(str, words)], capture_output=True, text=True, timeout=60)
+
+
+def test_results_are_compared(tmp_path):
+    def result(name, ttft_ms, seed, prompt=8):
+        with NullServer("--ttft-ms", ttft_ms, "--tokens-per-s", 400) as server:
+            report, _, _ = bench(server.url, "--arrivals", "closed:8", "--requests", 120, "--output", 12,
+                                 "--prompt", prompt, "--seed", seed, "--slo-ttft-ms", 30000)
+        (tmp_path / name).write_text(json.dumps(report))
+        return tmp_path / name, report
+
+    (a, report), (a2, _) = result("a.json", 20, 1), result("a2.json", 20, 2)
+    (b, _), (other, _) = result("b.json", 60, 1), result("other.json", 20, 1, prompt=9)
+    assert report["samples"]["n"] == report["completed"] == 120 and report["failed"] == 0
+    assert report["mean_ttft_ms"] == group(report)["ms"]["ttft"]["mean"]
+    assert report["median_tpot_ms"] == group(report)["ms"]["tpot"]["p50"]
+    assert report["load"]["classes"][0]["settings"]["arrivals"] == "closed:8"
+
+    done = compare(f"{a},{a2}", b, "--json", "-", "--seed", 5)
+    assert done.returncode == 1, done.stderr
+    told = json.loads(done.stdout)
+    ttft = next(row for row in told["rows"] if row["figure"] == "ttft p50")
+    assert ttft["low"] <= ttft["ratio"] <= ttft["high"] and ttft["low"] > 1.2
+    assert "more: worse" in ttft["verdict"] and told["seed"] == 5
+    assert "A: 2 runs, 240 requests ok" in done.stderr and "seed 5" in done.stderr
+    assert compare(b, a, "--margin", 99).returncode == 0
+
+    done = compare(a, a)  # the same values: no figure differs
+    assert done.returncode == 0
+    assert "better" not in done.stdout and "worse" not in done.stdout
+    assert done.stdout.count("no difference seen") >= 8 and "too few values: 120 and 120" in done.stdout
+
+    done = compare(a, other)
+    assert done.returncode == 2 and 'prompt is "8" in one and "9" in the other' in done.stderr
+    done = compare(a, other, "--force")
+    assert done.returncode in (0, 1) and "different loads" in done.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["/nowhere", "/nowhere"], ["/dev/null", "/dev/null"],
+                                   ["/dev/zero", "/dev/zero"], ["a.json"], ["a,", "b"]])
+def test_what_is_no_result_is_refused(words):
+    done = compare(*words)
+    assert done.returncode == 2 and done.stderr.startswith("inferd-bench: ") and not done.stdout
+
+
 @pytest.mark.parametrize("options", [
     [], ["--url", "http://h"], ["--url", "ftp://h", "--requests", "1"], ["--nonsense"], ["word"],
     ["--url", "http://h", "--requests"], ["--url", "http://h", "--requests", "x"],

@@ -1,0 +1,262 @@
+/* compare.c - the command and its table; see compare.h. */
+#include "compare.h"
+
+#include <string.h>
+
+#include "options.h"
+#include "report.h"
+#include "spec_value.h"
+#include "trail.h"
+
+enum { TAIL_VALUES_MIN = 5, COMPARE_SEED = 1 };
+
+typedef struct side {
+    json_t *files[BOOT_FILES_MAX]; // owned
+    size_t n;
+} side;
+
+typedef struct comparison {
+    const char *json_path;
+    bool is_forced;
+    double margin; // part
+    uint64_t seed;
+    side sides[2];
+    json_t *rows; // owned
+    size_t n_worse;
+} comparison;
+
+/* One line of the table. */
+typedef struct figure {
+    const char *name;
+    compare_column column; // COMPARE_COLUMNS: tokens per second
+    boot_stat stat;
+    bool more_is_better;
+} figure;
+
+static const figure FIGURES[] = {
+    {"ttft p50", COLUMN_TTFT, BOOT_P50, false},
+    {"ttft p90", COLUMN_TTFT, BOOT_P90, false},
+    {"ttft p99", COLUMN_TTFT, BOOT_P99, false},
+    {"tpot p50", COLUMN_TPOT, BOOT_P50, false},
+    {"tpot p90", COLUMN_TPOT, BOOT_P90, false},
+    {"tpot p99", COLUMN_TPOT, BOOT_P99, false},
+    {"e2e p50", COLUMN_E2E, BOOT_P50, false},
+    {"e2e p90", COLUMN_E2E, BOOT_P90, false},
+    {"e2e p99", COLUMN_E2E, BOOT_P99, false},
+    {"longest gap p50", COLUMN_LONGEST, BOOT_P50, false},
+    {"longest gap p99", COLUMN_LONGEST, BOOT_P99, false},
+    {"tokens/s", COMPARE_COLUMNS, BOOT_MEAN, true},
+    {"met targets", COLUMN_MET, BOOT_MEAN, true},
+};
+
+/* Values that a statistic needs to have TAIL_VALUES_MIN of them beyond it. */
+static size_t values_needed(boot_stat stat) {
+    static const size_t TIMES[BOOT_STATS] = {1, 2, 10, 100};
+    return TAIL_VALUES_MIN * TIMES[stat];
+}
+
+/* ---- files ---- */
+
+static inferd_status side_read(side *to, const char *paths, inferd_err *err) {
+    for (const char *p = paths;;) {
+        size_t n = strcspn(p, ",");
+        char path[4096];
+        if (n == 0 || n >= sizeof path)
+            return inferd_fail(err, INFERD_EINVAL, "\"%s\" is no list of files", paths);
+        if (to->n == BOOT_FILES_MAX)
+            return inferd_fail(err, INFERD_ETOOLONG, "more than %d files", BOOT_FILES_MAX);
+        memcpy(path, p, n);
+        path[n] = 0;
+        inferd_status s = result_read(&to->files[to->n], path, err);
+        if (s != INFERD_OK) return s;
+        to->n++;
+        if (p[n] == 0) return INFERD_OK;
+        p += n + 1;
+    }
+}
+
+static inferd_status loads_check(const comparison *c, inferd_err *err) {
+    const json_t *first = c->sides[0].files[0];
+    for (int k = 0; k < 2; k++) {
+        for (size_t i = 0; i < c->sides[k].n; i++) {
+            inferd_status s = result_same_load(first, c->sides[k].files[i], err);
+            if (s == INFERD_OK) continue;
+            if (!c->is_forced) {
+                inferd_context(err, "the results have different loads (--force compares them)");
+                return s;
+            }
+            fprintf(stderr, "! different loads: %s\n", err->text);
+        }
+    }
+    return INFERD_OK;
+}
+
+/* ---- values ---- */
+
+static bool pool_of(boot_pool *out, const side *of, compare_column column, int class_idx,
+                    const char *name) {
+    size_t from[BOOT_FILES_MAX + 1] = {0};
+    double *values = malloc(of->n * TRAIL_MAX * sizeof *values);
+    *out = (boot_pool){0};
+    for (size_t i = 0; values != NULL && i < of->n; i++) {
+        double *to = values + from[i];
+        from[i + 1] = from[i] + (column == COMPARE_COLUMNS
+                                     ? result_rates(of->files[i], name, to)
+                                     : result_values(of->files[i], column, class_idx, to));
+    }
+    bool good = values != NULL && boot_pool_init(out, values, from, of->n);
+    free(values);
+    return good;
+}
+
+/* ---- the table ---- */
+
+static void verdict(comparison *c, const figure *f, const boot_ratio *r, char out[64]) {
+    double percent = 100 * (r->ratio - 1);
+    bool is_more = r->lo > 1, is_less = r->hi < 1,
+         is_better = f->more_is_better ? is_more : is_less;
+    if (!is_more && !is_less) {
+        snprintf(out, 64, "no difference seen");
+        return;
+    }
+    bool is_worse = f->more_is_better ? r->hi < 1 - c->margin : r->lo > 1 + c->margin;
+    if (is_worse) c->n_worse++;
+    snprintf(out, 64, "%.1f %% %s: %s", percent < 0 ? -percent : percent, is_more ? "more" : "less",
+             is_better  ? "better"
+             : is_worse ? "worse"
+                        : "worse, within the margin");
+}
+
+static void row_tell(comparison *c, FILE *to, const char *name, const figure *f, const double of[2],
+                     const boot_ratio *r) {
+    char text[64];
+    verdict(c, f, r, text);
+    fprintf(to, "  %-16s %10.2f %10.2f %8.3f   %6.3f to %6.3f   %s\n", f->name, of[0], of[1],
+            r->ratio, r->lo, r->hi, text);
+    json_array_append_new(c->rows,
+                          json_pack("{s:s,s:s,s:f,s:f,s:f,s:f,s:f,s:s}", "group", name, "figure",
+                                    f->name, "a", of[0], "b", of[1], "ratio", r->ratio, "low",
+                                    r->lo, "high", r->hi, "verdict", text));
+}
+
+/* The figures of one column, which share their draws. */
+static bool column_tell(comparison *c, FILE *to, const char *name, int class_idx,
+                        compare_column column) {
+    boot_pool a, b;
+    bool has_a = pool_of(&a, &c->sides[0], column, class_idx, name);
+    bool has_b = pool_of(&b, &c->sides[1], column, class_idx, name), good = true;
+    boot_ratio ratios[BOOT_STATS];
+    if (has_a && has_b) good = boot_ratios(&a, &b, c->seed, ratios);
+    for (size_t i = 0; good && i < INFERD_COUNT(FIGURES); i++) {
+        const figure *f = &FIGURES[i];
+        double of_a[BOOT_STATS], of_b[BOOT_STATS];
+        if (f->column != column || !has_a || !has_b) continue;
+        size_t needed = values_needed(f->stat);
+        if (a.n < needed || b.n < needed) {
+            fprintf(to, "  %-16s too few values: %zu and %zu, %zu are needed\n", f->name, a.n, b.n,
+                    needed);
+            continue;
+        }
+        boot_tell(&a, of_a);
+        boot_tell(&b, of_b);
+        row_tell(c, to, name, f, (double[]){of_a[f->stat], of_b[f->stat]}, &ratios[f->stat]);
+    }
+    boot_pool_deinit(&a);
+    boot_pool_deinit(&b);
+    return good;
+}
+
+static bool group_tell(comparison *c, FILE *to, const char *name, int class_idx) {
+    bool good = true;
+    fprintf(to, "\n%s\n  %-16s %10s %10s %8s   %s\n", name, "", "A", "B", "B / A", "95 % interval");
+    for (int column = 0; good && column <= COMPARE_COLUMNS; column++)
+        good = column_tell(c, to, name, class_idx, (compare_column)column);
+    return good;
+}
+
+static void side_tell(FILE *to, const char *name, const side *s) {
+    json_int_t n_ok = 0, n_failed = 0, n_cut = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        const json_t *all = json_array_get(json_object_get(s->files[i], "groups"), 0);
+        const json_t *requests = json_object_get(all, "requests");
+        n_ok += json_integer_value(json_object_get(requests, "ok"));
+        n_failed += json_integer_value(json_object_get(requests, "failed"));
+        n_cut += json_integer_value(json_object_get(requests, "cut"));
+    }
+    fprintf(to, "%s: %zu run%s, %lld requests ok, %lld failed, %lld cut off\n", name, s->n,
+            s->n == 1 ? "" : "s", (long long)n_ok, (long long)n_failed, (long long)n_cut);
+}
+
+static inferd_status tell(comparison *c, inferd_err *err) {
+    bool to_stdout = c->json_path != NULL && strcmp(c->json_path, "-") == 0;
+    FILE *to = to_stdout ? stderr : stdout;
+    const json_t *classes =
+        json_object_get(json_object_get(c->sides[0].files[0], "load"), "classes");
+    c->rows = json_array();
+    side_tell(to, "A", &c->sides[0]);
+    side_tell(to, "B", &c->sides[1]);
+    fprintf(to, "bootstrap: seed %llu, %d rounds%s\n", (unsigned long long)c->seed, BOOT_ROUNDS,
+            c->sides[0].n > 1 || c->sides[1].n > 1 ? ", runs drawn first" : "");
+    bool good = group_tell(c, to, "all", -1);
+    for (size_t i = 0; good && json_array_size(classes) > 1 && i < json_array_size(classes); i++) {
+        const json_t *one = json_array_get(classes, i);
+        char name[GROUP_NAME_BYTES + 8];
+        snprintf(name, sizeof name, "class %.*s", GROUP_NAME_BYTES,
+                 json_string_value(json_object_get(one, "name")));
+        good = group_tell(c, to, name, (int)i);
+    }
+    fprintf(
+        to,
+        "\nTimes are milliseconds.  Of twenty figures without a difference, one is outside of its "
+        "interval by chance.\n");
+    if (!good) return inferd_fail(err, INFERD_ENOMEM, "no memory for the draws");
+    if (c->json_path == NULL) return INFERD_OK;
+    json_t *root = json_pack("{s:s,s:i,s:I,s:i,s:f,s:I,s:O}", "tool", "inferd-bench compare",
+                             "format", 1, "seed", (json_int_t)c->seed, "rounds", BOOT_ROUNDS,
+                             "margin", c->margin, "worse", (json_int_t)c->n_worse, "rows", c->rows);
+    if (root == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for JSON");
+    inferd_status s = report_write(root, NULL, c->json_path, err);
+    json_decref(root);
+    return s;
+}
+
+/* ---- the command ---- */
+
+static option_kind compare_kind(const char *key) {
+    static const char *const VALUES[] = {"seed", "margin", "json"};
+    for (size_t i = 0; i < INFERD_COUNT(VALUES); i++)
+        if (strcmp(key, VALUES[i]) == 0) return OPTION_VALUE;
+    return strcmp(key, "force") == 0 ? OPTION_SWITCH : OPTION_UNKNOWN;
+}
+
+static inferd_status take_compare(void *ctx, const char *key, const char *value, inferd_err *err) {
+    comparison *c = ctx;
+    inferd_status s = INFERD_OK;
+    if (strcmp(key, "force") == 0) s = value_bool(&c->is_forced, value, err);
+    if (strcmp(key, "seed") == 0) s = value_u64(&c->seed, value, err);
+    if (strcmp(key, "json") == 0) c->json_path = value;
+    if (strcmp(key, "margin") == 0) {
+        s = value_number(&c->margin, value, 0, 99, err);
+        c->margin /= 100;
+    }
+    if (s != INFERD_OK) inferd_context(err, "%s", key);
+    return s;
+}
+
+int compare_command(int argc, char **argv) {
+    inferd_err err = {0};
+    comparison c = {.seed = COMPARE_SEED};
+    inferd_status s = INFERD_OK;
+    if (argc < 2 || argv[0][0] == '-' || argv[1][0] == '-')
+        s = inferd_fail(&err, INFERD_EINVAL, "compare needs two results, A.json and B.json");
+    if (s == INFERD_OK)
+        s = options_read(argc - 2, argv + 2, (option_reader){compare_kind, take_compare, &c}, &err);
+    for (int k = 0; s == INFERD_OK && k < 2; k++) s = side_read(&c.sides[k], argv[k], &err);
+    if (s == INFERD_OK) s = loads_check(&c, &err);
+    if (s == INFERD_OK) s = tell(&c, &err);
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < c.sides[k].n; i++) json_decref(c.sides[k].files[i]);
+    json_decref(c.rows);
+    if (s != INFERD_OK) return usage_error(&err);
+    return c.n_worse == 0 ? EXIT_ALL_OK : EXIT_SOME_FAILED;
+}

@@ -1,0 +1,217 @@
+/* test_compare.c - intervals against another program's, and results that are no results. */
+#include "../tests/test.h"
+
+#include "compare.h"
+#include "trail.h"
+
+/* ---- intervals ---- */
+
+static void reference_values(double a[400], double b[300]) {
+    for (int i = 0; i < 400; i++) a[i] = 40 + i * 7919 % 1009 / 20.0;
+    for (int i = 0; i < 300; i++) b[i] = 44 + i * 6101 % 1013 / 18.0;
+}
+
+static bool pool_one(boot_pool *p, const double *values, size_t n) {
+    return boot_pool_init(p, values, (const size_t[]){0, n}, 1);
+}
+
+/* scipy 1.17.1: bootstrap((a, b), ratio, method="percentile", n_resamples=9999, random_state=1),
+ * with numpy's mean and nearest-rank quantiles.  Two runs of it with other seeds differ as much. */
+static void intervals_are_those_of_scipy(void) {
+    static const struct {
+        boot_stat stat;
+        double of_a, of_b, lo, hi;
+    } SCIPY[] = {{BOOT_MEAN, 65.288625, 71.822222, 1.06410, 1.13742},
+                 {BOOT_P50, 65.3, 71.833333, 1.03476, 1.16034},
+                 {BOOT_P90, 85.35, 93.833333, 1.06939, 1.13568}};
+    double a[400], b[300], of_a[BOOT_STATS], of_b[BOOT_STATS];
+    boot_pool pa, pb;
+    boot_ratio r[BOOT_STATS], again[BOOT_STATS];
+    reference_values(a, b);
+    EXPECT(pool_one(&pa, a, 400) && pool_one(&pb, b, 300));
+    EXPECT(boot_ratios(&pa, &pb, 1, r) && boot_ratios(&pa, &pb, 1, again));
+    EXPECT(memcmp(r, again, sizeof r) == 0); // the seed decides
+    boot_tell(&pa, of_a);
+    boot_tell(&pb, of_b);
+    for (size_t i = 0; i < INFERD_COUNT(SCIPY); i++) {
+        boot_stat k = SCIPY[i].stat;
+        EXPECT_NEAR(of_a[k], SCIPY[i].of_a, 1e-5);
+        EXPECT_NEAR(of_b[k], SCIPY[i].of_b, 1e-5);
+        EXPECT_NEAR(r[k].ratio, SCIPY[i].of_b / SCIPY[i].of_a, 1e-6);
+        EXPECT_NEAR(r[k].lo, SCIPY[i].lo, 0.006);
+        EXPECT_NEAR(r[k].hi, SCIPY[i].hi, 0.006);
+    }
+    boot_pool_deinit(&pa);
+    boot_pool_deinit(&pb);
+}
+
+/* Two sides of one distribution: the interval holds 1 in about 95 of 100 comparisons. */
+static void equal_sides_differ_in_one_of_twenty(void) {
+    enum { TRIALS = 200, N = 80 };
+    int n_held = 0;
+    for (uint64_t t = 0; t < TRIALS; t++) {
+        rng random = rng_make(7, t, 0);
+        double values[2][N];
+        boot_pool p[2];
+        boot_ratio r[BOOT_STATS];
+        for (int k = 0; k < 2; k++) {
+            for (int i = 0; i < N; i++) values[k][i] = 20 + rng_exp(&random) * 30;
+            EXPECT(pool_one(&p[k], values[k], N));
+        }
+        EXPECT(boot_ratios(&p[0], &p[1], t, r));
+        n_held += r[BOOT_MEAN].lo <= 1 && r[BOOT_MEAN].hi >= 1;
+        boot_pool_deinit(&p[0]);
+        boot_pool_deinit(&p[1]);
+    }
+    EXPECT(n_held >= 181 && n_held <= 198); // 190 +- three deviations
+}
+
+/* Runs that differ among themselves make the interval wider than their values alone do. */
+static void runs_are_drawn_as_a_whole(void) {
+    double a[300], b[300];
+    boot_pool whole, split, same;
+    boot_ratio r_whole[BOOT_STATS], r_split[BOOT_STATS];
+    for (int i = 0; i < 300; i++) {
+        a[i] = 100 + i % 10 + (i >= 150 ? 40 : 0); // the second run is slower
+        b[i] = 100 + i % 10 + (i % 2 == 0 ? 40 : 0);
+    }
+    EXPECT(pool_one(&same, b, 300) && pool_one(&whole, a, 300));
+    EXPECT(boot_pool_init(&split, a, (const size_t[]){0, 150, 300}, 2));
+    EXPECT(boot_ratios(&whole, &same, 3, r_whole) && boot_ratios(&split, &same, 3, r_split));
+    EXPECT_NEAR(r_whole[BOOT_MEAN].ratio, r_split[BOOT_MEAN].ratio, 1e-12);
+    double wide = r_split[BOOT_MEAN].hi - r_split[BOOT_MEAN].lo;
+    double narrow = r_whole[BOOT_MEAN].hi - r_whole[BOOT_MEAN].lo;
+    EXPECT(wide > 4 * narrow);
+    boot_pool_deinit(&whole);
+    boot_pool_deinit(&split);
+    boot_pool_deinit(&same);
+    boot_pool none;
+    EXPECT(!boot_pool_init(&none, a, (const size_t[]){0, 0}, 1));
+    boot_pool_deinit(&none);
+}
+
+/* ---- results ---- */
+
+static const char RESULT[] =
+    "{\"tool\":\"inferd-bench\",\"format\":1,\"load\":{\"duration_s\":6.0,\"classes\":[{\"name\":"
+    "\"chat\","
+    "\"models\":{\"m\":1.0},\"keys\":0,\"settings\":{\"prompt\":\"30\"}},{\"name\":\"b\","
+    "\"models\":{\"m\":"
+    "1.0},\"keys\":0,\"settings\":{}}]},\"timeline\":{\"bin_s\":0.5,\"steady_from_s\":1.0,"
+    "\"steady_until_s\":5.0,\"tokens\":{\"all\":[9,9,1,2,3,4,5,6,7]}},\"samples\":{\"n\":3,\"of\":"
+    "3,"
+    "\"class\":[0,1,0],\"ttft_ms\":[1.5,2,null],\"tpot_ms\":[1,2,3],\"e2e_ms\":[1,2,3],"
+    "\"longest_gap_ms\":[null,null,null],\"met\":[1,0,1]}}";
+
+static inferd_status parse(const char *text, json_t **out, inferd_err *err) {
+    return result_parse(out, text, strlen(text), err);
+}
+
+static void values_are_taken_by_class(void) {
+    json_t *root = NULL;
+    inferd_err err = {0};
+    double out[TRAIL_MAX];
+    EXPECT_EQ(parse(RESULT, &root, &err), INFERD_OK);
+    EXPECT_EQ(result_values(root, COLUMN_TTFT, -1, out), 2);
+    EXPECT_EQ(result_values(root, COLUMN_TPOT, 0, out), 2);
+    EXPECT_NEAR(out[1], 3, 0);
+    EXPECT_EQ(result_values(root, COLUMN_LONGEST, -1, out), 0);
+    // Bins 2 to 10 are steady; those behind the last event are empty.
+    EXPECT_EQ(result_rates(root, "all", out), 8);
+    EXPECT_NEAR(out[0], 1, 0);
+    EXPECT_NEAR(out[6], 7, 0);
+    EXPECT_NEAR(out[7], 0, 0);
+    json_decref(root);
+}
+
+/* The result with the first `from` replaced. */
+static char *changed(const char *from, const char *to, char out[2048]) {
+    const char *at = strstr(RESULT, from);
+    EXPECT(at != NULL);
+    snprintf(out, 2048, "%.*s%s%s", (int)(at - RESULT), RESULT, to, at + strlen(from));
+    return out;
+}
+
+static void wrong_results_name_the_member(void) {
+    static const char *const BAD[][3] = {
+        {"inferd-bench", "other", "no result of inferd-bench"},
+        {"\"format\":1", "\"format\":2", "format"},
+        {"\"load\"", "\"l\"", "older inferd-bench"},
+        {"\"samples\"", "\"s\"", "older inferd-bench"},
+        {"\"n\":3", "\"n\":4", "samples.class is no array of 4"},
+        {"\"n\":3", "\"n\":400000", "samples.n"},
+        {"\"n\":3", "\"n\":-1", "samples.n"},
+        {"[0,1,0]", "[0,2,0]", "samples.class[1]"},
+        {"[0,1,0]", "[0,1.5,0]", "samples.class[1]"},
+        {"[1.5,2,null]", "[1.5,-2,null]", "samples.ttft_ms[1]"},
+        {"[1.5,2,null]", "[1.5,\"2\",null]", "samples.ttft_ms[1]"},
+        {"[1.5,2,null]", "[1.5,1e300,null]", "samples.ttft_ms[1]"},
+        {"\"tpot_ms\"", "\"x\"", "samples.tpot_ms"},
+        {"\"bin_s\":0.5", "\"bin_s\":0", "bin_s"},
+        {"\"bin_s\":0.5", "\"bin_s\":null", "bin_s"},
+        {"[9,9,", "[9,{},", "timeline.tokens.all"},
+        {"{\"m\":1.0}", "[]", "load.classes[0]"},
+        {"\"name\":\"chat\"", "\"name\":7", "load.classes[0]"},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(BAD); i++) {
+        char text[2048];
+        json_t *root = NULL;
+        inferd_err err = {0};
+        EXPECT_EQ(parse(changed(BAD[i][0], BAD[i][1], text), &root, &err), INFERD_EFORMAT);
+        EXPECT(root == NULL && strstr(err.text, BAD[i][2]) != NULL);
+        if (strstr(err.text, BAD[i][2]) == NULL) EXPECT_STR(err.text, BAD[i][2]);
+    }
+}
+
+/* Cut and changed bytes: refused or read, and what is read can be used. */
+static void any_bytes_are_refused_or_usable(void) {
+    rng random = rng_make(11, 0, 0);
+    size_t n = sizeof RESULT - 1;
+    double out[TRAIL_MAX];
+    for (size_t i = 0; i < n + 4000; i++) {
+        char text[sizeof RESULT];
+        json_t *root = NULL;
+        inferd_err err = {0};
+        memcpy(text, RESULT, sizeof RESULT);
+        for (size_t k = 0; i >= n && k < 1 + i % 3; k++)
+            text[rng_below(&random, n)] = "0123456789.,:[]{}\"-e\x80 nul"[rng_below(&random, 26)];
+        if (result_parse(&root, text, i < n ? i : n, &err) != INFERD_OK) continue;
+        for (int c = 0; c < COMPARE_COLUMNS; c++)
+            EXPECT(result_values(root, (compare_column)c, -1, out) <= 3);
+        EXPECT(result_rates(root, "all", out) <= SLICES_MAX);
+        EXPECT(result_same_load(root, root, &err) == INFERD_OK);
+        json_decref(root);
+    }
+}
+
+static void other_loads_are_named(void) {
+    static const char *const OTHER[][3] = {
+        {"\"prompt\":\"30\"", "\"prompt\":\"31\"",
+         "class chat: prompt is \"30\" in one and \"31\""},
+        {"\"prompt\":\"30\"", "\"prompt\":\"30\",\"output\":\"2\"", "output is not set in one"},
+        {"{\"m\":1.0}", "{\"n\":1.0}", "class chat: models"},
+        {"6.0", "7.0", "duration_s is 6.0 in one and 7.0"},
+        {"\"name\":\"chat\"", "\"name\":\"c\"", "class chat: name"},
+    };
+    json_t *root = NULL;
+    inferd_err err = {0};
+    EXPECT_EQ(parse(RESULT, &root, &err), INFERD_OK);
+    EXPECT_EQ(result_same_load(root, root, &err), INFERD_OK);
+    for (size_t i = 0; i < INFERD_COUNT(OTHER); i++) {
+        char text[2048];
+        json_t *other = NULL;
+        EXPECT_EQ(parse(changed(OTHER[i][0], OTHER[i][1], text), &other, &err), INFERD_OK);
+        EXPECT_EQ(result_same_load(root, other, &err), INFERD_EINVAL);
+        if (strstr(err.text, OTHER[i][2]) == NULL) EXPECT_STR(err.text, OTHER[i][2]);
+        json_decref(other);
+    }
+    json_decref(root);
+}
+
+static const test_case CASES[] = {
+    TEST(intervals_are_those_of_scipy),  TEST(equal_sides_differ_in_one_of_twenty),
+    TEST(runs_are_drawn_as_a_whole),     TEST(values_are_taken_by_class),
+    TEST(wrong_results_name_the_member), TEST(any_bytes_are_refused_or_usable),
+    TEST(other_loads_are_named),
+};
+TEST_MAIN(CASES)
