@@ -157,6 +157,7 @@ static void end_request(load *l, stream *s, CURLcode code, bool is_cut) {
         l->figures->n_warmup_failed++;
     if (l->csv != NULL) csv_line(l->csv, l->spec, l->start_ns, r);
     if (l->is_warming || is_cut) return;
+    if (stats_missed_too_many(l->figures)) l->is_cut = l->figures->is_stopped = true;
     if (l->spec->classes[r->plan.class_idx].arrivals.kind != ARRIVALS_CLOSED) return;
     uint64_t again_ns = r->end_ns;
     // Without this, a server that refuses immediately would turn the closed loop into a flood.
@@ -358,13 +359,17 @@ static struct curl_slist *headers_build(const bench_spec *spec, const char *key)
     return NULL;
 }
 
+rng load_arrivals_rng(const bench_spec *spec, uint32_t class_idx) {
+    return rng_make(spec->seed, class_idx, UINT64_MAX - 1);
+}
+
 static bool source_init(load *l, uint32_t class_idx) {
     const bench_class *c = &l->spec->classes[class_idx];
     source *src = &l->sources[class_idx];
     size_t n_lists = size_max(c->keys.n, 1);
     if (c->arrivals.kind != ARRIVALS_CLOSED)
         arrivals_init(&src->arrivals, &c->arrivals, &c->tr, c->trace_speed,
-                      rng_make(l->spec->seed, class_idx, UINT64_MAX - 1));
+                      load_arrivals_rng(l->spec, class_idx));
     src->headers = calloc(n_lists, sizeof *src->headers);
     if (src->headers == NULL) return false;
     for (size_t k = 0; k < n_lists; k++) {

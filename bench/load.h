@@ -24,6 +24,9 @@ enum { BACKLOG_MAX = 1000000, CLOSED_BACKOFF_MS = 100, WARMUP_STREAMS = 8 };
  * this function. */
 inferd_status load_run(const bench_spec *spec, stats *figures, FILE *csv, inferd_err *err);
 
+/* The generator of the arrivals of an open class: to know them before the run. */
+rng load_arrivals_rng(const bench_spec *spec, uint32_t class_idx);
+
 /* Gives each class without models the first model of GET /v1/models. */
 inferd_status load_find_models(bench_spec *spec, inferd_err *err);
 

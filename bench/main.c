@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "compare.h"
 #include "load.h"
@@ -11,13 +10,10 @@
 #include "options.h"
 #include "report.h"
 #include "self_test.h"
+#include "setup.h"
 #include "share.h"
+#include "slo.h"
 #include "spec_value.h"
-
-enum {
-    INFLIGHT_DEFAULT = 4096,
-    FDS_RESERVED = 64 // descriptors that are not connections
-};
 
 static const char USAGE[] =
     "inferd-bench - load for any server that speaks the OpenAI API, and a report\n"
@@ -26,6 +22,8 @@ static const char USAGE[] =
     "  inferd-bench null-server --listen HOST:PORT [...]  a server that streams canned chunks\n"
     "  inferd-bench self-test [...]                       the limits of the generator itself\n"
     "  inferd-bench compare A.json B.json [...]           two results, with 95 % intervals\n"
+    "  inferd-bench slo --url URL --slo-ttft-ms X [...]    the greatest rate that meets the "
+    "targets\n"
     "  inferd-bench share --url URL --models A,B,C [...]  costs and guarantees of sharing\n"
     "\n"
     "  --scenario FILE             settings and classes from a JSON file; the command line wins\n"
@@ -76,6 +74,16 @@ static const char USAGE_MORE[] =
     "  --seed N             of the draws (default 1)\n"
     "  --json FILE          the table\n"
     "\n"
+    "slo (all options of a run, but --duration, --requests, --csv and --html; arrivals constant,\n"
+    "poisson or gamma, default poisson):\n"
+    "  --attainment X       part of the requests that must meet the targets (default 0.99)\n"
+    "  --rate R             requests a second of the first probe, of all classes (default 1)\n"
+    "  --rate-min R, --rate-max R  bounds of the search (default 0.01 and 100000)\n"
+    "  --precision X        stop when the bounds are less than X apart, as a part (default 0.05)\n"
+    "  --probe-s TIME       a probe starts requests for this long (default 30s) ...\n"
+    "  --probe-requests N   ... and for as long as N requests take (default 100)\n"
+    "  --total-s TIME       begin no probe that would end later (default 10m)\n"
+    "\n"
     "share (scripts/bench-share starts the daemons that its rows need):\n"
     "  --url URL            an inferd that allows its models to be loaded, unloaded and changed\n"
     "  --models A,B,C       of it, at least three\n"
@@ -92,60 +100,19 @@ static const char USAGE_MORE[] =
     "  --seed N  --quick  --json FILE\n"
     "\n"
     "Exit status of compare: 0 nothing is worse in B, 1 something is, 2 it could not compare.\n"
+    "Exit status of slo: 0 a rate was found, 1 none was, 2 it could not work.\n"
     "Exit status: 0 all requests were fine, 1 some failed or none ended, 2 wrong usage or the\n"
     "generator itself could not work.  SIGINT and SIGTERM cut what is in flight and print the\n"
     "report.\n";
 
 /* ---- a run ---- */
 
-static option_kind run_kind(const char *key) {
-    bool is_switch;
-    if (strcmp(key, "scenario") == 0 || strcmp(key, "class") == 0) return OPTION_VALUE;
-    if (!bench_setting_known(key, &is_switch)) return OPTION_UNKNOWN;
-    return is_switch ? OPTION_SWITCH : OPTION_VALUE;
-}
-
-/* Scenario files are read before all other options, so that the command line takes precedence. */
-static inferd_status take_scenario(void *ctx, const char *key, const char *value, inferd_err *err) {
-    return strcmp(key, "scenario") == 0 ? bench_spec_read(ctx, value, err) : INFERD_OK;
-}
-
-static inferd_status take_run(void *ctx, const char *key, const char *value, inferd_err *err) {
-    if (strcmp(key, "scenario") == 0) return INFERD_OK;
-    if (strcmp(key, "class") == 0) return bench_spec_class_text(ctx, value, err);
-    return bench_spec_set(ctx, -1, key, value, err);
-}
-
 static inferd_status spec_read(bench_spec *spec, int argc, char **argv, inferd_err *err) {
-    inferd_status s = options_read(argc, argv, (option_reader){run_kind, take_scenario, spec}, err);
+    inferd_status s =
+        options_read(argc, argv, (option_reader){setup_kind, setup_take_scenario, spec}, err);
     if (s == INFERD_OK)
-        s = options_read(argc, argv, (option_reader){run_kind, take_run, spec}, err);
+        s = options_read(argc, argv, (option_reader){setup_kind, setup_take, spec}, err);
     return s == INFERD_OK ? bench_spec_finish(spec, err) : s;
-}
-
-/* Raises the descriptor limit as far as the system allows; returns the limit. */
-static uint64_t raise_fd_limit(void) {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-    getrlimit(RLIMIT_NOFILE, &limit);
-    return limit.rlim_cur;
-}
-
-static inferd_status inflight_check(bench_spec *spec, uint64_t n_fds, inferd_err *err) {
-    uint64_t n_closed = 0;
-    for (size_t i = 0; i < spec->n_classes; i++) n_closed += spec->classes[i].arrivals.n_streams;
-    if (spec->inflight_max == 0) {
-        spec->inflight_max = (uint32_t)size_max(INFLIGHT_DEFAULT, n_closed);
-        if (spec->inflight_max + FDS_RESERVED > n_fds && n_closed + FDS_RESERVED < n_fds)
-            spec->inflight_max = (uint32_t)(n_fds - FDS_RESERVED);
-    }
-    if ((uint64_t)spec->inflight_max + FDS_RESERVED <= n_fds) return INFERD_OK;
-    return inferd_fail(err, INFERD_EINVAL,
-                       "%u requests at once need %u descriptors, the limit is %llu (ulimit -n)",
-                       spec->inflight_max, spec->inflight_max + FDS_RESERVED,
-                       (unsigned long long)n_fds);
 }
 
 static inferd_status measure(bench_spec *spec, stats *figures, inferd_err *err) {
@@ -188,10 +155,10 @@ static int run(int argc, char **argv) {
     inferd_err err = {0};
     bench_spec spec = {0};
     stats figures = {0};
-    uint64_t n_fds = raise_fd_limit();
+    uint64_t n_fds = setup_raise_fds();
     inferd_status s = bench_spec_init(&spec, &err);
     if (s == INFERD_OK) s = spec_read(&spec, argc, argv, &err);
-    if (s == INFERD_OK) s = inflight_check(&spec, n_fds, &err);
+    if (s == INFERD_OK) s = setup_inflight(&spec, n_fds, &err);
     if (s == INFERD_OK) s = load_find_models(&spec, &err);
     if (s == INFERD_OK) s = stats_init(&figures, &spec, &err);
     if (s == INFERD_OK) s = measure(&spec, &figures, &err);
@@ -257,7 +224,7 @@ static inferd_status take_null(void *ctx, const char *key, const char *value, in
 static int null_server(int argc, char **argv) {
     inferd_err err = {0};
     null_options o = null_options_default();
-    raise_fd_limit();
+    setup_raise_fds();
     inferd_status s = options_read(argc, argv, (option_reader){null_kind, take_null, &o}, &err);
     if (s == INFERD_OK) s = null_server_run(&o, -1, &err);
     return s == INFERD_OK ? EXIT_ALL_OK : usage_error(&err);
@@ -285,10 +252,10 @@ static int self_test(int argc, char **argv) {
     inferd_err err = {0};
     self_test_options o = {.seconds = 5, .n_streams = 1000};
     bool all_ok = false;
-    uint64_t n_fds = raise_fd_limit();
+    uint64_t n_fds = setup_raise_fds();
     inferd_status s =
         options_read(argc, argv, (option_reader){self_test_kind, take_self_test, &o}, &err);
-    if (s == INFERD_OK && (uint64_t)o.n_streams + FDS_RESERVED > n_fds)
+    if (s == INFERD_OK && (uint64_t)o.n_streams + SETUP_FDS_RESERVED > n_fds)
         s = inferd_fail(&err, INFERD_EINVAL, "%u streams are more than `ulimit -n` allows (%llu)",
                         o.n_streams, (unsigned long long)n_fds);
     if (s == INFERD_OK) s = self_test_run(&o, &all_ok, &err);
@@ -372,6 +339,8 @@ int main(int argc, char **argv) {
         rc = self_test(argc - 2, argv + 2);
     else if (argc > 1 && strcmp(argv[1], "compare") == 0)
         rc = compare_command(argc - 2, argv + 2);
+    else if (argc > 1 && strcmp(argv[1], "slo") == 0)
+        rc = slo_command(argc - 2, argv + 2);
     else if (argc > 1 && strcmp(argv[1], "share") == 0)
         rc = share_command(argc - 2, argv + 2);
     else

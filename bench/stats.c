@@ -208,7 +208,14 @@ void stats_finish(stats *s, group *const groups[GROUPS_PER_REQUEST], const resul
             groups[i]->n_offered--; // it was in the skipped time
     }
     if (r->is_counted && r->end_ns > s->end_ns) s->end_ns = r->end_ns;
+    bool has_target = c->slo_ttft_ms > 0 || c->slo_tpot_ms > 0;
+    if (r->is_counted && has_target && r->outcome == OUTCOME_CUT) s->n_cut_with_target++;
     if (r->is_counted) trail_add(&s->kept, r, slo_of(c, r), s->clock_ns);
+}
+
+bool stats_missed_too_many(const stats *s) {
+    const group *all = s->groups[0];
+    return s->n_missed_max > 0 && all->n_slo - all->n_slo_met >= s->n_missed_max;
 }
 
 double stats_wall_s(const stats *s) {

@@ -77,7 +77,10 @@ typedef struct stats {
     uint64_t steady_from_ns, steady_until_ns; // the time in which requests were being started
     double cpu_s, cpu_wall_s;                 // of this process while it ran
     uint64_t n_warmup_failed;
-    trail kept; // counted requests
+    trail kept;                 // counted requests
+    uint64_t n_cut_with_target; // requests that were cut before they met or missed their target
+    uint64_t n_missed_max;      // cut all once so many requests missed their targets; 0: never
+    bool is_stopped;            // that was the case
     bool is_interrupted;
 } stats;
 
@@ -94,6 +97,9 @@ void stats_chunk(const stats *s, group *const groups[GROUPS_PER_REQUEST], uint64
 void stats_gap(const stats *s, group *const groups[GROUPS_PER_REQUEST], uint64_t now_ns,
                uint64_t gap_ns);
 void stats_finish(stats *s, group *const groups[GROUPS_PER_REQUEST], const result *r);
+
+/* Whether n_missed_max requests missed their targets. */
+bool stats_missed_too_many(const stats *s);
 
 double stats_wall_s(const stats *s);   // 0 when nothing was counted
 double stats_steady_s(const stats *s); // 0 when there was no steady time

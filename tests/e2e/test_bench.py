@@ -477,6 +477,40 @@ def test_what_is_no_result_is_refused(words):
     assert done.returncode == 2 and done.stderr.startswith("inferd-bench: ") and not done.stdout
 
 
+def slo(*words, rc=0):
+    done = subprocess.run([BENCH, "slo", *map(str, words), "--json", "-"], capture_output=True, text=True, timeout=100)
+    assert done.returncode == rc, done.stderr
+    return json.loads(done.stdout) if done.stdout else None, done.stderr
+
+
+def test_slo_finds_the_rate_that_a_server_can_hold():
+    # Two places of 100 ms each: 20 requests a second at most.  At 32 each request waits longer than the one before.
+    with NullServer("--ttft-ms", 100) as server:
+        run = ["--url", server.url, "--output", 1, "--inflight-max", 2, "--arrivals", "constant:3", "--seed", 4,
+               "--probe-s", 1, "--probe-requests", 12, "--precision", 1]
+        told, table = slo(*run, "--slo-ttft-ms", 400, "--rate", 4, "--attainment", 0.7)
+        assert 4 <= told["rate"] < 32 and told["rate_not_held"] <= 64
+        assert [p["seed"] for p in told["probes"]] == [4 + i for i in range(len(told["probes"]))]
+        rates = [p["rate"] for p in told["probes"]]
+        assert rates[0] == 4 and rates[1] in (2, 8)
+        assert all(p["held"] == (not p["stopped_early"] and p["met"] >= 0.7 * p["requests"]) for p in told["probes"])
+        assert table.count("probe ") == len(rates) and "did not" in table
+        told, _ = slo(*run, "--slo-ttft-ms", 1, "--rate", 4, "--rate-min", 3, rc=1)
+        assert told["rate"] is None and told["reason"] == "not held at --rate-min"
+        assert all(p["stopped_early"] for p in told["probes"])
+        told, _ = slo(*run, "--slo-ttft-ms", 400, "--total-s", 2, rc=1)
+        assert told["reason"] == "--total-s is used up" and told["probes"] == []
+
+
+@pytest.mark.parametrize("options, words", [
+    ([], "slo-ttft-ms"), (["--slo-ttft-ms", "9", "--arrivals", "closed:2"], "constant, poisson"),
+    (["--slo-ttft-ms", "9", "--arrivals", "onoff:2/1/1"], "constant, poisson"), (["--duration", "9"], "--duration"),
+    (["--slo-ttft-ms", "9", "--rate", "9", "--rate-max", "5"], "rate-max"), (["--attainment", "1.5"], "attainment")])
+def test_wrong_usage_of_slo_is_refused(options, words):
+    _, told = slo("--url", "http://127.0.0.1:1", "--model", "m", *options, rc=2)
+    assert words in told
+
+
 @pytest.mark.parametrize("options", [
     [], ["--url", "http://h"], ["--url", "ftp://h", "--requests", "1"], ["--nonsense"], ["word"],
     ["--url", "http://h", "--requests"], ["--url", "http://h", "--requests", "x"],

@@ -1,0 +1,59 @@
+/* test_slo.c - the search for a rate, without a server. */
+#include "../tests/test.h"
+
+#include "slo.h"
+
+/* Runs the search against a server that holds every rate up to `truth`. */
+static slo_reason find(slo_search *s, double truth, double rates[SLO_PROBES_MAX]) {
+    double rate;
+    slo_reason reason;
+    while ((reason = slo_next(s, &rate)) == SLO_GOES_ON) {
+        rates[s->n_probes] = rate;
+        slo_take(s, rate, rate <= truth);
+    }
+    return reason;
+}
+
+static void the_bracket_closes_on_the_rate(void) {
+    static const double TRUTHS[] = {0.013, 0.7, 1, 3.3, 77, 4096, 90000};
+    for (size_t i = 0; i < INFERD_COUNT(TRUTHS); i++) {
+        slo_search s = {.rate = 1, .rate_min = .01, .rate_max = 1e5, .precision = .05};
+        double rates[SLO_PROBES_MAX];
+        EXPECT_EQ(find(&s, TRUTHS[i], rates), SLO_PRECISE);
+        EXPECT(s.lo <= TRUTHS[i] && TRUTHS[i] < s.hi && s.hi / s.lo <= 1.05 + 1e-9);
+        EXPECT(s.n_probes < 26); // 17 doublings at most, and 4 or 5 halvings of the bracket
+    }
+}
+
+static void probes_double_and_then_halve_the_bracket(void) {
+    slo_search s = {.rate = 1, .rate_min = .01, .rate_max = 1e5, .precision = .5};
+    double rates[SLO_PROBES_MAX];
+    EXPECT_EQ(find(&s, 3, rates), SLO_PRECISE);
+    EXPECT_EQ(s.n_probes, 4);
+    EXPECT_NEAR(rates[1], 2, 0);
+    EXPECT_NEAR(rates[2], 4, 0);
+    EXPECT_NEAR(rates[3], sqrt(8), 1e-12);
+    EXPECT_NEAR(s.lo, sqrt(8), 1e-12);
+    EXPECT_NEAR(s.hi, 4, 0);
+}
+
+static void the_ends_of_the_range_end_the_search(void) {
+    slo_search s = {.rate = 5, .rate_min = 2, .rate_max = 12, .precision = .05};
+    double rates[SLO_PROBES_MAX];
+    EXPECT_EQ(find(&s, 100, rates), SLO_AT_MAX);
+    EXPECT_NEAR(s.lo, 12, 0);
+    EXPECT_EQ(s.n_probes, 3); // 5, 10, 12
+    s = (slo_search){.rate = 5, .rate_min = 2, .rate_max = 12, .precision = .05};
+    EXPECT_EQ(find(&s, 1, rates), SLO_BELOW_MIN);
+    EXPECT_NEAR(s.lo, 0, 0);
+    EXPECT_EQ(s.n_probes, 3); // 5, 2.5, 2
+    s = (slo_search){.rate = 1, .rate_min = 1, .rate_max = 1e6, .n_probes = SLO_PROBES_MAX};
+    EXPECT_EQ(find(&s, 1, rates), SLO_NO_PROBES);
+}
+
+static const test_case CASES[] = {
+    TEST(the_bracket_closes_on_the_rate),
+    TEST(probes_double_and_then_halve_the_bracket),
+    TEST(the_ends_of_the_range_end_the_search),
+};
+TEST_MAIN(CASES)
