@@ -184,6 +184,26 @@ def test_a_hanging_device_is_given_up(launch, tmp_path):
     assert drill.d.stop() == LOST
 
 
+def test_a_hang_shows_in_the_metrics_before_its_end(drill):
+    """What the alerts InferdWatchdog and InferdClassStarves look at rises, and falls when the device goes on."""
+    def value(name):
+        page = drill.d.http.get("/metrics").text
+        return float(re.search(rf"^{re.escape(name)} (\S+)$", page, re.M).group(1))
+
+    silent = 'inferd_loop_silent_seconds{loop="engine cpu0"}'
+    waits = 'inferd_class_wait_seconds{device="cpu0",class="normal"}'
+    assert value(silent) == 0 and value(waits) == 0 and value("inferd_watchdog_limit_seconds") == 120
+    stream = Stream(drill)
+    assert value('inferd_class_sequences{device="cpu0",class="normal",state="running"}') == 1
+    drill.ctl("slow", "cpu0", "hang")
+    drill.until(lambda: value(silent) > 0.5 and value(waits) > 0.5)
+    drill.ctl("slow", "cpu0", 1)
+    drill.until(lambda: value(silent) < 0.5 and value(waits) < 0.5)
+    stream.join(60 * SLOW)
+    assert stream.events[-1] == "[DONE]"
+    drill.until(lambda: value(waits) == 0)
+
+
 def test_a_hang_that_ends_in_time_loses_nothing(drill):
     want = drill.ask(60, return_token_ids=True).json()["choices"][0]["token_ids"]
     got = []
