@@ -244,8 +244,8 @@ def test_the_sample_unit_is_sound(tmp_path):
         skip("systemd-analyze is not there")
     text = (ROOT / "deploy" / "inferd.service").read_text()
     unit = tmp_path / "inferd.service"
-    unit.write_text(text.replace("/usr/local/bin/inferd", str(BUILD / "inferd")))
-    r = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+    unit.write_text(text.replace("/usr/bin/inferd", str(BUILD / "inferd")))
+    r = subprocess.run(["systemd-analyze", "--man=no", "verify", unit], capture_output=True, text=True)
     assert (r.returncode, r.stdout + r.stderr) == (0, "")
     r = subprocess.run(["systemd-analyze", "security", "--offline=true", "--threshold=20", unit], capture_output=True,
                        text=True)

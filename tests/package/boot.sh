@@ -34,7 +34,8 @@ inferd ctl state
 
 # A reload brings the first model.
 install -m 644 /check/tiny.gguf /var/lib/inferd/models/
-echo '{"state_dir": "/var/lib/inferd", "models": [{"name": "tiny", "path": "/var/lib/inferd/models/tiny.gguf"}]}' >/etc/inferd/inferd.json
+models='[{"name": "tiny", "path": "/var/lib/inferd/models/tiny.gguf"}]'
+echo "{\"state_dir\": \"/var/lib/inferd\", \"models\": $models}" >/etc/inferd/inferd.json
 systemctl reload inferd
 wait_for 200
 [ "$(ask)" = 200 ] || fail "$(cat /check/answer)"
