@@ -1,4 +1,4 @@
-// answer.js - one message on the screen: text as it comes, reasoning, tool calls, log-probabilities.
+// answer.js - one message: text as it comes, reasoning, tool calls, log-probabilities.
 //
 // Pieces are kept until the next frame; then text nodes grow at their end.  With formatted text the
 // blocks of Markdown that are complete stay as they are, and the last one is made again.
@@ -20,11 +20,13 @@ export class Answer {
         this.done = false;
         this.thoughts = el("div", { class: "thoughts-text", dir: "auto" });
         this.summary = el("summary", {}, "Reasoning");
-        this.details = el("details", { class: "thoughts", open: true, hidden: true }, this.summary, this.thoughts);
+        this.details = el("details", { class: "thoughts", open: true, hidden: true }, this.summary,
+            this.thoughts);
         this.content = el("div", { class: "text", dir: "auto" });
         this.callBox = el("div", { class: "calls" });
         this.error = el("p", { class: "error", role: "alert", hidden: true });
-        this.root = el("article", { class: "message assistant", "aria-busy": true }, this.details, this.content, this.callBox, this.error);
+        this.root = el("article", { class: "message assistant", "aria-busy": true }, this.details,
+            this.content, this.callBox, this.error);
         this.starts = [];
         this.blockNodes = [];
     }
@@ -54,7 +56,8 @@ export class Answer {
 
     pushCall(piece) {
         const i = piece.index ?? this.calls.length;
-        const call = this.calls[i] ??= { id: "", type: "function", function: { name: "", arguments: "" } };
+        const call =
+            this.calls[i] ??= { id: "", type: "function", function: { name: "", arguments: "" } };
         if (piece.id) call.id = piece.id;
         if (piece.function?.name) call.function.name += piece.function.name;
         if (piece.function?.arguments) call.function.arguments += piece.function.arguments;
@@ -110,7 +113,8 @@ export class Answer {
         }
         for (; this.drawn < this.tokens.length; this.drawn++) {
             const token = this.tokens[this.drawn];
-            const p = token.entries.length ? Math.exp(Math.min(...token.entries.map((e) => e.logprob))) : 1;
+            const p = token.entries.length ?
+                Math.exp(Math.min(...token.entries.map((e) => e.logprob))) : 1;
             const level = p > 0.9 ? 0 : p > 0.6 ? 1 : p > 0.3 ? 2 : p > 0.1 ? 3 : 4;
             const span = el("span", { class: "token p" + level }, token.text);
             span.dataset.i = this.drawn;
@@ -123,7 +127,8 @@ export class Answer {
         this.content.addEventListener("pointerleave", () => this.point(null));
         this.content.addEventListener("blur", () => this.point(null));
         this.content.addEventListener("keydown", (e) => {
-            const step = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity, Escape: 0 }[e.key];
+            const step =
+                { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity, Escape: 0 }[e.key];
             if (step === undefined) return;
             if (e.key !== "Escape") e.preventDefault();
             const last = this.tokens.length - 1;
@@ -146,8 +151,11 @@ export class Answer {
     drawCall(call, i) {
         let box = this.callBox.children[i];
         if (!box) {
-            const result = el("textarea", { rows: 1, placeholder: "Result for the model", "aria-label": "Result of the call" });
-            box = el("div", { class: "call" }, el("div", { class: "call-head" }, "calls ", el("b", {})), el("pre", {}, el("code", {})), result);
+            const result = el("textarea", { rows: 1, placeholder: "Result for the model",
+                "aria-label": "Result of the call" });
+            box = el("div", { class: "call" },
+                el("div", { class: "call-head" }, "calls ", el("b", {})),
+                el("pre", {}, el("code", {})), result);
             this.callBox.append(box);
         }
         setText(box.querySelector("b"), plain(call.function.name));
@@ -156,8 +164,10 @@ export class Answer {
 
     /** Results that were typed for the calls. */
     results() {
-        return this.calls.map((call, i) => ({ role: "tool", tool_call_id: call.id,
-            content: this.callBox.children[i]?.querySelector("textarea").value ?? "" })).filter((r) => r.content);
+        const typed = (i) => this.callBox.children[i]?.querySelector("textarea").value ?? "";
+        const all = this.calls.map((call, i) =>
+            ({ role: "tool", tool_call_id: call.id, content: typed(i) }));
+        return all.filter((r) => r.content);
     }
 
     /** The message for the next request. */
@@ -208,9 +218,11 @@ function tokenTip(span, entries, aloud) {
     setStyle(tip, "top", (r.bottom + h + 8 < innerHeight ? r.bottom + 6 : r.top - h - 6) + "px");
     if (aloud) {
         const entry = entries[0];
-        setText(byId("said"), `${visible(entry.token)}: ${(Math.exp(entry.logprob) * 100).toFixed(1)} percent`);
+        setText(byId("said"),
+            `${visible(entry.token)}: ${(Math.exp(entry.logprob) * 100).toFixed(1)} percent`);
     }
 }
 
 /** A token with its white space visible. */
-const visible = (token) => plain(token.replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/ /g, "␣"));
+const marks = { "\n": "⏎", "\t": "⇥", " ": "␣" };
+const visible = (token) => plain(token.replace(/[\n\t ]/g, (c) => marks[c]));

@@ -6,17 +6,22 @@
 import { el, setText, setAttr, setStyle, drawSoon, onSize, byId } from "./dom.js";
 import { clock, millis, percent, short } from "./format.js";
 
-const SPAN_S = 600;
+const SPANS_S = [60, 120, 300, 600]; // the shortest that has room for all rows
 const GAP_S = 12; // a line goes on over seconds without a figure, up to so many
 
 // Column of a row, name, custom property with the colour.
 const CHARTS = [
-    { name: "TTFT", what: "Time to first token", unit: millis, series: [[1, "P50", "--c1"], [2, "P95", "--c2"]] },
-    { name: "ITL", what: "Time between tokens", unit: millis, series: [[3, "P50", "--c1"], [4, "P95", "--c2"]] },
-    { name: "Tokens/s", what: "Tokens per second", unit: short, series: [[5, "in", "--c1"], [6, "out", "--c2"]] },
-    { name: "Switches", what: "Preemptions, models brought up, refused requests", unit: short, bars: true,
+    { name: "TTFT", what: "Time to first token", unit: millis,
+        series: [[1, "P50", "--c1"], [2, "P95", "--c2"]] },
+    { name: "ITL", what: "Time between tokens", unit: millis,
+        series: [[3, "P50", "--c1"], [4, "P95", "--c2"]] },
+    { name: "Tokens/s", what: "Tokens per second", unit: short,
+        series: [[5, "in", "--c1"], [6, "out", "--c2"]] },
+    { name: "Switches", what: "Preemptions, models brought up, refused requests", unit: short,
+        bars: true,
         series: [[7, "preempt", "--c1"], [8, "load", "--c2"], [9, "refuse", "--c3"]] },
-    { name: "Busy", what: "Part of device time in steps", unit: percent, top: 1, series: [[10, "steps", "--c1"]] },
+    { name: "Busy", what: "Part of device time in steps", unit: percent, top: 1,
+        series: [[10, "steps", "--c1"]] },
 ];
 
 export class Charts {
@@ -35,9 +40,12 @@ export class Charts {
         const rows = this.store.rows;
         const style = getComputedStyle(document.documentElement);
         this.end = rows.length ? rows[rows.length - 1][0] : 0;
+        const age = rows.length ? this.end - rows[0][0] : 0;
+        this.span = SPANS_S.find((s) => s >= age) ?? SPANS_S[SPANS_S.length - 1];
         this.row = this.at === null ? rows[rows.length - 1] : nearest(rows, this.at);
         this.color = (name) => style.getPropertyValue(name);
-        setText(this.when, this.at === null || !this.row ? "10 min" : clock(this.row[0] * 1000));
+        setText(this.when,
+            this.at === null || !this.row ? `${this.span / 60} min` : clock(this.row[0] * 1000));
         for (const chart of this.charts) drawSoon(chart);
     }
 
@@ -76,7 +84,8 @@ class Chart {
         this.top = el("span", { class: "axis num" });
         this.plot = el("div", { class: "plot" }, this.canvas, this.top);
         this.root = el("div", { class: "chart" },
-            el("div", { class: "chart-head" }, el("h3", { title: spec.what }, spec.name), el("ul", { class: "keys" }, ...keys)),
+            el("div", { class: "chart-head" }, el("h3", { title: spec.what }, spec.name),
+                el("ul", { class: "keys" }, ...keys)),
             this.plot);
         this.width = this.height = 0;
         onSize(this.plot, (w, h) => {
@@ -95,12 +104,14 @@ class Chart {
         const rows = this.group.store.rows;
         if (!rows.length) return;
         const end = rows[rows.length - 1][0];
-        this.group.choose(Math.round(end - SPAN_S * (1 - (e.clientX - box.left) / box.width)));
+        const back = this.group.span * (1 - (e.clientX - box.left) / box.width);
+        this.group.choose(Math.round(end - back));
     }
 
     onKey(e) {
         const rows = this.group.store.rows;
-        const step = { ArrowLeft: -10, ArrowRight: 10, PageUp: -60, PageDown: 60, Home: -SPAN_S, End: SPAN_S }[e.key];
+        const steps = { ArrowLeft: -10, ArrowRight: 10, PageUp: -60, PageDown: 60 };
+        const step = { ...steps, Home: -1e9, End: 1e9 }[e.key];
         if (!step || !rows.length || e.ctrlKey || e.altKey || e.metaKey) return;
         e.preventDefault();
         const last = rows[rows.length - 1][0];
@@ -111,12 +122,13 @@ class Chart {
     }
 
     words(row) {
-        return this.spec.series.map(([col, name]) => `${name} ${this.spec.unit(row[col])}`).join(", ");
+        return this.spec.series.map(([col, name]) =>
+            `${name} ${this.spec.unit(row[col])}`).join(", ");
     }
 
     draw() {
         const { spec, values } = this;
-        const { end, row, at, color } = this.group;
+        const { end, span, row, at, color } = this.group;
         const rows = this.group.store.rows;
         if (!color) return false;
         spec.series.forEach(([col], i) => setText(values[i], row ? spec.unit(row[col]) : "–"));
@@ -134,8 +146,10 @@ class Chart {
         setText(this.top, max ? spec.unit(top) : "");
         c.fillStyle = color("--grid");
         for (const part of [0.5, 1]) c.fillRect(0, Math.round(h - part * (h - ratio)), w, ratio);
-        for (let s = 0; s < SPAN_S; s += 120) c.fillRect(Math.round(w * (1 - s / SPAN_S)) - ratio, 0, ratio, h);
-        const x = (second) => w * (1 - (end - second) / SPAN_S);
+        for (const part of [0.2, 0.4, 0.6, 0.8, 1]) {
+            c.fillRect(Math.round(w * part) - ratio, 0, ratio, h);
+        }
+        const x = (second) => w * (1 - (end - second) / span);
         const y = (value) => h - ratio - (value / top) * (h - 3 * ratio);
         spec.series.forEach(([col, , property], i) => {
             c.fillStyle = c.strokeStyle = color(property);
@@ -147,7 +161,8 @@ class Chart {
             c.fillRect(Math.round(x(row[0])), 0, ratio, h);
         }
         if (document.activeElement !== this.canvas) {
-            setAttr(this.canvas, "aria-label", `${spec.what}, the last ten minutes` + (row ? ": " + this.words(row) : ""));
+            setAttr(this.canvas, "aria-label", `${spec.what}, the last ${span / 60} minutes` +
+                (row ? ": " + this.words(row) : ""));
         }
         return false;
     }

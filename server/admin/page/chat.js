@@ -74,7 +74,8 @@ export class Chat {
         } catch (e) {
             this.loaded = false;
             show(byId("tenant-key-label"), e.status === 401 || e.status === 403);
-            setText(byId("chat-problem"), e.status ? plain(e.message) : "The daemon does not answer.");
+            setText(byId("chat-problem"),
+                e.status ? plain(e.message) : "The daemon does not answer.");
             show(byId("chat-problem"), true);
             return;
         }
@@ -93,7 +94,8 @@ export class Chat {
             if (this.choices.has(name)) continue;
             const box = el("input", { type: "checkbox" });
             const state = el("span", { class: "pill" });
-            const root = el("label", { class: "check" }, box, el("bdi", { title: plain(name) }, plain(name)), state);
+            const root = el("label", { class: "check" }, box,
+                el("bdi", { title: plain(name) }, plain(name)), state);
             box.addEventListener("change", () => this.toggled(name, box));
             this.choices.set(name, { root, box, state });
             byId("chat-names").append(root);
@@ -114,12 +116,14 @@ export class Chat {
 
     /** Columns for the names that the address asked for, or for the first model. */
     choose() {
-        const wanted = (this.wanted || []).filter((n) => this.names.includes(n)).slice(0, COLUMNS_MAX);
+        const wanted =
+            (this.wanted || []).filter((n) => this.names.includes(n)).slice(0, COLUMNS_MAX);
         if (wanted.length) {
             for (const name of this.columns.keys()) if (!wanted.includes(name)) this.close(name);
             for (const name of wanted) this.column(name);
         } else if (this.columns.size === 0 && this.names.length) {
-            const hot = [...this.store.models.values()].find((m) => m.state === "hot" && this.names.includes(m.name));
+            const hot = [...this.store.models.values()].find((m) =>
+                m.state === "hot" && this.names.includes(m.name));
             this.column(hot?.name ?? this.names[0]);
         }
         this.wanted = null;
@@ -211,10 +215,13 @@ class Column {
         this.answer = null;
         this.abort = null;
         this.stats = el("span", { class: "stats num" });
-        this.stopper = button("Stop", { class: "small", hidden: true, "aria-label": "Stop " + plain(name) }, () => this.stop());
-        this.log = el("div", { class: "log", tabindex: 0, role: "log", "aria-live": "off", "aria-label": "Conversation with " + plain(name) });
+        this.stopper = button("Stop", { class: "small", hidden: true,
+            "aria-label": "Stop " + plain(name) }, () => this.stop());
+        this.log = el("div", { class: "log", tabindex: 0, role: "log", "aria-live": "off",
+            "aria-label": "Conversation with " + plain(name) });
         this.root = el("section", { class: "panel column" },
-            el("div", { class: "panel-head" }, el("h2", {}, el("bdi", { title: plain(name) }, plain(name))), this.stopper),
+            el("div", { class: "panel-head" },
+                el("h2", {}, el("bdi", { title: plain(name) }, plain(name))), this.stopper),
             this.stats, this.log);
         this.status();
     }
@@ -244,7 +251,8 @@ class Column {
         if (this.answer) this.messages.push(...this.answer.results());
         if (text.trim()) {
             this.messages.push({ role: "user", content: text });
-            this.log.append(el("article", { class: "message user" }, el("div", { class: "text", dir: "auto" }, text)));
+            this.log.append(el("article", { class: "message user" },
+                el("div", { class: "text", dir: "auto" }, text)));
         }
         const system = options.system.trim() ? [{ role: "system", content: options.system }] : [];
         const body = { model: this.name, messages: [...system, ...this.messages], ...settings };
@@ -254,7 +262,8 @@ class Column {
         this.log.scrollTop = this.log.scrollHeight;
         const abort = new AbortController();
         this.abort = abort;
-        this.figures = { began: performance.now(), first: 0, last: 0, n: 0, usage: null, finish: "" };
+        this.figures =
+            { began: performance.now(), first: 0, last: 0, n: 0, usage: null, finish: "" };
         this.status();
         await this.read(body, answer, abort, this.figures);
         if (this.abort === abort) this.abort = null;
@@ -266,7 +275,8 @@ class Column {
         try {
             const { finish, usage } = await complete(body, abort.signal, (delta, logprobs) => {
                 f.last = performance.now();
-                const n = logprobs?.length || (delta.content || delta.reasoning_content || delta.tool_calls ? 1 : 0);
+                const n = logprobs?.length ||
+                    (delta.content || delta.reasoning_content || delta.tool_calls ? 1 : 0);
                 if (n && !f.first) f.first = f.last;
                 f.n += n;
                 answer.push(delta, logprobs);
@@ -277,7 +287,8 @@ class Column {
             answer.end("");
         } catch (e) {
             f.finish = abort.signal.aborted ? "stopped" : "failed";
-            answer.end(abort.signal.aborted ? "" : e instanceof TypeError ? "the daemon does not answer" : e.message);
+            const why = e instanceof TypeError ? "the daemon does not answer" : e.message;
+            answer.end(abort.signal.aborted ? "" : why);
         }
     }
 
@@ -288,7 +299,8 @@ class Column {
     status() {
         show(this.stopper, !!this.abort);
         setClass(this.root, "busy", !!this.abort);
-        setText(this.stats, this.figures ? figuresText(this.figures, !!this.abort) : "No message yet.");
+        setText(this.stats,
+            this.figures ? figuresText(this.figures, !!this.abort) : "No message yet.");
     }
 }
 
@@ -297,10 +309,12 @@ function figuresText(f, busy) {
     if (!f.first) return busy ? "waiting for the first token" : f.finish;
     const n = f.usage?.completion_tokens ?? f.n;
     const s = (f.last - f.first) / 1000;
-    const words = [`${n > 1 && s > 0.01 ? ((n - 1) / s).toFixed(1) : "–"} tokens/s`, `TTFT ${millis(f.first - f.began)}`, `${int(n)} tokens`];
+    const words = [`${n > 1 && s > 0.01 ? ((n - 1) / s).toFixed(1) : "–"} tokens/s`,
+        `TTFT ${millis(f.first - f.began)}`, `${int(n)} tokens`];
     if (f.usage) {
         const cached = f.usage.prompt_tokens_details?.cached_tokens;
-        words.push(`prompt ${int(f.usage.prompt_tokens)}` + (cached ? `, ${int(cached)} cached` : ""));
+        words.push(`prompt ${int(f.usage.prompt_tokens)}` +
+            (cached ? `, ${int(cached)} cached` : ""));
     }
     if (f.finish) words.push(f.finish);
     return words.join(" · ");

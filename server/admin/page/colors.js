@@ -14,7 +14,7 @@ const BY_USE = {
     1: [0, 114, 178], 2: [230, 159, 0], 3: [0, 158, 115], 4: [86, 180, 233], 5: [204, 121, 167],
     6: [213, 94, 0], 8: [140, 140, 140],
 };
-// How much of the hue is left beside the background, by use; a second number is the other colour of the pattern.
+// How much of the hue is left beside the background, by use, in the two colours of the pattern.
 const STRENGTH = {
     1: [1, 1], 2: [0.74, 0.74], 3: [0.5, 0.24], 4: [0.85, 0.4], 5: [0.6, 0.12], 6: [0.9, 0.05],
     8: [0.6, 0.6],
@@ -83,7 +83,8 @@ export class Palette {
             first = this.absent;
             second = this.free;
         } else if (use !== 0) {
-            const hue = this.by === "use" ? BY_USE[use] || [140, 140, 140] : ownerHue(owner, this.dark);
+            const byUse = BY_USE[use] || [140, 140, 140];
+            const hue = this.by === "use" ? byUse : ownerHue(owner, this.dark);
             let [s, t] = STRENGTH[use] || [0.6, 0.6];
             if (this.by === "use") [s, t] = [1, use > 3 && use !== 8 ? 0.45 : 1];
             const faint = this.alone >= 0 && owner !== this.alone ? 0.16 : 1;

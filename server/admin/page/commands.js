@@ -14,18 +14,20 @@ export function planSentences(plan, name) {
     const where = plan.device ? " on " + plain(plan.device) : "";
     if (plan.problems?.length || !plan.fits) {
         said.push(`${name} does not fit${where}.`);
-        for (const p of plan.problems || []) said.push(plain(typeof p === "string" ? p : p.message ?? p.text));
+        for (const p of plan.problems || []) {
+            said.push(plain(typeof p === "string" ? p : p.message ?? p.text));
+        }
         for (const c of plan.checks || []) if (c.kept === false) said.push(plain(c.text) + ".");
         return said;
     }
-    const took = plan.bring_up?.s !== undefined && plan.bring_up !== null ? `, in about ${seconds(plan.bring_up.s)}` : "";
-    const from = { file: " from its file", host: " from host memory", device: "" }[plan.bring_up?.from] ?? "";
+    const took = isFinite(plan.bring_up?.s) ? `, in about ${seconds(plan.bring_up.s)}` : "";
+    const from = { file: " from its file", host: " from host memory" }[plan.bring_up?.from] ?? "";
     said.push(`${name}${size ? " (" + size + ")" : ""} would be loaded${where}${from}${took}.`);
     const victims = plan.victims || [];
     if (victims.length) {
         const words = victims.map((v) => `${plain(v.name)} (${bytes(v.bytes)}` +
             (v.idle_s ? `, idle ${seconds(v.idle_s)}` : "") +
-            (v.back_s !== undefined && v.back_s !== null ? `, back in ${seconds(v.back_s)}` : "") + ")");
+            (v.back_s >= 0 ? `, back in ${seconds(v.back_s)}` : "") + ")");
         said.push(`It would evict ${list(words)}.`);
     } else {
         said.push("No model would be evicted.");
@@ -36,7 +38,8 @@ export function planSentences(plan, name) {
 }
 
 const ASK = {
-    unload: ["Unload", "It leaves the device when they have ended; a later request brings it back."],
+    unload: ["Unload",
+        "It leaves the device when they have ended; a later request brings it back."],
     drop: ["Drop", "It leaves the device and host memory when they have ended."],
     drain: ["Drain", "They end, new requests are refused with 503, then it leaves the device."],
 };
@@ -49,7 +52,8 @@ export class Commands {
         this.error = byId("ask-error");
         this.yes = byId("ask-yes");
         this.note = el("div", { class: "note", role: "alert", hidden: true });
-        this.note.append(this.noteText = el("span", {}), button("Close", { class: "small" }, () => this.hideNote()));
+        this.noteText = el("span", {});
+        this.note.append(this.noteText, button("Close", { class: "small" }, () => this.hideNote()));
         document.body.append(this.note);
         byId("ask-no").addEventListener("click", () => this.dialog.close());
         this.yes.addEventListener("click", () => this.confirmed?.());
@@ -65,7 +69,8 @@ export class Commands {
     async act(m, what, by) {
         if (!m || by.getAttribute("aria-busy") === "true") return;
         this.hideNote();
-        const loads = what === "load" || what === "undrain" || (what === "pin" && m.state !== "hot");
+        const loads =
+            what === "load" || what === "undrain" || (what === "pin" && m.state !== "hot");
         if (loads) await this.planned(m, what, by);
         else if (ASK[what] && m.running > 0) this.askFirst(m, what, by);
         else await this.send(m, what, by);
@@ -77,8 +82,9 @@ export class Commands {
         const plan = await command("/admin/plan", { load: m.name });
         by.removeAttribute("aria-busy");
         const name = plain(m.name);
-        const verb = what === "pin" ? "Load and pin" : what === "undrain" ? "End the drain and load" : "Load";
-        const said = plan.ok ? planSentences(plan.body, name) : ["There is no plan: " + plan.message];
+        const verb = { pin: "Load and pin", undrain: "End the drain and load" }[what] ?? "Load";
+        const said =
+            plan.ok ? planSentences(plan.body, name) : ["There is no plan: " + plan.message];
         const fits = !plan.ok || (plan.body.fits && !plan.body.problems?.length);
         this.open(verb + " " + name + "?", said, fits ? verb : verb + " anyway", m, what, by);
     }
@@ -86,7 +92,8 @@ export class Commands {
     askFirst(m, what, by) {
         const [verb, then] = ASK[what];
         const name = plain(m.name);
-        this.open(`${verb} ${name}?`, [`${name} has ${plural(m.running, "running request")}.`, then], verb, m, what, by);
+        this.open(`${verb} ${name}?`,
+            [`${name} has ${plural(m.running, "running request")}.`, then], verb, m, what, by);
     }
 
     open(title, sentences, verb, m, what, by) {
@@ -136,7 +143,8 @@ export class Commands {
         setStyle(this.note, "width", w + "px");
         setStyle(this.note, "left", Math.max(8, Math.min(r.right - w, innerWidth - w - 8)) + "px");
         const below = r.bottom + 6 + this.note.offsetHeight < innerHeight;
-        setStyle(this.note, "top", (below ? r.bottom + 6 : r.top - 6 - this.note.offsetHeight) + "px");
+        setStyle(this.note, "top",
+            (below ? r.bottom + 6 : r.top - 6 - this.note.offsetHeight) + "px");
         clearTimeout(this.noteTimer);
         this.noteTimer = setTimeout(() => this.hideNote(), NOTE_MS);
     }

@@ -36,10 +36,14 @@ export function settings() {
     }
     const stop = byId("s-stop").value.split("\n").filter(Boolean);
     if (stop.length) body.stop = stop;
-    if (byId("s-logprobs").checked) Object.assign(body, { logprobs: true, top_logprobs: TOP_LOGPROBS });
+    if (byId("s-logprobs").checked) {
+        body.logprobs = true;
+        body.top_logprobs = TOP_LOGPROBS;
+    }
     const schema = json("s-schema", "the JSON schema");
     if (schema !== undefined) {
-        body.response_format = { type: "json_schema", json_schema: { name: "answer", schema, strict: true } };
+        body.response_format =
+            { type: "json_schema", json_schema: { name: "answer", schema, strict: true } };
     }
     const tools = json("s-tools", "the list of tools");
     if (tools !== undefined) body.tools = Array.isArray(tools) ? tools : [tools];
@@ -53,7 +57,8 @@ export function settings() {
  * @throws {Error} with a sentence for the reader
  */
 export async function complete(body, signal, on) {
-    const response = await ask("/v1/chat/completions", "tenant_key", { method: "POST", body, signal });
+    const response =
+        await ask("/v1/chat/completions", "tenant_key", { method: "POST", body, signal });
     if (!response.ok) throw new Error(await errorOf(response));
     let finish = "";
     let usage = null;
@@ -75,8 +80,8 @@ export async function complete(body, signal, on) {
 export async function modelNames() {
     const response = await ask("/v1/models", "tenant_key");
     if (response.status === 404) {
-        const error = new Error("This listener has no /v1 routes: open the page at the main listener " +
-            "(admin.page) to chat.");
+        const error = new Error("This listener has no /v1 routes: open the page at the main " +
+            "listener (admin.page) to chat.");
         error.status = 404;
         throw error;
     }

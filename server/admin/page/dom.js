@@ -19,7 +19,7 @@ export function el(tag, attrs, ...kids) {
 
 /** Sets or removes an attribute, unless it has that value already. */
 export function setAttr(element, name, value) {
-    if (/^(on|style$|srcdoc$)/i.test(name)) throw new Error("attribute " + name + " is not allowed");
+    if (/^(on|style$|srcdoc$)/i.test(name)) throw new Error(`attribute ${name} is not allowed`);
     if (value === null || value === undefined || value === false) {
         if (element.hasAttribute(name)) element.removeAttribute(name);
         return;
@@ -56,7 +56,7 @@ export function button(text, attrs, act) {
     return made;
 }
 
-/** Width of a bar's segment, or another style property, from script (the policy allows no style=). */
+/** Width of a bar's segment, or another style property (the policy allows no style attribute). */
 export function setStyle(element, name, value) {
     if (element.style.getPropertyValue(name) !== value) element.style.setProperty(name, value);
 }
@@ -100,5 +100,7 @@ export function measured(name, start) {
  * change.  To ask an element for its size while drawing would make the browser lay out the page.
  */
 export function onSize(element, on) {
-    new ResizeObserver(([entry]) => on(entry.contentRect.width, entry.contentRect.height)).observe(element);
+    const observer = new ResizeObserver(([{ contentRect }]) =>
+        on(contentRect.width, contentRect.height));
+    observer.observe(element);
 }

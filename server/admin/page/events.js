@@ -68,11 +68,14 @@ export class Events {
     /** The newest first; one that happened again moves up. */
     place(item) {
         const items = this.list.children;
+        const of = (li) => this.shown.get(Number(li.dataset.id));
+        const isBefore = (li) => li === item.root || later(of(li), item);
         let i = 0;
-        while (i < items.length && (items[i] === item.root || later(this.shown.get(Number(items[i].dataset.id)), item))) i++;
+        while (i < items.length && isBefore(items[i])) i++;
         item.root.dataset.id = item.id;
-        const before = items[i] ?? null;
-        if (item.root.nextSibling !== before || !item.root.parentNode) this.list.insertBefore(item.root, before);
+        const next = items[i] ?? null;
+        const isThere = item.root.parentNode && item.root.nextSibling === next;
+        if (!isThere) this.list.insertBefore(item.root, next);
     }
 
     make() {

@@ -80,7 +80,8 @@ export function clock(ms) {
  * which one name can look like another, are shown as a replacement character.
  */
 export function plain(text) {
-    const unsafe = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+    const unsafe =
+        /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
     return String(text ?? "").replace(unsafe, "\ufffd");
 }
 

@@ -4,7 +4,11 @@
 
 import { el, button } from "./dom.js";
 
-const INLINE = /(`+)([^`]|[^`][\s\S]*?[^`])\1(?!`)|\*\*(\S(?:[\s\S]*?\S)?)\*\*|(?<![*\w])\*(\S(?:[^*\n]*\S)?)\*(?![*\w])/g;
+// `code`, **strong**, *emphasised*: groups 2, 3 and 4.
+const CODE = /(`+)([^`]|[^`][\s\S]*?[^`])\1(?!`)/;
+const STRONG = /\*\*(\S(?:[\s\S]*?\S)?)\*\*/;
+const EMPHASIS = /(?<![*\w])\*(\S(?:[^*\n]*\S)?)\*(?![*\w])/;
+const INLINE = new RegExp([CODE, STRONG, EMPHASIS].map((r) => r.source).join("|"), "g");
 
 /** Text with code, strong and emphasised parts. */
 function inline(into, text) {
@@ -28,7 +32,8 @@ export function blocks(text) {
     let at = 0;
     for (const line of text.split("\n")) {
         const mark = /^ {0,3}(`{3,}|~{3,})/.exec(line);
-        if (!fence && (mark || (empty && line.trim())) && at > starts[starts.length - 1]) starts.push(at);
+        const begins = !fence && (mark || (empty && line.trim()));
+        if (begins && at > starts[starts.length - 1]) starts.push(at);
         const after = at + line.length + 1;
         if (fence) {
             if (mark && mark[1].startsWith(fence) && line.trim() === mark[1]) {
@@ -47,12 +52,16 @@ export function blocks(text) {
 /** The element of one block. */
 export function block(text) {
     const fence = /^ {0,3}(`{3,}|~{3,})([^\n]*)\n?([\s\S]*)$/.exec(text);
-    if (fence) return code(fence[3].replace(new RegExp("\\n? {0,3}" + fence[1] + "+\\s*$"), ""), fence[2].trim());
+    if (fence) {
+        const end = new RegExp("\\n? {0,3}" + fence[1] + "+\\s*$");
+        return code(fence[3].replace(end, ""), fence[2].trim());
+    }
     const head = /^(#{1,6}) +([^\n]*)\n?$/.exec(text);
     if (head) return inline(el("p", { class: "heading" }), head[2].replace(/ +#+$/, ""));
     const lines = text.replace(/\n+$/, "").split("\n");
     const bullet = /^\s*(?:[-*+]|(\d+)[.)]) +/;
-    if (lines.every((l) => bullet.test(l) || /^\s+\S/.test(l)) && bullet.test(lines[0])) return items(lines, bullet);
+    const isList = bullet.test(lines[0]) && lines.every((l) => bullet.test(l) || /^\s+\S/.test(l));
+    if (isList) return items(lines, bullet);
     return inline(el("p", {}), lines.join("\n"));
 }
 
@@ -74,6 +83,8 @@ function items(lines, bullet) {
 }
 
 function code(text, language) {
-    const copy = button("Copy", { class: "small copy" }, () => navigator.clipboard?.writeText(text));
-    return el("div", { class: "code" }, el("span", { class: "dim" }, language), copy, el("pre", {}, el("code", {}, text)));
+    const copy =
+        button("Copy", { class: "small copy" }, () => navigator.clipboard?.writeText(text));
+    return el("div", { class: "code" }, el("span", { class: "dim" }, language), copy,
+        el("pre", {}, el("code", {}, text)));
 }

@@ -54,8 +54,8 @@ export class Models {
         const field = byId("models-filter");
         field.addEventListener("input", () => {
             const text = field.value.trim().toLowerCase();
-            this.rows.show((m) => !text || m.name.toLowerCase().includes(text) || m.state === text ||
-                m.aliases.some((a) => a.toLowerCase().includes(text)));
+            const has = (name) => name.toLowerCase().includes(text);
+            this.rows.show((m) => has(m.name) || m.state === text || m.aliases.some(has));
         });
     }
 
@@ -79,16 +79,19 @@ export class Models {
 
     columns() {
         return [
-            { head: "Model", cls: "name", sort: (m) => m.name, make: (td, id) => this.nameCell(td, id) },
+            { head: "Model", cls: "name", sort: (m) => m.name,
+                make: (td, id) => this.nameCell(td, id) },
             { head: "State", cls: "state", sort: (m) => STATES.indexOf(m.state), make: stateCell },
-            { head: "Class", cls: "class", text: (m) => m.class, sort: (m) => CLASSES.indexOf(m.class),
+            { head: "Class", cls: "class", text: (m) => m.class,
+                sort: (m) => CLASSES.indexOf(m.class),
                 title: "Priority class" },
             { head: "Used / share", cls: "num share", sort: (m) => m.used,
                 text: (m) => ofPercent(m.used, m.share ? m.share.percent / 100 : null),
-                title: "Part of the time of one device, the last ten seconds; the share that is guaranteed" },
+                title: "Part of the time of one device in the last ten seconds; its share" },
             { head: "Memory", cls: "num mem", text: (m) => bytes(held(m)), sort: held,
                 title: "Weights, keys and values, and cache on devices" },
-            { head: "Run/wait", cls: "num work", text: (m) => `${int(m.running)} / ${int(m.waiting)}`,
+            { head: "Run/wait", cls: "num work",
+                text: (m) => `${int(m.running)} / ${int(m.waiting)}`,
                 sort: (m) => m.running + m.waiting, title: "Sequences that run and that wait" },
             { head: "Tok/s", cls: "num rate", text: (m) => short(m.out), sort: (m) => m.out,
                 title: "Tokens of answers per second" },
@@ -99,7 +102,8 @@ export class Models {
     }
 
     lastUse(m) {
-        if (m.running || m.waiting || m.wanted_at === null) return "now";
+        if (m.running || m.waiting) return "now";
+        if (m.wanted_at === null) return m.state === "none" ? "never" : "now";
         return m.wanted_at ? ago(this.store.now() - m.wanted_at) : "never";
     }
 
@@ -114,7 +118,8 @@ export class Models {
         return (m) => {
             setText(name, plain(m.name));
             setAttr(open, "title", plain(m.name) + (m.error ? ": " + plain(m.error) : ""));
-            setText(badge, m.held ? "held" : m.pin === "hot" ? "pin" : m.pin === "warm" ? "pin warm" : "");
+            const pin = { hot: "pin", warm: "pin warm" }[m.pin] ?? "";
+            setText(badge, m.held ? "held" : pin);
         };
     }
 
@@ -125,7 +130,8 @@ export class Models {
             act(UP.has(model().state) && !model().held ? "unload" : "load")(e));
         const pin = button("Pin", { class: "small" }, (e) =>
             act(model().pin === "none" ? "pin" : "unpin")(e));
-        const drain = button("Drain", { class: "small" }, (e) => act(model().held ? "undrain" : "drain")(e));
+        const drain = button("Drain", { class: "small" }, (e) =>
+            act(model().held ? "undrain" : "drain")(e));
         td.append(load, pin, drain);
         return (m) => {
             const name = plain(m.name);
@@ -150,7 +156,8 @@ function stateCell(td) {
         setText(text, m.state);
         setAttr(pill, "data-state", m.state);
         setStyle(pill, "--progress", busy ? m.progress * 100 + "%" : "0%");
-        setAttr(pill, "title", busy ? `${m.state}: ${percent(m.progress)}` : m.error ? plain(m.error) : null);
+        setAttr(pill, "title",
+            busy ? `${m.state}: ${percent(m.progress)}` : m.error ? plain(m.error) : null);
     };
 }
 
@@ -169,7 +176,8 @@ class Details {
             load: button("Load", {}, act("load")), unload: button("Unload", {}, act("unload")),
             drop: button("Drop", { title: "Off the device and out of host memory" }, act("drop")),
             prefetch: button("Prefetch", { title: "Into host memory" }, act("prefetch")),
-            pin: button("Pin on device", {}, act("pin")), warm: button("Pin in host memory", {}, act("pin warm")),
+            pin: button("Pin on device", {}, act("pin")),
+            warm: button("Pin in host memory", {}, act("pin warm")),
             unpin: button("Unpin", {}, act("unpin")), drain: button("Drain", {}, act("drain")),
             undrain: button("End drain", {}, act("undrain")),
         };
@@ -213,13 +221,15 @@ class Details {
         this.set("Class, weight", `${m.class}, ${m.weight}`);
         this.set("Share", m.share ? `${m.share.percent} %, ${m.share.policy}` : "none");
         this.set("Pin", m.pin);
-        this.set("Devices", m.devices.map((d) => plain(this.store.devices.get(d)?.name ?? d)).join(", ") || "none");
+        this.set("Devices",
+            m.devices.map((d) => plain(this.store.devices.get(d)?.name ?? d)).join(", ") || "none");
         this.set("Context", int(m.context) + " tokens");
         this.set("Weights", bytes(m.bytes.weight) + ` (file ${bytes(m.bytes.file)})`);
         this.set("KV", bytes(m.bytes.kv));
         this.set("Cached KV", bytes(m.bytes.cached));
         this.set("Host memory", `${bytes(m.bytes.warm)} weights, ${bytes(m.bytes.parked)} KV`);
-        this.set("Memory min, max", `${bytes(m.bytes.min)}, ${!m.bytes.max ? "none" : bytes(m.bytes.max)}`);
+        this.set("Memory min, max",
+            `${bytes(m.bytes.min)}, ${!m.bytes.max ? "none" : bytes(m.bytes.max)}`);
         this.set("Running, waiting", `${int(m.running)}, ${int(m.waiting)}`);
         this.set("Tokens/s", `${short(m.in)} in, ${short(m.out)} out`);
         this.set("Device time", percent(m.used));

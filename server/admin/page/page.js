@@ -18,7 +18,8 @@ import { Events } from "./events.js";
 import { Commands } from "./commands.js";
 import { Chat } from "./chat.js";
 
-const STATES = { connecting: "connecting", live: "live", away: "no answer", key: "key needed", refused: "refused" };
+const STATES = { connecting: "connecting", live: "live", away: "no answer", key: "key needed",
+    refused: "refused" };
 const THEMES = ["auto", "dark", "light"];
 
 takeKeyFromAddress();
@@ -50,8 +51,8 @@ function linked(state, detail) {
     show(byId("banner-retry"), state !== "key");
     show(byId("banner-key"), state === "key" || state === "refused");
     if (away) {
-        setText(byId("banner-text"), "The daemon does not answer" +
-            (store.devices.size ? `: no answer since ${clock(watch.heard)}.` : ".") + " Trying again.");
+        const since = store.devices.size ? `: no answer since ${clock(watch.heard)}` : "";
+        setText(byId("banner-text"), `The daemon does not answer${since}. Trying again.`);
     } else if (detail) {
         setText(byId("banner-text"), plain(detail));
     }
@@ -82,15 +83,18 @@ document.addEventListener("visibilitychange", () => {
     if (!document.hidden && watch.state === "away") watch.retry();
 });
 
-// -- the head: what the daemon is, and its rates -----------------------------------------------------
+// -- the head: what the daemon is, and its rates -------------------------------------------------
 
 const head = {
     draw() {
         const d = store.daemon;
         setText(byId("d-version"), d.version ? plain(d.version) : "");
-        setAttr(byId("d-version"), "title", d.config ? "configuration: " + plain(d.config) : "without a configuration file");
-        setText(byId("d-uptime"), d.started_at ? "up " + seconds(Math.max(1, Math.floor(store.now() / 1000 - d.started_at))) : "");
-        const flags = [d.draining && "draining", d.unsaved > 0 && int(d.unsaved) + " unsaved", d.faults && "fault drills"];
+        setAttr(byId("d-version"), "title",
+            d.config ? "configuration: " + plain(d.config) : "without a configuration file");
+        const age = Math.max(1, Math.floor(store.now() / 1000 - d.started_at));
+        setText(byId("d-uptime"), d.started_at ? "up " + seconds(age) : "");
+        const flags = [d.draining && "draining", d.unsaved > 0 && int(d.unsaved) + " unsaved",
+            d.faults && "fault drills"];
         setText(byId("d-flags"), flags.filter(Boolean).join(", "));
         const row = store.rows[store.rows.length - 1];
         setText(byId("f-in"), row ? short(row[5]) : "–");
@@ -101,7 +105,7 @@ const head = {
 for (const topic of ["reset", "daemon", "history"]) store.on(topic, () => drawSoon(head));
 setInterval(() => drawSoon(head), 1000);
 
-// -- views, theme, keys --------------------------------------------------------------------------------
+// -- views, theme, keys --------------------------------------------------------------------------
 
 function view() {
     takeKeyFromAddress();
@@ -133,7 +137,8 @@ byId("help-close").addEventListener("click", () => byId("help").close());
 byId("details-close").addEventListener("click", () => byId("details").close());
 
 document.addEventListener("keydown", (e) => {
-    if (e.ctrlKey || e.altKey || e.metaKey || e.target.closest("input, textarea, select, dialog")) return;
+    const typing = e.target.closest("input, textarea, select, dialog");
+    if (typing || e.ctrlKey || e.altKey || e.metaKey) return;
     const act = {
         "?": () => byId("help").showModal(),
         b: () => (location.hash = "#board"),

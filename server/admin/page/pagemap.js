@@ -81,8 +81,8 @@ export class PageMap {
 
     /** Runs [first, n, code, ...] have changed. */
     changed(runs) {
-        if (!this.all) {
-            for (let i = 0; i + 2 < runs.length; i += 3) this.dirty.push(runs[i], runs[i] + runs[i + 1]);
+        for (let i = 0; i + 2 < runs.length && !this.all; i += 3) {
+            this.dirty.push(runs[i], runs[i] + runs[i + 1]);
         }
         drawSoon(this);
     }
@@ -103,7 +103,8 @@ export class PageMap {
         }
         if (bottom > top) {
             const y = this.top(top);
-            this.context.putImageData(this.image, 0, 0, 0, y, this.image.width, this.top(bottom) - y);
+            this.context.putImageData(this.image, 0, 0, 0, y, this.image.width,
+                this.top(bottom) - y);
         }
         this.dirty = [];
         this.all = false;
@@ -246,7 +247,8 @@ export class PageMap {
     }
 
     onKey(e) {
-        if (!this.image || e.ctrlKey && e.key !== "Home" && e.key !== "End" || e.altKey || e.metaKey) return;
+        if (!this.image || e.altKey || e.metaKey) return;
+        if (e.ctrlKey && e.key !== "Home" && e.key !== "End") return;
         const at = Math.max(0, this.at);
         const line = this.cols * this.per;
         const row = Math.floor(at / line) * line;

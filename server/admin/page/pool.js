@@ -10,8 +10,8 @@ import { Rows } from "./rows.js";
 
 // Uses in the order of the bar, with the member of device.pages that counts them.
 const BAR = [
-    [1, "weight"], [2, "kv"], [3, "cached"], [4, "warm"], [5, "parked"], [6, "quarantine"], [7, "absent"],
-    [0, "free"],
+    [1, "weight"], [2, "kv"], [3, "cached"], [4, "warm"], [5, "parked"], [6, "quarantine"],
+    [7, "absent"], [0, "free"],
 ];
 const LOUPE_COLS = 19;
 const LOUPE_ROWS = 5;
@@ -122,8 +122,10 @@ export class Pool {
         const code = map.codes[page];
         const [first, end] = this.shown.get(device).map.run(page);
         const owner = ownerOf(code) < 0 ? "" : this.ownerName(code) + ", ";
-        const run = end - first === 1 ? "alone" : `run of ${int(end - first)}, ${int(first)} to ${int(end - 1)}`;
-        return { page: `page ${int(page)}`, what: owner + (USES[useOf(code)] || "unknown use"), run };
+        const run = end - first === 1 ? "alone" :
+            `run of ${int(end - first)}, ${int(first)} to ${int(end - 1)}`;
+        const what = owner + (USES[useOf(code)] || "unknown use");
+        return { page: `page ${int(page)}`, what, run };
     }
 }
 
@@ -148,7 +150,8 @@ class Device {
             setStyle(swatch, "background-color", pool.bar.css(use));
             return swatch;
         });
-        this.keys = BAR.map(([use], i) => el("li", {}, this.swatches[i], USES[use], this.counts[i]));
+        this.keys = BAR.map(([use], i) =>
+            el("li", {}, this.swatches[i], USES[use], this.counts[i]));
         this.map = new PageMap(pool.palette, (page, how, place) => this.pointed(page, how, place));
         this.tableBox = el("div", { class: "scroll table-box", hidden: true, tabindex: 0 });
         this.root = el("section", { class: "device" },
@@ -181,7 +184,8 @@ class Device {
         setText(this.name, plain(d.name));
         setText(this.about, plain(d.about));
         this.about.title = plain(d.about);
-        const flags = [d.lost && "lost", d.thrashing && "thrashing", d.drill !== "none" && "drill: " + d.drill];
+        const flags = [d.lost && "lost", d.thrashing && "thrashing",
+            d.drill !== "none" && "drill: " + d.drill];
         setText(this.flags, flags.filter(Boolean).join(", "));
         setClass(this.root, "lost", d.lost);
         setText(this.total, bytes(p.total * d.page_bytes));
@@ -220,7 +224,8 @@ class Device {
         const page = this.pool.store.devices.get(this.id)?.page_bytes || 0;
         this.sums = sums(map, page);
         if (!this.table) {
-            const table = el("table", { class: "pages" }, el("caption", { class: "sr" }, "Pages by owner and use"));
+            const table = el("table", { class: "pages" },
+                el("caption", { class: "sr" }, "Pages by owner and use"));
             this.tableBox.append(table);
             this.table = new Rows(table, this.columns(), (code) => this.sums.get(code));
         }
@@ -240,7 +245,8 @@ class Device {
                         setText(name, this.pool.ownerName(r.code));
                     };
                 } },
-            { head: "Use", cls: "use", text: (r) => USES[useOf(r.code)] || "?", sort: (r) => useOf(r.code) },
+            { head: "Use", cls: "use", text: (r) => USES[useOf(r.code)] || "?",
+                sort: (r) => useOf(r.code) },
             { head: "Pages", cls: "num n", text: (r) => int(r.n), sort: (r) => r.n },
             { head: "Size", cls: "num size", text: (r) => bytes(r.bytes), sort: (r) => r.n },
             { head: "Runs", cls: "num n", text: (r) => int(r.runs), sort: (r) => r.runs,

@@ -5,7 +5,7 @@
 // up to date when it comes into sight, and every few seconds, for readers that do not look.  Rows
 // never move by themselves: the order changes when a row comes, or when a heading is pressed.
 
-import { el, setText, drawSoon } from "./dom.js";
+import { el, setAttr, setText, drawSoon } from "./dom.js";
 
 const PER_FRAME = 12; // rows; their layout and paint belong to the same frame
 const UNSEEN_MS = 5000;
@@ -30,7 +30,8 @@ export class Rows {
         this.dirty = new Set(); // to draw in the next frames
         this.stale = new Set(); // changed, out of sight
         this.seen = new Set(); // in sight
-        this.sight = new IntersectionObserver((entries) => this.onSight(entries), { rootMargin: "60px" });
+        this.sight =
+            new IntersectionObserver((entries) => this.onSight(entries), { rootMargin: "60px" });
         setInterval(() => this.unseen(), UNSEEN_MS);
         this.order = null; // {column, down}
         this.filter = () => true;
@@ -38,11 +39,13 @@ export class Rows {
         table.setAttribute("role", "table");
         this.heads = columns.map((c) => this.head(c));
         this.body = el("tbody", { role: "rowgroup" });
-        table.append(el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, ...this.heads)), this.body);
+        table.append(el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, ...this.heads)),
+            this.body);
     }
 
     head(column) {
-        const th = el("th", { scope: "col", role: "columnheader", class: column.cls, title: column.title });
+        const th = el("th",
+            { scope: "col", role: "columnheader", class: column.cls, title: column.title });
         if (!column.sort) {
             th.append(el("span", column.head ? {} : { class: "sr" }, column.head || "Actions"));
             return th;
@@ -59,8 +62,8 @@ export class Rows {
         else this.order = this.order.down ? { column, down: false } : null;
         this.columns.forEach((c, i) => {
             const on = this.order?.column === c;
-            if (on) this.heads[i].setAttribute("aria-sort", this.order.down ? "descending" : "ascending");
-            else this.heads[i].removeAttribute("aria-sort");
+            const order = this.order?.down ? "descending" : "ascending";
+            setAttr(this.heads[i], "aria-sort", on ? order : null);
         });
         this.arrange();
     }
@@ -180,7 +183,10 @@ export class Rows {
     /** Which rows are shown. */
     show(filter) {
         this.filter = filter;
-        for (const [id, { tr }] of this.shown) tr.hidden = !this.rowOf(id) || !filter(this.rowOf(id));
+        for (const [id, { tr }] of this.shown) {
+            const row = this.rowOf(id);
+            tr.hidden = !row || !filter(row);
+        }
     }
 
     /** After a second: texts that tell how long ago something was. */

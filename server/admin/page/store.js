@@ -10,8 +10,8 @@
 //     pages                    a device's id and its changed runs
 //     map                      a device's id: it has a map now, or one of another size
 
-export const USES = ["free", "weights", "KV", "cached", "warm", "swapped out", "quarantine", "absent",
-    "mixed"];
+export const USES = ["free", "weights", "KV", "cached", "warm", "swapped out", "quarantine",
+    "absent", "mixed"];
 const ROWS_MAX = 600;
 const EVENTS_MAX = 256;
 const PAGES_MAX = 1 << 22; // 8 TiB of 2 MiB; a larger number is no number of pages
@@ -59,7 +59,9 @@ export class Store {
         }
         if (data.now) this.skew = data.now - Date.now();
         const changed = {};
-        for (const table of ["devices", "models", "tenants"]) changed[table] = this.rowsSet(table, data);
+        for (const table of ["devices", "models", "tenants"]) {
+            changed[table] = this.rowsSet(table, data);
+        }
         if (data.daemon) this.daemon = data.daemon;
         if (data.queue) this.queue = data.queue;
         const rows = data.history?.rows || [];
@@ -125,7 +127,8 @@ export class Store {
     }
 
     tenantName(id) {
-        return id === null || id === undefined ? null : (this.tenants.get(id)?.name ?? "a tenant that left");
+        if (id === null || id === undefined) return null;
+        return this.tenants.get(id)?.name ?? "a tenant that left";
     }
 }
 

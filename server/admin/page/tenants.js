@@ -42,14 +42,18 @@ function columns() {
                 setAttr(td, "title", plain(t.name));
             };
         } },
-        { head: "Class", cls: "class", text: (t) => t.class, title: "The highest class of its requests" },
+        { head: "Class", cls: "class", text: (t) => t.class,
+            title: "The highest class of its requests" },
         { head: "Used / entitled", cls: "entitled", sort: (t) => t.used, make: entitledCell,
-            title: "Part of the time of one device, the last ten seconds; the part that is guaranteed" },
-        { head: "Tokens today", cls: "num today", sort: (t) => t.today, title: "Of its limit for a day, where it has one",
-            text: (t) => short(t.today) + (t.limit_today === null ? "" : " / " + short(t.limit_today)) },
+            title: "Part of the time of one device, the last ten seconds; its guaranteed part" },
+        { head: "Tokens today", cls: "num today", sort: (t) => t.today,
+            title: "Of its limit for a day, where it has one",
+            text: (t) => short(t.today) +
+                (t.limit_today === null ? "" : " / " + short(t.limit_today)) },
         { head: "Run/wait", cls: "num work", text: (t) => `${int(t.running)} / ${int(t.waiting)}`,
             sort: (t) => t.running + t.waiting, title: "Sequences that run and that wait" },
-        { head: "Refused", cls: "num refused", text: (t) => short(t.refused), sort: (t) => t.refused,
+        { head: "Refused", cls: "num refused", text: (t) => short(t.refused),
+            sort: (t) => t.refused,
             title: "Requests that were answered 429 or 503 since the start" },
         { head: "Tok/s in, out", cls: "num rate2", text: (t) => `${short(t.in)} / ${short(t.out)}`,
             sort: (t) => t.in + t.out, title: "Tokens per second of prompts and of answers" },
@@ -66,10 +70,11 @@ function entitledCell(td) {
     td.append(el("span", { class: "meter", "aria-hidden": true }, fill, tick), text);
     return (t) => {
         const entitled = t.entitled;
-        const top = Math.max(t.used, entitled ?? 0, 0.02) > 1 ? Math.max(t.used, entitled ?? 0) : 1;
-        setStyle(fill, "width", Math.min(100, (t.used / top) * 100).toFixed(1) + "%");
+        const top = Math.max(1, t.used, entitled ?? 0);
+        const width = (part) => ((part / top) * 100).toFixed(1) + "%";
+        setStyle(fill, "width", width(t.used));
         show(tick, entitled !== null);
-        if (entitled !== null) setStyle(tick, "left", Math.min(100, (entitled / top) * 100).toFixed(1) + "%");
+        if (entitled !== null) setStyle(tick, "left", width(entitled));
         setClass(td, "over", entitled !== null && t.used > entitled * 1.02);
         setText(text, ofPercent(t.used, entitled));
     };

@@ -52,7 +52,8 @@ export class Work {
         setText(byId("q-waiting"), int(q.waiting));
         setText(byId("q-paused"), int(q.paused));
         setText(byId("q-places"), `${int(q.places_used)} / ${int(q.places)}`);
-        setStyle(byId("q-fill"), "width", (q.places ? Math.min(1, q.places_used / q.places) * 100 : 0).toFixed(1) + "%");
+        const part = q.places ? Math.min(1, q.places_used / q.places) : 0;
+        setStyle(byId("q-fill"), "width", (part * 100).toFixed(1) + "%");
     }
 }
 
@@ -76,9 +77,11 @@ class Step {
         const step = d.step;
         setText(this.device, plain(d.name));
         show(this.swatch, !!step);
-        setText(this.model, d.lost ? "lost" : step ? plain(this.store.modelName(step.model)) : "no step");
+        setText(this.model,
+            d.lost ? "lost" : step ? plain(this.store.modelName(step.model)) : "no step");
         if (step) setStyle(this.swatch, "background-color", ownerColor(step.model));
-        setText(this.rows, step ? `${int(step.prefill)} prefill + ${int(step.decode)} decode rows` : "");
+        setText(this.rows,
+            step ? `${int(step.prefill)} prefill + ${int(step.decode)} decode rows` : "");
         setText(this.took, step ? seconds(step.us / 1e6) : "");
         const seqs = step ? step.seqs.slice(0, SEQS_MAX) : [];
         while (this.chips.length < seqs.length) this.chips.push(this.chip());
@@ -101,7 +104,8 @@ class Step {
         setText(chip.id, plain(name ?? request));
         setText(chip.rows, prefill ? "+" + int(rows) : int(rows));
         setAttr(chip.root, "class", prefill ? "prefill" : "decode");
-        setAttr(chip.root, "title", `request ${plain(request)}${name === null ? "" : ", tenant " + plain(name)}: ` +
+        setAttr(chip.root, "title",
+            `request ${plain(request)}${name === null ? "" : ", tenant " + plain(name)}: ` +
             plural(rows, "row") + (prefill ? " of its prompt" : ", decode"));
     }
 }
@@ -110,16 +114,20 @@ class Step {
 class Time {
     constructor() {
         this.name = el("b", {});
-        this.recent = ["step", "load", "idle"].map((part) => el("span", { class: "seg t-" + (part === "step" ? "requests" : part) }));
+        this.recent = ["requests", "load", "idle"].map((part) =>
+            el("span", { class: "seg t-" + part }));
         this.segments = PARTS.map(([key]) => el("span", { class: "seg t-" + key }));
         this.recentBar = el("div", { class: "bar", role: "img" }, ...this.recent);
         this.wholeBar = el("div", { class: "bar", role: "img" }, ...this.segments);
         this.wall = el("span", { class: "num" });
         this.values = PARTS.map(() => el("b", { class: "num" }));
-        this.keys = PARTS.map(([key, name], i) => el("li", {}, el("i", { class: "swatch t-" + key }), name, this.values[i]));
+        this.keys = PARTS.map(([key, name], i) =>
+            el("li", {}, el("i", { class: "swatch t-" + key }), name, this.values[i]));
         this.root = el("div", { class: "time" },
-            el("div", { class: "time-row" }, this.name, el("span", { class: "span" }, "10 s"), this.recentBar),
-            el("div", { class: "time-row" }, this.wall, el("span", { class: "span" }, "all"), this.wholeBar),
+            el("div", { class: "time-row" }, this.name, el("span", { class: "span" }, "10 s"),
+                this.recentBar),
+            el("div", { class: "time-row" }, this.wall, el("span", { class: "span" }, "all"),
+                this.wholeBar),
             el("ul", { class: "keys" }, ...this.keys));
     }
 
@@ -127,7 +135,8 @@ class Time {
         setText(this.name, plain(d.name));
         const recent = [d.recent.step, d.recent.load, d.recent.idle];
         recent.forEach((part, i) => setStyle(this.recent[i], "flex-grow", String(part)));
-        this.recentBar.setAttribute("aria-label", `The last ten seconds of ${plain(d.name)}: steps ` +
+        this.recentBar.setAttribute("aria-label",
+            `The last ten seconds of ${plain(d.name)}: steps ` +
             `${percent(recent[0])}, loading ${percent(recent[1])}, idle ${percent(recent[2])}`);
         const all = PARTS.reduce((n, [key]) => n + (d.account[key] || 0), 0) || 1;
         const words = PARTS.map(([key, name], i) => {
@@ -138,6 +147,7 @@ class Time {
             return `${name} ${percent(part)}`;
         });
         setText(this.wall, seconds(all));
-        setAttr(this.wholeBar, "aria-label", `${plain(d.name)} since it was opened: ${words.join(", ")}`);
+        setAttr(this.wholeBar, "aria-label",
+            `${plain(d.name)} since it was opened: ${words.join(", ")}`);
     }
 }
