@@ -206,11 +206,13 @@ def test_the_map_shows_the_pages_of_the_models(served, visit):
 
 
 def test_a_running_request_is_seen_and_draining_waits_for_it(launch, tmp_path, visit):
-    s = Served(launch, tmp_path, models=[{"name": "slow", "path": "dummy:tiny?layers=120&seed=1"}], memory="768MiB", tenants=[{"name": "t", "keys": [TENANT]}],
+    s = Served(launch, tmp_path, models=[{"name": "slow", "path": "dummy:tiny?layers=120&seed=1"}], memory="768MiB",
+               tenants=[{"name": "t", "keys": [TENANT]}],
                admin={"listen": f"unix:{tmp_path}/admin.sock", "keys": [ADMIN], "page": True})
     page = visit(page_of(s))
     body = {"model": "slow", "prompt": "x", "max_tokens": 2000, "ignore_eos": True, "stream": True}
-    with httpx.stream("POST", s.d.url + "/v1/completions", json=body, timeout=60 * SLOW, headers={"Authorization": f"Bearer {TENANT}"}) as r:
+    with httpx.stream("POST", s.d.url + "/v1/completions", json=body, timeout=60 * SLOW,
+                      headers={"Authorization": f"Bearer {TENANT}"}) as r:
         assert r.status_code == 200, r.read()
         expect(row(page, "slow").locator(".work")).to_have_text("1 / 0")
         expect(page.locator("#tenants tbody tr", has_text="t").first.locator(".work")).to_have_text("1 / 0")

@@ -113,7 +113,8 @@ class World:
     def make_small(self):
         self.device(1024)
         self.model("chat", weight=68, kv=212, cached=96, pin="hot", running=6, waiting=2, out=412, used=0.61,
-                   wanted_at=None, share={"percent": 60, "policy": "fixed"}, context=8192, aliases=["small"], **{"class": "high", "in": 890})
+                   wanted_at=None, share={"percent": 60, "policy": "fixed"}, context=8192, aliases=["small"],
+                   **{"class": "high", "in": 890})
         self.model("code", weight=272, kv=148, cached=60, running=3, out=96, used=0.28, wanted_at=None, evictions=2,
                    share={"percent": 20, "policy": "burst"}, **{"in": 240})
         self.model("night", "warm", warm=120, evictions=9, loads=10, **{"class": "batch"})
@@ -142,17 +143,20 @@ class World:
             hot = i % 4 != 3
             self.model(f"model-{i:02d}-{r.choice(['chat', 'code', 'vision', 'embed', 'instruct'])}",
                        "hot" if hot else r.choice(["cold", "warm"]), weight=r.randrange(300, 1100) if hot else 0,
-                       kv=r.randrange(60, 380) if hot else 0, cached=r.randrange(20, 120) if hot else 0, pin="hot" if i % 9 == 0 else "none",
+                       kv=r.randrange(60, 380) if hot else 0, cached=r.randrange(20, 120) if hot else 0,
+                       pin="hot" if i % 9 == 0 else "none",
                        share={"percent": 1 + i % 5, "policy": "fixed"} if i % 3 == 0 else None,
                        running=r.randrange(12) if hot else 0, waiting=r.randrange(4) if hot else 0, out=r.randrange(900) if hot else 0,
                        wanted_at=None if hot else int((time.time() - r.randrange(9000)) * 1000), **{"class": classes[i % 4]})
         for i in range(100):
-            self.tenant(f"tenant-{i:03d}", used=self.rng.random() / 50, entitled=0.01 if i % 2 else None, today=self.rng.randrange(9_000_000),
+            self.tenant(f"tenant-{i:03d}", used=self.rng.random() / 50, entitled=0.01 if i % 2 else None,
+                        today=self.rng.randrange(9_000_000),
                         limit_today=10_000_000 if i % 3 == 0 else None, running=i % 5, waiting=i % 3, refused=i * 7 % 40)
         self.queue = {"running": 311, "waiting": 96, "paused": 12, "places": 1024, "places_used": 419}
         self.step()
         for i in range(200):
-            self.event(self.rng.choice(["evict", "load", "preempt", "refuse"]), f"evicted model-{i % 64:02d}: {i + 40} MiB for another model, which waited {i} ms")
+            self.event(self.rng.choice(["evict", "load", "preempt", "refuse"]),
+                f"evicted model-{i % 64:02d}: {i + 40} MiB for another model, which waited {i} ms")
 
     make_storm = make_large
 
@@ -209,7 +213,8 @@ class World:
     # -- changes ---------------------------------------------------------------------------------
 
     def event(self, kind, text, n=1):
-        e = {"id": self.next_event, "at": int(time.time() * 1000) - (200 - min(self.next_event, 200)) * 2100, "kind": kind, "text": text, "n": n}
+        e = {"id": self.next_event, "at": int(time.time() * 1000) - (200 - min(self.next_event, 200)) * 2100, "kind": kind,
+             "text": text, "n": n}
         self.next_event += 1
         self.events = (self.events + [e])[-256:]
         self.pending.setdefault("events", []).append(e)
@@ -297,7 +302,8 @@ class World:
                 if m["progress"] >= 0.999:
                     m.update(state="hot", progress=None, devices=[0], loads=m["loads"] + 1)
                     m["bytes"]["weight"] = m["bytes"]["file"]
-                    self.event("load", f"{m['name']} is on {self.devices[0]['name']}: {m['bytes']['file'] // MIB} MiB from the file in 312 ms")
+                    self.event("load",
+                        f"{m['name']} is on {self.devices[0]['name']}: {m['bytes']['file'] // MIB} MiB from the file in 312 ms")
                 self.touch("models", m["id"])
 
     def small_changes(self):
@@ -344,14 +350,16 @@ class World:
         some = list(self.tenants) if storm else r.sample(list(self.tenants), 25)
         for i in some:
             t = self.tenants[i]
-            t.update({"in": r.randrange(500), "out": r.randrange(200), "today": t["today"] + r.randrange(900), "used": round(r.random() / 20, 4)})
+            t.update({"in": r.randrange(500), "out": r.randrange(200), "today": t["today"] + r.randrange(900),
+                "used": round(r.random() / 20, 4)})
         self.touch("tenants", *some)
         self.queue = {**self.queue, "running": 300 + r.randrange(20), "waiting": r.randrange(120)}
         self.pending["queue"] = True
         self.step()
         self.count_pages()
         self.touch("devices", 0)
-        self.event("evict", f"evicted model-{r.randrange(64):02d}: {r.randrange(900)} MiB for model-{r.randrange(64):02d}, which waited {r.randrange(90)} ms")
+        out, came = r.randrange(64), r.randrange(64)
+        self.event("evict", f"evicted model-{out:02d}: {r.randrange(900)} MiB for model-{came:02d}, which waited {r.randrange(90)} ms")
 
     def storm_pages(self, n):
         """Every page gets another code."""
@@ -401,8 +409,9 @@ class World:
         if m is None:
             return 404, error(f"no model is named {body.get('load')}", "model_not_found")
         if m["name"] == "is-none":
-            return 200, {"model": m["name"], "state": m["state"], "fits": False, "now": False, "turns": False, "device": "cpu0", "victims": [],
-                         "checks": [{"name": "device", "kept": False, "text": "its weights need 3,072 MiB, cpu0 has 2,048 MiB"}], "problems": [],
+            return 200, {"model": m["name"], "state": m["state"], "fits": False, "now": False, "turns": False, "device": "cpu0",
+                         "victims": [], "checks": [{"name": "device", "kept": False,
+                                                    "text": "its weights need 3,072 MiB, cpu0 has 2,048 MiB"}], "problems": [],
                          "bring_up": None, "weights": {"bytes": 3072 * MIB}}
         victims = [v for v in self.models.values() if v["state"] == "hot" and v is not m and v["pin"] == "none"][:2]
         return 200, {"model": m["name"], "state": m["state"], "fits": True, "now": True, "turns": False, "device": self.devices[0]["name"],
@@ -571,8 +580,9 @@ class Handler(BaseHTTPRequestHandler):
                 elif self.fake.token_s:
                     time.sleep(self.fake.token_s)
             self.wfile.write(data_line({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": chat.why}]}))
-            self.wfile.write(data_line({**head, "choices": [], "usage": {"prompt_tokens": 52, "completion_tokens": n, "total_tokens": 52 + n,
-                                                                         "prompt_tokens_details": {"cached_tokens": 48}}}))
+            usage = {"prompt_tokens": 52, "completion_tokens": n, "total_tokens": 52 + n,
+                     "prompt_tokens_details": {"cached_tokens": 48}}
+            self.wfile.write(data_line({**head, "choices": [], "usage": usage}))
             self.wfile.write(b"data: [DONE]\n\n")
             self.fake.ended.append("end")
         except OSError:

@@ -96,8 +96,6 @@ def test_the_files_have_no_way_to_make_markup_of_text():
 def test_the_board_shows_devices_models_tenants_queue_step_time_charts_and_events(open_page):
     f, page = open_page()
     expect(page.locator("#models tbody tr")).to_have_count(3)
-    cells = row(page, "chat").locator("td").all_inner_texts()
-    assert [c.strip() for c in cells[1:9]] == ["hot", "high", "61 / 60 %", "752 MiB", "6 / 2", "412", "now", cells[8]] or cells
     expect(row(page, "chat").locator(".share")).to_have_text("61 / 60 %")
     expect(row(page, "chat").locator(".mem")).to_have_text("752 MiB")
     expect(row(page, "chat").locator(".badge")).to_have_text("pin")
@@ -308,7 +306,8 @@ def test_a_plan_that_does_not_fit_says_why(open_page):
 
 
 @pytest.mark.parametrize("name,text,what,body", [
-    ("chat", "Unload", "unload", {}), ("chat", "Drain", "drain", {}), ("chat", "Unpin", "unpin", {}), ("code", "Pin", "pin", {"level": "hot"})])
+    ("chat", "Unload", "unload", {}), ("chat", "Drain", "drain", {}), ("chat", "Unpin", "unpin", {}),
+    ("code", "Pin", "pin", {"level": "hot"})])
 def test_a_button_of_a_row_sends_its_command(open_page, name, text, what, body):
     f, page = open_page()
     press(page, name, text)
@@ -464,7 +463,8 @@ def test_markup_in_names_events_and_errors_is_text(open_page):
 
 def test_markup_in_prompts_and_answers_is_text(open_page):
     f, page = open_page("hostile", path="/ui#chat")
-    bad = EVIL + ' <img src=x onerror="window.hacked = 1"> **<b>x</b>** `<i>y</i>`\n\n```js\n' + EVIL + "\n```\n[a](javascript:window.hacked=1)"
+    bad = (EVIL + ' <img src=x onerror="window.hacked = 1"> **<b>x</b>** `<i>y</i>`\n\n```js\n' + EVIL +
+           "\n```\n[a](javascript:window.hacked=1)")
     page.fill("#s-system", EVIL)
     page.fill("#prompt", bad)
     page.keyboard.press("Enter")
@@ -517,10 +517,11 @@ def test_the_settings_are_fields_of_the_request(open_page):
     say(page, "Who?")
     expect(page.locator(".assistant .text")).to_have_text('{"name": "Ada", "age": 36}')
     body = f.chats[0]
-    assert {k: body[k] for k in ("model", "temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "stop", "stream", "stream_options")} == {
-        "model": "chat", "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "seed": 7, "max_tokens": 64,
-        "stop": ["END", "###"], "stream": True, "stream_options": {"include_usage": True}}
-    assert body["response_format"] == {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}, "strict": True}}
+    expected = {"model": "chat", "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "seed": 7, "max_tokens": 64,
+                "stop": ["END", "###"], "stream": True, "stream_options": {"include_usage": True}}
+    assert {k: body[k] for k in expected} == expected
+    assert body["response_format"] == {
+        "type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}, "strict": True}}
     page.fill("#s-schema", "{")
     say(page, "Again?")
     expect(page.locator("#s-error")).to_contain_text("the JSON schema is no JSON")
@@ -626,7 +627,8 @@ def test_nothing_is_cut_or_scrolls_sideways(open_page, width, height):
         }).map(e => e.className)""")
         assert out == []
     cut = page.evaluate("""() => [...document.querySelectorAll("td.num, td.class, td.state, td.acts, th, .keys li, button")].filter(e =>
-        e.offsetParent && e.clientWidth > 1 && !e.closest("thead[hidden], .sr") && getComputedStyle(e.closest("thead") || e).position !== "absolute" && e.scrollWidth > e.clientWidth + 1 && !e.matches(".open, .sr")).map(e => e.className + ": " + e.textContent)""")
+        e.offsetParent && e.clientWidth > 1 && e.scrollWidth > e.clientWidth + 1 && !e.matches(".open, .sr, .sr *") &&
+        getComputedStyle(e.closest("thead") || e).position !== "absolute").map(e => e.className + ": " + e.textContent)""")
     assert cut == []
     page.goto(f.url + "/ui#chat")
     expect(page.locator(".column")).to_have_count(1)
@@ -690,14 +692,17 @@ def test_tables_are_sorted_and_filtered(open_page):
 CONTRAST = r"""() => {
     const lum = c => { const [r, g, b] = c.map(v => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
         return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-    const parse = s => { const m = s.match(/[\d.]+/g).map(Number); return s.startsWith("color(") ? [...m.slice(0, 3).map(v => v * 255), m[3] ?? 1] : [...m.slice(0, 3), m[3] ?? 1]; };
+    const parse = s => {
+        const m = s.match(/[\d.]+/g).map(Number), rgb = m.slice(0, 3).map(v => s.startsWith("color(") ? v * 255 : v);
+        return [...rgb, m[3] ?? 1];
+    };
     const bad = [];
     for (const e of document.querySelectorAll("body *")) {
         const text = [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim());
         const s = getComputedStyle(e);
         if (!text || !e.offsetParent || s.visibility === "hidden" || e.closest(".sr, :disabled")) continue;
         const layers = [];
-        for (let p = e; p; p = p.parentElement) { const c = parse(getComputedStyle(p).backgroundColor); layers.push(c); if (c[3] === 1) break; }
+        for (let p = e; p && layers.at(-1)?.[3] !== 1; p = p.parentElement) layers.push(parse(getComputedStyle(p).backgroundColor));
         const back = layers.reverse().reduce((b, c) => b.map((v, i) => c[i] * c[3] + v * (1 - c[3])), [255, 255, 255]);
         const [a, b] = [lum(parse(s.color).slice(0, 3)), lum(back)].sort((x, y) => y - x);
         const ratio = (a + 0.05) / (b + 0.05);
@@ -729,9 +734,10 @@ def test_text_has_the_contrast_of_AA(open_page, scheme):
 
 def test_every_control_has_a_name_and_every_part_a_heading(open_page):
     _, page = open_page("states")
-    nameless = """() => [...document.querySelectorAll("button, input, textarea, canvas, [role=region], [role=img], section, dialog")].filter(e =>
-        !e.closest("[hidden], dialog:not([open])") && e.type !== "checkbox" && !e.textContent.trim() && !e.getAttribute("aria-label") && !e.getAttribute("aria-hidden") &&
-        !e.getAttribute("aria-labelledby") && !(e.labels && e.labels.length)).map(e => e.outerHTML.slice(0, 80))"""
+    nameless = """() => [...document.querySelectorAll("button, input, textarea, canvas, [role=region], [role=img], dialog")]
+        .filter(e => !e.closest("[hidden], dialog:not([open])") && e.type !== "checkbox" && !e.textContent.trim() &&
+                     !e.matches("[aria-label], [aria-hidden], [aria-labelledby]") && !e.labels?.length)
+        .map(e => e.outerHTML.slice(0, 80))"""
     assert page.evaluate(nameless) == []
     page.keyboard.press("c")
     expect(page.locator("#chat-names label")).to_have_count(11)
@@ -760,7 +766,8 @@ def test_a_storm_of_deltas_makes_no_elements(open_page):
     count = "document.querySelectorAll('#models *, #tenants *, #devices *, #charts *').length"
     before = page.evaluate(count)
     page.evaluate("""() => { window.came = 0; for (const id of ["models", "tenants", "devices", "charts"])
-        new MutationObserver(l => l.forEach(m => window.came += m.addedNodes.length)).observe(document.getElementById(id), {subtree: true, childList: true}); }""")
+        new MutationObserver(l => l.forEach(m => window.came += m.addedNodes.length))
+            .observe(document.getElementById(id), {subtree: true, childList: true}); }""")
     for i in range(6):
         f.tick()
     last = f.world.models[0]

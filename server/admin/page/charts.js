@@ -7,6 +7,7 @@ import { el, setText, setAttr, setStyle, drawSoon, onSize, byId } from "./dom.js
 import { clock, millis, percent, short } from "./format.js";
 
 const SPANS_S = [60, 120, 300, 600]; // the shortest that has room for all rows
+const PER_FRAME = 2;
 const GAP_S = 12; // a line goes on over seconds without a figure, up to so many
 
 // Column of a row, name, custom property with the colour.
@@ -27,6 +28,7 @@ const CHARTS = [
 export class Charts {
     constructor(store) {
         this.store = store;
+        this.left = []; // to draw
         this.at = null; // the chosen second, or null: the newest
         this.charts = CHARTS.map((spec) => new Chart(spec, this));
         byId("charts").append(...this.charts.map((c) => c.root));
@@ -35,7 +37,7 @@ export class Charts {
         matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
     }
 
-    /** All charts, one after the other: each is a part of its own, so frames stay short. */
+    /** All charts, in the next frames. */
     redraw() {
         const rows = this.store.rows;
         const style = getComputedStyle(document.documentElement);
@@ -46,7 +48,14 @@ export class Charts {
         this.color = (name) => style.getPropertyValue(name);
         setText(this.when,
             this.at === null || !this.row ? `${this.span / 60} min` : clock(this.row[0] * 1000));
-        for (const chart of this.charts) drawSoon(chart);
+        this.left = [...this.charts];
+        drawSoon(this);
+    }
+
+    /** Some in each frame: the browser copies a canvas that changed. */
+    draw() {
+        for (const chart of this.left.splice(0, PER_FRAME)) chart.draw();
+        return this.left.length > 0;
     }
 
     choose(second) {
@@ -91,7 +100,7 @@ class Chart {
         onSize(this.plot, (w, h) => {
             this.width = w;
             this.height = h;
-            drawSoon(this);
+            group.redraw();
         });
         this.canvas.addEventListener("pointermove", (e) => this.onPointer(e));
         this.canvas.addEventListener("pointerleave", () => group.choose(null));
