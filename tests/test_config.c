@@ -1504,6 +1504,17 @@ static void warnings_have_a_line_and_know_the_files(void) {
     EXPECT_STR(warnings_of(ARENA("cuda", "700MiB"), file_bytes, 0), "");
     EXPECT_STR(warnings_of(ARENA("cuda", "600MiB"), NULL, 0), "");
     EXPECT_STR(warnings_of(ARENA("cpu", "0"), file_bytes, 0), "");
+    EXPECT_STR(
+        warnings_of("{\"devices\":[{\"kind\":\"cpu\",\"memory\":\"700MiB\"}],\n\"models\":[" MODEL(
+                        "a", ANY) "," MODEL("b", ANY) "]}",
+                    file_bytes, 0),
+        "");
+    EXPECT_STR(
+        warnings_of("{\"devices\":[{\"kind\":\"cpu\",\"memory\":\"698MiB\"}],\n\"models\":[" MODEL(
+                        "a", ANY) "," MODEL("b", ANY) "]}",
+                    file_bytes, 1),
+        ":3: warning: models[1].path: the file has 700MiB, and the device has 698MiB of "
+        "memory: the model fails when it is brought up; set devices[].memory higher\n");
     unlink(file); // the lines are those of the file as it is
     buf out = {0};
     EXPECT_EQ(load("{\"models\":[" MODEL("a", "\"max\":\"5MiB\"") "]}"), INFERD_OK);

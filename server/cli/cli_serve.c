@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <uv.h>
@@ -668,6 +669,8 @@ static inferd_status open_disk(server_life *s, inferd_err *err) {
     const inferd_config *c = s->config;
     char *path = NULL;
     if (c->kv_disk_bytes == 0) return INFERD_OK;
+    if (mkdir(c->state_dir, 0700) != 0 && errno != EEXIST) // admission.c does the same, later
+        return inferd_fail(err, INFERD_EIO, "state_dir %s: %s", c->state_dir, strerror(errno));
     if (asprintf(&path, "%s/kv", c->state_dir) < 0)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the path of kv_disk");
     kv_disk_options o = {.path = path, .max_bytes = c->kv_disk_bytes};

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "config_options.h"
+#include "devices.h"
 #include "fleet.h"
 #include "model_plan.h"
 
@@ -252,6 +253,33 @@ static void note_replicas(const inferd_config *c, uint32_t i, config_report *r) 
                        c->n_devices, c->n_devices == 1 ? "" : "s");
 }
 
+/* The largest device; 0: the memory of one is not known before it is open. */
+static uint64_t memory_most(const inferd_config *c) {
+    uint64_t most = 0;
+    for (uint32_t d = 0; d < c->n_devices; d++) {
+        bool cpu = c->devices[d].kind != NULL && strcmp(c->devices[d].kind, "cpu") == 0;
+        uint64_t its = c->devices[d].memory_bytes;
+        if (its == 0 && !cpu) return 0;
+        most = u64_max(most, its == 0 ? CPU_MEMORY_BYTES : its);
+    }
+    return most;
+}
+
+/* Prepared weights have about the size of the file: such a model fails when it is brought up. */
+static void note_too_large(const inferd_config *c, uint32_t i, uint64_t file_bytes,
+                           config_report *r) {
+    config_location models = {.name = "models"}, one = {.parent = &models, .index = i};
+    config_location at = {.parent = &one, .name = "path"};
+    uint64_t most = memory_most(c);
+    if (most == 0 || file_bytes <= most) return;
+    config_problem(r, &at,
+                   "the file has %lluMiB, and %s %lluMiB of memory: the model fails when it is "
+                   "brought up; set devices[].memory higher",
+                   (ull)(file_bytes >> 20),
+                   c->n_devices == 1 ? "the device has" : "the largest device has",
+                   (ull)(most >> 20));
+}
+
 /* A device with memory of its own keeps evicted weights in its part of the host arena, and reads
  * their file again without room there.  They have about the size of the file. */
 static void note_host_arena(const inferd_config *c, const uint64_t *file_bytes, config_report *r) {
@@ -296,6 +324,7 @@ static void note_all(const inferd_config *c, const uint64_t *file_bytes, config_
         note_replicas(c, i, r);
         note_capped_class(c, i, r);
         note_rounding(c, i, r);
+        if (file_bytes != NULL) note_too_large(c, i, file_bytes[i], r);
     }
     note_no_models(c, r);
     note_idle_weights(c, &models, r);

@@ -351,7 +351,8 @@ static const option of_config[] = {
               "memory; 0: none on disk"},
     {"state_dir", OPTION_PATH, AT(C, state_dir), .min = 1, .max = PATH_BYTES_MAX,
      .about = "a folder where used token quotas are kept over restarts, responses with `store`, and "
-              "what `kv_disk` allows; absent: in memory only"},
+              "what `kv_disk` allows; it is made if the folder above is there; absent: in memory "
+              "only"},
     {"policy", OPTION_OBJECT, AT(C, policy), .table = &policy_table,
      .about = "how devices are shared"},
     {"admin", OPTION_OBJECT, AT(C, admin), .table = &admin_table,
