@@ -14,6 +14,7 @@ static const struct {
     {"devices", cli_devices, "list the devices of this machine"},
     {"pack", cli_pack, "write a model's prepared weights to a file that loads faster"},
     {"check", cli_check, "check a configuration file"},
+    {"doctor", cli_doctor, "check this machine: what is wrong, and what to do"},
     {"inspect", cli_inspect, "tell what a model's file has, and why it cannot be served"},
     {"run", cli_run, "answer one prompt, or chat, in the terminal"},
     {"tokenize", cli_tokenize, "text to token ids"},

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "cpu/arena.h"
-#include "cpu/machine.h"
+#include "kernels/machine.h"
 #include "inferd/clock.h"
 #include "test.h"
 

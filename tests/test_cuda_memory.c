@@ -2,7 +2,7 @@
  * fake.
  *
  * What happens when calls fail in every place is in test_cuda_memory_fails.c. */
-#include "cpu/machine.h"
+#include "kernels/machine.h"
 #include "memory_rig.h"
 
 static const uint32_t extents[] = {0, 1, 4, 32};

@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cpu/machine.h"
+#include "kernels/machine.h"
 #include "cpu/threads.h"
 #include "test.h"
 

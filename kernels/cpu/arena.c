@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cpu/machine.h"
+#include "kernels/machine.h"
 #include "inferd/clock.h"
 
 #ifndef MREMAP_DONTUNMAP

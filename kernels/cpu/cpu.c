@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#include "cpu/machine.h"
+#include "kernels/machine.h"
 #include "cpu/panel.h"
 #include "dummy.h"
 #include "inferd/clock.h"

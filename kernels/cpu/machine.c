@@ -7,7 +7,7 @@
  *
  * Inside a container the named folder is often not visible; the walk towards the root then ends at
  * the mount itself, which is the container's own group. */
-#include "cpu/machine.h"
+#include "kernels/machine.h"
 
 #include <ctype.h>
 #include <string.h>

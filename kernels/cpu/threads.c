@@ -27,7 +27,7 @@
 #include <xmmintrin.h>
 #endif
 
-#include "cpu/machine.h"
+#include "kernels/machine.h"
 #include "inferd/clock.h"
 
 enum {

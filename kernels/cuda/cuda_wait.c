@@ -14,7 +14,7 @@
  * work while the host wakes up.
  *
  * Thread: engine. */
-#include "cpu/machine.h"
+#include "kernels/machine.h"
 #include "cuda/cuda.h"
 
 enum { SHORT_STEP_US = 3000, CPUS_EACH = 2 };

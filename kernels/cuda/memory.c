@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cpu/machine.h"
+#include "kernels/machine.h"
 #include "cuda/memory_private.h"
 
 #define MIB               ((uint64_t)1 << 20)

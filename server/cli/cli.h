@@ -47,6 +47,7 @@ int cli_devices(int argc, char **argv);
 struct config_device;
 int cli_self_test(const char *module, const struct config_device *wanted, bool json);
 int cli_check(int argc, char **argv);
+int cli_doctor(int argc, char **argv); // 1: a problem
 int cli_pack(int argc, char **argv);
 int cli_inspect(int argc, char **argv); // 1: the file cannot be served
 int cli_run(int argc, char **argv);

@@ -121,6 +121,9 @@ bool http_is_loopback(const char *listen);
 /* Can http_open take this address? keyless: it must be loopback.  The error does not name the
  * option that holds the address: the caller adds that. */
 inferd_status http_check_listen(const char *listen, bool keyless, inferd_err *err);
+/* Could http_open take it now?  A port is bound and freed at once, a socket file only looked at:
+ * nothing changes.  INFERD_EBUSY: another process has it. */
+inferd_status http_try_listen(const char *listen, inferd_err *err);
 /* From now on routes with admits_work answer 503 shutting_down, and each answer closes its
  * connection.  Their requests with an incomplete body are answered at once.  Connections are still
  * accepted: a load balancer gets an answer, not a reset.  Not from inside route.handle.

@@ -112,8 +112,8 @@ inferd_status http_check_listen(const char *listen, bool keyless, inferd_err *er
         listen);
 }
 
-/* Removes a socket file without a listener: its process did not end cleanly. */
-static inferd_status remove_stale(const address *a, inferd_err *err) {
+/* INFERD_EBUSY: a process listens at the socket file; INFERD_EINVAL: it is another kind of file. */
+static inferd_status look_at_socket(const address *a, inferd_err *err) {
     struct stat st;
     const char *path = a->un.sun_path;
     if (lstat(path, &st) != 0) return INFERD_OK;
@@ -124,14 +124,17 @@ static inferd_status remove_stale(const address *a, inferd_err *err) {
     /* EAGAIN: a process listens, and its queue is full. */
     bool alive = connect(fd, &a->any, a->n) == 0 || errno != ECONNREFUSED;
     close(fd);
-    if (alive)
-        return inferd_fail(err, INFERD_EBUSY, "listen unix:%s: in use by another process", path);
-    if (unlink(path) != 0)
-        return inferd_fail(err, INFERD_EIO,
-                           "listen unix:%s: a stale socket that cannot be removed: "
-                           "%s",
-                           path, strerror(errno));
-    return INFERD_OK;
+    if (!alive) return INFERD_OK;
+    return inferd_fail(err, INFERD_EBUSY, "listen unix:%s: in use by another process", path);
+}
+
+/* Removes a socket file without a listener: its process did not end cleanly. */
+static inferd_status remove_stale(const address *a, inferd_err *err) {
+    const char *path = a->un.sun_path;
+    inferd_status s = look_at_socket(a, err);
+    if (s != INFERD_OK || unlink(path) == 0 || errno == ENOENT) return s;
+    return inferd_fail(err, INFERD_EIO, "listen unix:%s: a stale socket that cannot be removed: %s",
+                       path, strerror(errno));
 }
 
 /* "unix:/path", or "unix:@name" of the abstract namespace; n: bytes of the whole address. */
@@ -162,16 +165,7 @@ static void describe(http_server *s) {
     }
 }
 
-static inferd_status bind_to(http_server *s, const char *listen, const address *a,
-                             inferd_err *err) {
-    int on = 1;
-    s->fd_listen = socket(a->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (s->fd_listen < 0) return inferd_fail(err, INFERD_EIO, "socket: %s", strerror(errno));
-    if (a->any.sa_family != AF_UNIX)
-        setsockopt(s->fd_listen, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    else
-        fchmod(s->fd_listen, (mode_t)s->unix_mode); // before bind: the file never has a wider mode
-    if (bind(s->fd_listen, &a->any, a->n) == 0) return INFERD_OK;
+static inferd_status say_unbound(const char *listen, inferd_err *err) {
     switch (errno) {
     case EADDRINUSE:
         return inferd_fail(err, INFERD_EBUSY, "listen %s: in use by another process", listen);
@@ -186,6 +180,30 @@ static inferd_status bind_to(http_server *s, const char *listen, const address *
     default:
         return inferd_fail(err, INFERD_EIO, "listen %s: %s", listen, strerror(errno));
     }
+}
+
+/* fd is -1 if there is no socket.  unix_mode: of a socket file. */
+static inferd_status bind_to(const char *listen, const address *a, int unix_mode, int *fd,
+                             inferd_err *err) {
+    int on = 1;
+    *fd = socket(a->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (*fd < 0) return inferd_fail(err, INFERD_EIO, "socket: %s", strerror(errno));
+    if (a->any.sa_family != AF_UNIX)
+        setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    else
+        fchmod(*fd, (mode_t)unix_mode); // before bind: the file never has a wider mode
+    return bind(*fd, &a->any, a->n) == 0 ? INFERD_OK : say_unbound(listen, err);
+}
+
+inferd_status http_try_listen(const char *listen, inferd_err *err) {
+    address a;
+    int fd = -1;
+    inferd_status s = parse_address(listen, &a, err);
+    if (s != INFERD_OK) return s;
+    if (a.any.sa_family == AF_UNIX) return look_at_socket(&a, err);
+    s = bind_to(listen, &a, 0, &fd, err);
+    if (fd >= 0) close(fd);
+    return s;
 }
 
 /* Remembers the inode of the file: at the end no other file is removed. */
@@ -205,7 +223,7 @@ inferd_status listen_open(http_server *s, const char *listen_at, inferd_err *err
     if (status != INFERD_OK) return inferd_context(err, "listen"), status;
     status = parse_address(listen_at, &a, err);
     if (status == INFERD_OK && a.any.sa_family == AF_UNIX) status = remove_stale(&a, err);
-    if (status == INFERD_OK) status = bind_to(s, listen_at, &a, err);
+    if (status == INFERD_OK) status = bind_to(listen_at, &a, s->unix_mode, &s->fd_listen, err);
     if (status == INFERD_OK && a.any.sa_family == AF_UNIX)
         status = own_socket_file(s, a.un.sun_path, err);
     if (status != INFERD_OK) return status;

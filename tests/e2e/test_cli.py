@@ -19,7 +19,7 @@ def inferd(*args, stdin=None):
 
 def test_every_command_has_help():
     assert inferd("--help").returncode == 0
-    for command in ("serve", "check", "run", "devices", "tokenize", "render", "inspect", "version"):
+    for command in ("serve", "check", "doctor", "run", "devices", "tokenize", "render", "inspect", "version"):
         r = inferd(command, "--help")
         assert r.returncode == 0 and "usage" in r.stdout, command
     assert inferd("version").stdout.startswith("inferd ")

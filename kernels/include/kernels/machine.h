@@ -9,8 +9,8 @@
  * counts.
  *
  * Thread: any. */
-#ifndef INFERD_CPU_MACHINE_H
-#define INFERD_CPU_MACHINE_H
+#ifndef INFERD_MACHINE_H
+#define INFERD_MACHINE_H
 
 #include <sched.h>
 

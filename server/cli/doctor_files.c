@@ -1,0 +1,207 @@
+/* doctor_files.c - checks of files and folders of a configuration; see doctor.h. */
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "config_options.h"
+#include "doctor.h"
+
+#define GIB 1073741824.0
+
+/* ---- keys ---- */
+
+/* Does a value below have a member `key` or `keys` of its own? */
+static bool has_keys(const json_t *v) {
+    const char *name;
+    json_t *inner;
+    size_t i;
+    if (json_is_array(v)) {
+        json_array_foreach(v, i, inner) if (has_keys(inner)) return true;
+        return false;
+    }
+    json_object_foreach((json_t *)v, name, inner) {
+        if (strcmp(name, "key") == 0 || strcmp(name, "keys") == 0) return true;
+        if (has_keys(inner)) return true;
+    }
+    return false;
+}
+
+static void check_secret(doctor *d, const char *path, const char *what) {
+    struct stat st;
+    if (stat(path, &st) != 0) return; // the configuration was read, so a missing one is another's
+    bool open = (st.st_mode & (S_IROTH | S_IWOTH)) != 0;
+    if (!open) {
+        doctor_add(d, DOCTOR_OK, "files.keys", "%.200s: mode %04o", path,
+                   (unsigned)st.st_mode & 07777);
+        return;
+    }
+    doctor_add(d, DOCTOR_PROBLEM, "files.keys", "%.200s, %s: every user may %s it (mode %04o)",
+               path, what, (st.st_mode & S_IROTH) != 0 ? "read" : "write",
+               (unsigned)st.st_mode & 07777);
+    doctor_advise(d, "chmod o-rwx '%.200s'", path);
+}
+
+/* Key files anywhere in the file; paths are relative to its folder. */
+static void check_key_files(doctor *d, const json_t *v) {
+    const char *name;
+    json_t *inner;
+    size_t i;
+    if (json_is_array(v)) {
+        json_array_foreach(v, i, inner) check_key_files(d, inner);
+        return;
+    }
+    json_object_foreach((json_t *)v, name, inner) {
+        if (strcmp(name, "key_file") != 0 || !json_is_string(inner)) {
+            check_key_files(d, inner);
+            continue;
+        }
+        char path[PATH_MAX];
+        const char *slash = strrchr(d->config->source, '/'), *value = json_string_value(inner);
+        bool relative = value[0] != '/' && slash != NULL;
+        snprintf(path, sizeof path, "%.*s%s", relative ? (int)(slash - d->config->source) + 1 : 0,
+                 d->config->source, value);
+        check_secret(d, path, "a file of keys");
+    }
+}
+
+static void check_keys(doctor *d) {
+    buf text;
+    inferd_err err;
+    if (d->config->source == NULL) return;
+    buf_init(&text, 0);
+    json_t *v = NULL;
+    if (config_read_file(d->config->source, &text, &err) == INFERD_OK)
+        v = json_loadb(text.p, text.n, 0, NULL);
+    if (has_keys(v)) check_secret(d, d->config->source, "the configuration, which holds keys");
+    check_key_files(d, v);
+    json_decref(v);
+    if (text.p != NULL) explicit_bzero(text.p, text.capacity);
+    buf_deinit(&text);
+}
+
+/* ---- models ---- */
+
+static void check_models(doctor *d) {
+    enum { SHOWN = 8 };
+    const inferd_config *c = d->config;
+    uint64_t sum = 0;
+    uint32_t n_bad = 0;
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        struct stat st;
+        const char *path = c->models[i].path;
+        if (strncmp(path, "dummy:", 6) == 0) continue;
+        bool there = stat(path, &st) == 0;
+        if (there && S_ISREG(st.st_mode) && d->facts.can(path, R_OK)) {
+            sum += (uint64_t)st.st_size;
+            continue;
+        }
+        if (n_bad++ >= SHOWN) continue;
+        doctor_add(d, DOCTOR_PROBLEM, "files.models", "models[%u] (%.60s): %.200s: %s", i,
+                   c->models[i].name, path,
+                   !there                 ? strerror(errno)
+                   : !S_ISREG(st.st_mode) ? "not a file"
+                                          : "may not be read by this user");
+        doctor_advise(d, there ? "chmod or chown it for the user of inferd, and its folders (x)"
+                               : "correct its path; paths are relative to the configuration");
+    }
+    if (n_bad > SHOWN) doctor_add(d, DOCTOR_PROBLEM, "files.models", "and %u more", n_bad - SHOWN);
+    if (n_bad == 0)
+        doctor_add(d, DOCTOR_OK, "files.models", "%u, %.1f GiB, readable", c->n_models,
+                   (double)sum / GIB);
+}
+
+/* ---- the folder of the state ---- */
+
+static void check_disk(doctor *d, const char *folder, const char *subject, uint64_t wanted) {
+    struct statvfs fs;
+    if (statvfs(folder, &fs) != 0) return;
+    uint64_t unused = (uint64_t)fs.f_bavail * fs.f_frsize;
+    bool fits = unused >= wanted;
+    doctor_add(d, fits ? DOCTOR_OK : DOCTOR_WARNING, subject, "%.1f GiB free, %.1f GiB wanted: %s",
+               (double)unused / GIB, (double)wanted / GIB, folder);
+    if (!fits)
+        doctor_advise(d, "make room, or set kv_disk and limits.responses_bytes_max lower: a full "
+                         "disk fails no request, but nothing more is kept");
+}
+
+/* The folder above `path`; "." if there is none. */
+static void folder_of(const char *path, char out[PATH_MAX]) {
+    snprintf(out, PATH_MAX, "%s", path);
+    char *slash = strrchr(out, '/');
+    if (slash == NULL)
+        strcpy(out, ".");
+    else
+        slash[slash == out] = 0;
+}
+
+/* The daemon makes a missing folder, but not the one above. */
+static void check_new_state(doctor *d, const char *path) {
+    char above[PATH_MAX];
+    folder_of(path, above);
+    bool made = access(above, F_OK) == 0 && d->facts.can(above, W_OK | X_OK);
+    doctor_add(d, made ? DOCTOR_OK : DOCTOR_PROBLEM, "files.state_dir",
+               made ? "%.200s will be made" : "%.200s is not there and cannot be made", path);
+    if (!made)
+        doctor_advise(d,
+                      "mkdir -m 750, owned by the user of inferd (StateDirectory= in a service)");
+}
+
+static void check_state_mode(doctor *d, const char *path, mode_t mode) {
+    bool open = (mode & S_IWOTH) != 0, group = (mode & S_IWGRP) != 0;
+    doctor_add(d,
+               open    ? DOCTOR_PROBLEM
+               : group ? DOCTOR_WARNING
+                       : DOCTOR_OK,
+               "files.state_dir", "%.200s: mode %04o", path, (unsigned)mode & 07777);
+    if (open || group)
+        doctor_advise(d, "%s may change used quotas and kept responses%s: chmod go-w '%.200s'",
+                      open ? "every user" : "its group", open ? ", and inferd does not start" : "",
+                      path);
+}
+
+static void check_state(doctor *d) {
+    enum { LITTLE = 16 << 20 };
+    const inferd_config *c = d->config;
+    char above[PATH_MAX];
+    struct stat st;
+    if (c->state_dir == NULL) {
+        doctor_add(d, DOCTOR_OK, "files.state_dir", "none: nothing is kept over a restart");
+        return;
+    }
+    bool there = stat(c->state_dir, &st) == 0;
+    if (!there) {
+        check_new_state(d, c->state_dir);
+    } else if (!S_ISDIR(st.st_mode) || !d->facts.can(c->state_dir, R_OK | W_OK | X_OK)) {
+        doctor_add(d, DOCTOR_PROBLEM, "files.state_dir", "%.200s: %s", c->state_dir,
+                   S_ISDIR(st.st_mode) ? "may not be written by this user" : "not a folder");
+        doctor_advise(d, "chown it to the user of inferd (StateDirectory= in a service)");
+    } else {
+        check_state_mode(d, c->state_dir, st.st_mode);
+    }
+    folder_of(c->state_dir, above);
+    check_disk(d, there ? c->state_dir : above, "files.disk",
+               c->kv_disk_bytes + c->limits.responses_bytes_max + LITTLE);
+}
+
+static void check_log(doctor *d) {
+    char folder[PATH_MAX];
+    const char *path = d->config->log.path;
+    if (path == NULL) return;
+    folder_of(path, folder);
+    bool fine =
+        access(path, F_OK) == 0 ? d->facts.can(path, W_OK) : d->facts.can(folder, W_OK | X_OK);
+    doctor_add(d, fine ? DOCTOR_OK : DOCTOR_PROBLEM, "files.log", "%.200s%s", path,
+               fine ? "" : ": may not be written by this user, or its folder is missing");
+    if (!fine) doctor_advise(d, "make its folder for the user of inferd (LogsDirectory=)");
+}
+
+void doctor_check_files(doctor *d) {
+    if (d->config == NULL) return;
+    check_keys(d);
+    check_models(d);
+    check_state(d);
+    check_log(d);
+}

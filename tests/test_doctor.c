@@ -1,0 +1,540 @@
+/* test_doctor.c - the checks of `inferd doctor`, on machines that are folders. */
+#include "doctor.h"
+
+#include <ftw.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "devices.h"
+#include "test.h"
+
+static char root[64], files[96]; // a machine, and a folder of files of a configuration
+static doctor d;
+
+static void make_folders(const char *path) {
+    char part[PATH_MAX];
+    for (const char *p = path + 1; (p = strchr(p, '/')) != NULL; p++) {
+        snprintf(part, sizeof part, "%.*s", (int)(p - path), path);
+        mkdir(part, 0755);
+    }
+}
+
+static void put_at(const char *folder, const char *name, const char *text) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s%s", folder, name);
+    make_folders(path);
+    FILE *f = fopen(path, "w");
+    EXPECT(f != NULL && fputs(text, f) >= 0);
+    if (f != NULL) fclose(f);
+}
+
+/* A file of the machine. */
+static void put(const char *path, const char *text) {
+    put_at(root, path, text);
+}
+
+/* The owner's bits, also for root. */
+static bool can(const char *path, int mode) {
+    struct stat st;
+    return stat(path, &st) == 0 && (((unsigned)st.st_mode >> 6) & (unsigned)mode) == (unsigned)mode;
+}
+
+static inferd_status listen_answer;
+static bool healthy;
+
+static inferd_status try_listen(const char *listen, inferd_err *err) {
+    if (listen_answer == INFERD_OK || strncmp(listen, "unix:", 5) == 0) return INFERD_OK;
+    return inferd_fail(err, listen_answer, "listen %s: no", listen);
+}
+
+static bool is_healthy(const char *listen) {
+    (void)listen;
+    return healthy;
+}
+
+static const char good_flags[] = "flags\t\t: fpu avx2 fma f16c avx512f avx512bw avx512vl avx512dq "
+                                 "avx512_vnni avx512_bf16 amx_int8 amx_tile\n";
+
+/* A machine without a fault. */
+static void open_machine(void) {
+    strcpy(root, "/tmp/inferd-doctor-XXXXXX");
+    EXPECT(mkdtemp(root) != NULL);
+    snprintf(files, sizeof files, "%.63s/files", root);
+    d = (doctor){.root = root};
+    d.facts = (doctor_facts){.n_cpus = 8,
+                             .n_fds_max = 20000,
+                             .memlock_max = UINT64_MAX,
+                             .n_tasks_max = UINT64_MAX,
+                             .now_s = INT64_C(1790000000),
+                             .built_s = INT64_C(1780000000),
+                             .can = can,
+                             .try_listen = try_listen,
+                             .is_healthy = is_healthy};
+    listen_answer = INFERD_OK;
+    healthy = false;
+    put("/proc/cpuinfo", "processor\t: 0\nmodel name\t: Test CPU\n");
+    put("/proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 12582912 kB\nSwapTotal: 0 kB\n"
+                         "SwapFree: 0 kB\nCommitLimit: 1048576 kB\nCommitted_AS: 0 kB\n");
+    put("/proc/self/cgroup", "0::/box\n");
+    put("/sys/devices/system/cpu/online", "0-7\n");
+    put("/sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n");
+    put("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    (void)st, (void)kind, (void)at;
+    return remove(path);
+}
+
+static int open_one(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    (void)at;
+    return S_ISDIR(st->st_mode) || kind == FTW_DNR ? chmod(path, 0700) : 0;
+}
+
+static void close_machine(void) {
+    enum { FDS = 8 };
+    EXPECT_EQ(nftw(root, open_one, FDS, FTW_PHYS), 0);
+    EXPECT_EQ(nftw(root, remove_one, FDS, FTW_DEPTH | FTW_PHYS), 0);
+    config_destroy((inferd_config *)d.config);
+    doctor_deinit(&d);
+}
+
+static void use_flags(const char *flags) {
+    char text[1024];
+    snprintf(text, sizeof text, "model name\t: Test CPU\n%s", flags);
+    put("/proc/cpuinfo", text);
+}
+
+static void use_config(const char *text) {
+    char path[PATH_MAX];
+    inferd_config *c = NULL;
+    inferd_err err = {0};
+    buf problems = {0};
+    put_at(files, "/inferd.json", text);
+    snprintf(path, sizeof path, "%s/inferd.json", files);
+    config_destroy((inferd_config *)d.config);
+    EXPECT_EQ(config_load(path, &c, &problems, &err), INFERD_OK);
+    EXPECT_STR(buf_cstr(&problems), "");
+    buf_deinit(&problems);
+    d.config = c;
+}
+
+/* The line of this subject with the worst level; fails the test if there is none. */
+static const doctor_line *line_of(void (*check)(doctor *), const char *subject) {
+    static const doctor_line none = {.subject = ""};
+    const doctor_line *found = NULL;
+    d.n_lines = 0;
+    check(&d);
+    for (uint32_t i = 0; i < d.n_lines; i++)
+        if (strcmp(d.lines[i].subject, subject) == 0 &&
+            (found == NULL || d.lines[i].level > found->level))
+            found = &d.lines[i];
+    if (found == NULL) {
+        printf("no line of %s\n", subject);
+        test_failures++;
+        return &none;
+    }
+    for (uint32_t i = 0; i < d.n_lines; i++) // what to do, wherever something is to be done
+        EXPECT_EQ(d.lines[i].advice[0] != 0, d.lines[i].level != DOCTOR_OK);
+    return found;
+}
+
+#define EXPECT_LINE(check, subject, wanted, part)                                                  \
+    do {                                                                                           \
+        const doctor_line *l_ = line_of(check, subject);                                           \
+        EXPECT_EQ(l_->level, wanted);                                                              \
+        if (strstr(l_->figure, part) == NULL) {                                                    \
+            printf("%s:%d: \"%s\" has no \"%s\"\n", __FILE__, __LINE__, l_->figure, part);         \
+            test_failures++;                                                                       \
+        }                                                                                          \
+    } while (0)
+
+/* ---- CPU ---- */
+
+static void instructions_are_those_that_kernels_use(void) {
+    const char *lacks;
+    EXPECT_STR(doctor_cpu_level("fpu sse2", &lacks), "base");
+    EXPECT_STR(doctor_cpu_level("avx2 fma f16c", &lacks), "avx2");
+    EXPECT_STR(doctor_cpu_level("avx2 fma", &lacks), "base");
+    EXPECT_STR(doctor_cpu_level("avx2 fma f16c avx_vnni", &lacks), "avxvnni");
+    EXPECT_STR(doctor_cpu_level("avx2 fma f16c avx512f avx512bw avx512vl avx512dq avx512_vnni "
+                                "avx512_bf16 amx_tile amx_int8",
+                                &lacks),
+               "avx512amx");
+    EXPECT_STR(lacks, "");
+    open_machine();
+    use_flags(good_flags);
+    EXPECT_LINE(doctor_check_cpu, "cpu.instructions", DOCTOR_OK, "Test CPU: avx512amx");
+    d.facts.cpu_level_asked = "avx2";
+    EXPECT_LINE(doctor_check_cpu, "cpu.instructions", DOCTOR_WARNING, "INFERD_CPU is \"avx2\"");
+    use_flags("flags\t: fpu sse2 hypervisor\n");
+    EXPECT_LINE(doctor_check_cpu, "cpu.instructions", DOCTOR_WARNING, "base; it lacks avx2");
+    EXPECT(strstr(line_of(doctor_check_cpu, "cpu.instructions")->advice, "-cpu host") != NULL);
+    close_machine();
+}
+
+/* The words of /proc/cpuinfo and the kernels' own test of this processor agree. */
+static void this_machine_has_the_level_that_is_told(void) {
+    backend_device_about found[BE_DEVICES_MAX];
+    uint32_t n = 0;
+    inferd_err err = {0};
+    backend_options o = {.kind = "cpu"};
+    doctor here = {.root = ""};
+    const char *lacks;
+    char flags[8192];
+    if (getenv("INFERD_CPU") != NULL) SKIP("INFERD_CPU is set");
+    if (!doctor_find(&here, "/proc/cpuinfo", "flags", flags, sizeof flags)) SKIP("no x86-64");
+    EXPECT_EQ(backend_list_devices(&o, found, &n, &err), INFERD_OK);
+    EXPECT_EQ(n, 1);
+    EXPECT_STR(doctor_cpu_level(flags, &lacks), found[0].name + 4);
+}
+
+static void cores_are_bounded_by_mask_and_group(void) {
+    open_machine();
+    use_flags(good_flags);
+    EXPECT_LINE(doctor_check_cpu, "cpu.cores", DOCTOR_OK, "8 may be used of 8 online");
+    put("/sys/fs/cgroup/box/cpu.max", "300000 100000\n");
+    EXPECT_LINE(doctor_check_cpu, "cpu.cores", DOCTOR_OK,
+                "3 may be used of 8 online, control group's quota of 3");
+    use_config("{\"devices\":[{\"kind\":\"cpu\",\"threads\":4}],\"models\":[]}");
+    EXPECT_LINE(doctor_check_cpu, "cpu.cores", DOCTOR_WARNING, "devices[].threads are 4");
+    d.facts.n_cpus = 1;
+    use_config("{\"models\":[]}");
+    EXPECT_LINE(doctor_check_cpu, "cpu.cores", DOCTOR_WARNING, "affinity mask of 1");
+    close_machine();
+}
+
+static void slow_governors_are_warned_of(void) {
+#define FREQUENCY "/sys/devices/system/cpu/cpu0/cpufreq/"
+    open_machine();
+    EXPECT_LINE(doctor_check_cpu, "cpu.frequency", DOCTOR_OK, "not set by this system");
+    put(FREQUENCY "scaling_governor", "performance\n");
+    put(FREQUENCY "scaling_driver", "acpi-cpufreq\n");
+    EXPECT_LINE(doctor_check_cpu, "cpu.frequency", DOCTOR_OK, "performance, driver acpi-cpufreq");
+    put(FREQUENCY "scaling_governor", "powersave\n");
+    EXPECT_LINE(doctor_check_cpu, "cpu.frequency", DOCTOR_WARNING, "powersave");
+    put(FREQUENCY "scaling_driver", "intel_pstate\n"); // its usual governor
+    EXPECT_LINE(doctor_check_cpu, "cpu.frequency", DOCTOR_OK, "powersave");
+    put(FREQUENCY "energy_performance_preference", "power\n");
+    EXPECT_LINE(doctor_check_cpu, "cpu.frequency", DOCTOR_WARNING, "preference power");
+    EXPECT_LINE(doctor_check_cpu, "cpu.smt", DOCTOR_OK, "not told");
+    put("/sys/devices/system/cpu/smt/active", "1\n");
+    EXPECT_LINE(doctor_check_cpu, "cpu.smt", DOCTOR_OK, "on:");
+    close_machine();
+}
+
+/* ---- clock and container ---- */
+
+static void clocks_are_fast_set_and_synchronised(void) {
+    open_machine();
+    EXPECT_LINE(doctor_check_clock, "clock.source", DOCTOR_OK, "tsc");
+    EXPECT_LINE(doctor_check_clock, "clock.sync", DOCTOR_OK, "synchronised");
+    EXPECT_LINE(doctor_check_clock, "clock.time", DOCTOR_OK, "2026-09-21 14:13:20 UTC");
+    put("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n");
+    EXPECT_LINE(doctor_check_clock, "clock.source", DOCTOR_WARNING, "hpet");
+    d.facts.clock_unsynced = true;
+    use_config("{\"state_dir\":\"state\",\"models\":[],\"tenants\":[{\"name\":\"t\",\"key\":"
+               "\"sk-t-012345\",\"limits\":{\"tokens_per_day\":1}}]}");
+    EXPECT_LINE(doctor_check_clock, "clock.sync", DOCTOR_WARNING, "limits per day or month");
+    d.facts.clock_state = -1;
+    EXPECT_LINE(doctor_check_clock, "clock.sync", DOCTOR_OK, "not told");
+    d.facts.now_s = d.facts.built_s - 10 * 86400;
+    EXPECT_LINE(doctor_check_clock, "clock.time", DOCTOR_PROBLEM, "before this program was made");
+    d.facts.now_s = INT64_C(5000000000);
+    EXPECT_LINE(doctor_check_clock, "clock.time", DOCTOR_PROBLEM, "2128");
+    close_machine();
+}
+
+static void containers_and_guests_are_named(void) {
+    open_machine();
+    use_flags(good_flags);
+    EXPECT_LINE(doctor_check_container, "machine.kind", DOCTOR_OK, "no virtual machine");
+    put("/.dockerenv", "");
+    use_flags("flags\t: fpu hypervisor\n");
+    put("/sys/class/dmi/id/product_name", "KVM\n");
+    EXPECT_LINE(doctor_check_container, "machine.kind", DOCTOR_OK,
+                "virtual machine (KVM), in a Docker container");
+    put("/proc/stat", "cpu 80 0 10 1000 0 0 0 10 0 0\n");
+    EXPECT_LINE(doctor_check_container, "machine.steal", DOCTOR_WARNING, "10 % of the busy time");
+    close_machine();
+}
+
+/* ---- memory ---- */
+
+static void pools_must_fit_into_memory(void) {
+    open_machine();
+    EXPECT_LINE(doctor_check_memory, "memory.amount", DOCTOR_OK, "12.0 GiB available of 16.0 GiB");
+    use_config("{\"devices\":[{\"kind\":\"cpu\",\"memory\":\"8GiB\"}],\"host_arena\":\"1GiB\","
+               "\"models\":[]}");
+    EXPECT_LINE(doctor_check_memory, "memory.amount", DOCTOR_OK, "wanted 9.5 GiB");
+    use_config("{\"devices\":[{\"kind\":\"cpu\",\"memory\":\"12GiB\"}],\"host_arena\":\"1GiB\","
+               "\"models\":[]}");
+    EXPECT_LINE(doctor_check_memory, "memory.amount", DOCTOR_WARNING, "wanted 13.5 GiB");
+    use_config("{\"devices\":[{\"kind\":\"cpu\",\"memory\":\"16GiB\"}],\"host_arena\":0,"
+               "\"models\":[]}");
+    EXPECT_LINE(doctor_check_memory, "memory.amount", DOCTOR_PROBLEM, "wanted 16.5 GiB");
+    use_config("{\"devices\":[{\"kind\":\"cpu\",\"memory\":\"8GiB\"}],\"host_arena\":0,"
+               "\"models\":[]}");
+    put("/sys/fs/cgroup/box/memory.max", "4294967296\n");
+    EXPECT_LINE(doctor_check_memory, "memory.amount", DOCTOR_PROBLEM,
+                "control group's limit 4.0 GiB");
+    EXPECT(strstr(line_of(doctor_check_memory, "memory.amount")->advice, "to 3.5 GiB") != NULL);
+    close_machine();
+}
+
+static void swap_overcommit_and_huge_pages(void) {
+    open_machine();
+    EXPECT_LINE(doctor_check_memory, "memory.swap", DOCTOR_OK, "none");
+    EXPECT_LINE(doctor_check_memory, "memory.overcommit", DOCTOR_OK, "mode 0");
+    EXPECT_LINE(doctor_check_memory, "memory.huge_pages", DOCTOR_OK, "transparent: madvise");
+    put("/proc/sys/vm/overcommit_memory", "2\n");
+    EXPECT_LINE(doctor_check_memory, "memory.overcommit", DOCTOR_WARNING,
+                "1.0 GiB may still be reserved, inferd reserves about 2.5 GiB");
+    put("/proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 12582912 kB\n"
+                         "SwapTotal: 8388608 kB\nSwapFree: 4194304 kB\n");
+    EXPECT_LINE(doctor_check_memory, "memory.swap", DOCTOR_WARNING, "4.0 GiB used of 8.0 GiB");
+    put("/proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 12582912 kB\n"
+                         "SwapTotal: 8388608 kB\nSwapFree: 8388608 kB\n");
+    EXPECT_LINE(doctor_check_memory, "memory.swap", DOCTOR_OK, "0.0 GiB used of 8.0 GiB");
+    put("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+    EXPECT_LINE(doctor_check_memory, "memory.huge_pages", DOCTOR_WARNING, "never");
+    close_machine();
+}
+
+static void pinned_memory_matters_with_a_gpu(void) {
+    open_machine();
+    d.facts.memlock_max = 8 << 20;
+    EXPECT_LINE(doctor_check_memory, "memory.locked", DOCTOR_OK, "8192 KiB");
+    put("/sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n");
+    EXPECT_LINE(doctor_check_memory, "memory.locked", DOCTOR_WARNING, "8192 KiB");
+    d.facts.is_root = true;
+    EXPECT_LINE(doctor_check_memory, "memory.locked", DOCTOR_OK, "8192 KiB");
+    close_machine();
+}
+
+static void limits_are_those_of_the_daemon(void) {
+    open_machine();
+    EXPECT_LINE(doctor_check_limits, "limits.descriptors", DOCTOR_OK, "20000 allowed, 10624");
+    d.facts.n_fds_max = 10623;
+    EXPECT_LINE(doctor_check_limits, "limits.descriptors", DOCTOR_WARNING, "10623 allowed");
+    d.facts.n_fds_max = 399;
+    EXPECT_LINE(doctor_check_limits, "limits.descriptors", DOCTOR_PROBLEM, "399 allowed");
+    EXPECT_LINE(doctor_check_limits, "limits.tasks", DOCTOR_OK, "no limit");
+    d.facts.n_tasks_max = 30;
+    EXPECT_LINE(doctor_check_limits, "limits.tasks", DOCTOR_PROBLEM, "30 allowed");
+    d.facts.is_root = true; // for which that limit does not count
+    EXPECT_LINE(doctor_check_limits, "limits.tasks", DOCTOR_OK, "no limit");
+    put("/sys/fs/cgroup/box/pids.max", "100\n");
+    put("/sys/fs/cgroup/box/pids.current", "90\n");
+    EXPECT_LINE(doctor_check_limits, "limits.tasks", DOCTOR_PROBLEM, "10 allowed");
+    put("/sys/fs/cgroup/box/pids.max", "max\n");
+    EXPECT_LINE(doctor_check_limits, "limits.tasks", DOCTOR_OK, "no limit");
+    close_machine();
+}
+
+/* ---- ports ---- */
+
+static void a_used_port_names_its_process(void) {
+    char link[PATH_MAX];
+    open_machine();
+    EXPECT_LINE(doctor_check_ports, "ports.listen", DOCTOR_OK, "127.0.0.1:8080 is free");
+    put("/proc/net/tcp",
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n"
+        "   0: 0100007F:1F90 0100007F:9999 01 00000000:00000000 00:00000000 00000000 0 0 11 1\n"
+        "   1: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 4711 1\n");
+    put("/proc/77/comm", "nginx\n");
+    put("/proc/77/fd/none", "");
+    snprintf(link, sizeof link, "%s/proc/77/fd/3", root);
+    EXPECT_EQ(symlink("socket:[4711]", link), 0);
+    listen_answer = INFERD_EBUSY;
+    EXPECT_LINE(doctor_check_ports, "ports.listen", DOCTOR_PROBLEM,
+                "127.0.0.1:8080 is used by nginx (pid 77)");
+    healthy = true;
+    EXPECT_LINE(doctor_check_ports, "ports.listen", DOCTOR_OK, "an inferd that answers /health");
+    listen_answer = INFERD_EIO;
+    EXPECT_LINE(doctor_check_ports, "ports.listen", DOCTOR_PROBLEM, "listen 127.0.0.1:8080: no");
+    close_machine();
+}
+
+static void the_socket_of_administrators_needs_a_folder(void) {
+    char text[256], folder[128];
+    open_machine();
+    put_at(files, "/x", "");
+    snprintf(text, sizeof text, "{\"admin\":{\"listen\":\"unix:%s/run/admin.sock\"},\"models\":[]}",
+             files);
+    use_config(text);
+    EXPECT_LINE(doctor_check_ports, "ports.admin", DOCTOR_OK, "can be made");
+    snprintf(text, sizeof text,
+             "{\"admin\":{\"listen\":\"unix:%s/run/deep/admin.sock\"},\"models\":[]}", files);
+    use_config(text);
+    EXPECT_LINE(doctor_check_ports, "ports.admin", DOCTOR_PROBLEM, "its folder is missing");
+    snprintf(folder, sizeof folder, "%s/run/deep", files);
+    make_folders(folder);
+    snprintf(folder, sizeof folder, "%s/run", files);
+    EXPECT_EQ(chmod(folder, 0500), 0);
+    EXPECT_LINE(doctor_check_ports, "ports.admin", DOCTOR_PROBLEM, "cannot be written");
+    use_config("{\"admin\":{\"listen\":\"none\"},\"models\":[]}");
+    EXPECT_LINE(doctor_check_ports, "ports.admin", DOCTOR_OK, "none, as configured");
+    close_machine();
+}
+
+/* ---- files ---- */
+
+static void chmod_file(const char *name, mode_t mode) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s%s", files, name);
+    EXPECT_EQ(chmod(path, mode), 0);
+}
+
+static void keys_are_for_their_owner(void) {
+    open_machine();
+    put_at(files, "/shop.keys", "sk-shop-012345\n");
+    chmod_file("/shop.keys", 0600);
+    use_config("{\"models\":[],\"tenants\":[{\"name\":\"t\",\"key_file\":\"shop.keys\"}]}");
+    EXPECT_LINE(doctor_check_files, "files.keys", DOCTOR_OK, "shop.keys: mode 0600");
+    EXPECT_EQ(d.lines[0].level, DOCTOR_OK); // the configuration itself holds none
+    chmod_file("/shop.keys", 0644);
+    EXPECT_LINE(doctor_check_files, "files.keys", DOCTOR_PROBLEM, "every user may read it");
+    use_config("{\"models\":[],\"tenants\":[{\"name\":\"t\",\"key\":\"sk-t-012345\"}]}");
+    chmod_file("/inferd.json", 0644);
+    EXPECT_LINE(doctor_check_files, "files.keys", DOCTOR_PROBLEM, "the configuration, which holds");
+    chmod_file("/inferd.json", 0640);
+    EXPECT_LINE(doctor_check_files, "files.keys", DOCTOR_OK, "mode 0640");
+    close_machine();
+}
+
+static void models_must_be_readable(void) {
+    open_machine();
+    put_at(files, "/a.gguf", "0123456789");
+    use_config("{\"models\":[{\"name\":\"a\",\"path\":\"a.gguf\"}]}");
+    EXPECT_LINE(doctor_check_files, "files.models", DOCTOR_OK, "1, 0.0 GiB, readable");
+    chmod_file("/a.gguf", 0200);
+    EXPECT_LINE(doctor_check_files, "files.models", DOCTOR_PROBLEM, "may not be read");
+    use_config("{\"models\":[{\"name\":\"b\",\"path\":\"b.gguf\"}]}");
+    EXPECT_LINE(doctor_check_files, "files.models", DOCTOR_PROBLEM, "No such file");
+    use_config("{\"models\":[{\"name\":\"b\",\"path\":\".\"}]}");
+    EXPECT_LINE(doctor_check_files, "files.models", DOCTOR_PROBLEM, "not a file");
+    close_machine();
+}
+
+static void state_needs_a_folder_and_room(void) {
+    open_machine();
+    use_config("{\"models\":[]}");
+    EXPECT_LINE(doctor_check_files, "files.state_dir", DOCTOR_OK, "none");
+    use_config(
+        "{\"models\":[],\"state_dir\":\"state\",\"limits\":{\"responses_bytes_max\":\"1MiB\"}}");
+    EXPECT_LINE(doctor_check_files, "files.state_dir", DOCTOR_OK, "will be made");
+    put_at(files, "/state/x", "");
+    chmod_file("/state", 0700);
+    EXPECT_LINE(doctor_check_files, "files.state_dir", DOCTOR_OK, "mode 0700");
+    EXPECT_LINE(doctor_check_files, "files.disk", DOCTOR_OK, "GiB free");
+    chmod_file("/state", 0770);
+    EXPECT_LINE(doctor_check_files, "files.state_dir", DOCTOR_WARNING, "mode 0770");
+    chmod_file("/state", 0777);
+    EXPECT_LINE(doctor_check_files, "files.state_dir", DOCTOR_PROBLEM, "mode 0777");
+    chmod_file("/state", 0500);
+    EXPECT_LINE(doctor_check_files, "files.state_dir", DOCTOR_PROBLEM, "may not be written");
+    use_config("{\"models\":[],\"state_dir\":\"no/state\",\"kv_disk\":\"64TiB\"}");
+    EXPECT_LINE(doctor_check_files, "files.state_dir", DOCTOR_PROBLEM, "cannot be made");
+    use_config("{\"models\":[],\"state_dir\":\"state\",\"kv_disk\":\"64TiB\"}");
+    EXPECT_LINE(doctor_check_files, "files.disk", DOCTOR_WARNING, "GiB wanted");
+    use_config("{\"models\":[],\"log\":{\"path\":\"log/inferd.log\"}}");
+    EXPECT_LINE(doctor_check_files, "files.log", DOCTOR_PROBLEM, "may not be written");
+    put_at(files, "/log/x", "");
+    EXPECT_LINE(doctor_check_files, "files.log", DOCTOR_OK, "inferd.log");
+    close_machine();
+}
+
+/* ---- GPU ---- */
+
+static void drivers_and_nodes_are_checked(void) {
+    open_machine();
+    EXPECT_LINE(doctor_check_gpu, "gpu.device", DOCTOR_OK, "no GPU");
+    use_config("{\"devices\":[{\"kind\":\"cuda\"}],\"models\":[]}");
+    EXPECT_LINE(doctor_check_gpu, "gpu.device", DOCTOR_PROBLEM, "no GPU");
+    put("/sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n");
+    EXPECT_LINE(doctor_check_gpu, "gpu.driver", DOCTOR_PROBLEM, "no driver is loaded");
+    use_config("{\"models\":[]}"); // "auto" serves from the CPU
+    EXPECT_LINE(doctor_check_gpu, "gpu.driver", DOCTOR_WARNING, "no driver is loaded");
+    put("/proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23\nGCC 12.2.0\n");
+    EXPECT_LINE(doctor_check_gpu, "gpu.driver", DOCTOR_WARNING, "570.86.15");
+    put("/proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n");
+    EXPECT_LINE(doctor_check_gpu, "gpu.driver", DOCTOR_OK, "580.65.06");
+    EXPECT_LINE(doctor_check_gpu, "gpu.nodes", DOCTOR_WARNING, "/dev/nvidia-uvm is not there");
+    put("/dev/nvidia0", "");
+    put("/dev/nvidiactl", "");
+    put("/dev/nvidia-uvm", "");
+    EXPECT_LINE(doctor_check_gpu, "gpu.nodes", DOCTOR_OK, "1 of /dev/nvidia*");
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/dev/nvidia0", root);
+    EXPECT_EQ(chmod(path, 0400), 0);
+    EXPECT_LINE(doctor_check_gpu, "gpu.nodes", DOCTOR_WARNING, "/dev/nvidia0 may not be opened");
+    close_machine();
+}
+
+static void mig_and_mps_are_told(void) {
+    open_machine();
+    put("/proc/driver/nvidia/version", "Kernel Module  580.65.06\n");
+    EXPECT_LINE(doctor_check_gpu, "gpu.mig", DOCTOR_OK, "no instances");
+    EXPECT_LINE(doctor_check_gpu, "gpu.mps", DOCTOR_OK, "no server");
+    put("/proc/driver/nvidia/capabilities/gpu0/mig/gi1/access", "");
+    put("/proc/driver/nvidia/capabilities/gpu0/mig/gi2/access", "");
+    EXPECT_LINE(doctor_check_gpu, "gpu.mig", DOCTOR_OK, "2 instances");
+    put("/tmp/nvidia-mps/control", "");
+    EXPECT_LINE(doctor_check_gpu, "gpu.mps", DOCTOR_WARNING, "a server in /tmp/nvidia-mps");
+    d.facts.mps_folder = "/elsewhere";
+    EXPECT_LINE(doctor_check_gpu, "gpu.mps", DOCTOR_OK, "no server");
+    close_machine();
+}
+
+/* ---- report ---- */
+
+static void lines_become_text_and_json(void) {
+    buf out = {0};
+    d = (doctor){.root = ""};
+    doctor_add(&d, DOCTOR_OK, "a.b", "fine");
+    EXPECT_EQ(doctor_worst(&d), DOCTOR_OK);
+    doctor_add(&d, DOCTOR_PROBLEM, "c.d", "\"x\"\033[1m");
+    doctor_advise(&d, "do %d", 7);
+    EXPECT_EQ(doctor_worst(&d), DOCTOR_PROBLEM);
+    doctor_write_text(&d, &out);
+    EXPECT_STR(buf_cstr(&out), "ok       a.b                fine\n"
+                               "problem  c.d                \"x\" [1m\n"
+                               "                          > do 7\n"
+                               "1 ok, 0 warnings, 1 problem\n");
+    buf_clear(&out);
+    doctor_write_json(&d, &out);
+    EXPECT_STR(
+        buf_cstr(&out),
+        "{\"status\":\"problem\",\"checks\":[{\"level\":\"ok\",\"subject\":\"a.b\",\"figure\":"
+        "\"fine\",\"advice\":null},{\"level\":\"problem\",\"subject\":\"c.d\",\"figure\":"
+        "\"\\\"x\\\" [1m\",\"advice\":\"do 7\"}],\"left_out\":0}\n");
+    for (int i = 0; i < DOCTOR_LINES_MAX; i++) doctor_add(&d, DOCTOR_OK, "e", "f");
+    EXPECT_EQ(d.n_lines, DOCTOR_LINES_MAX);
+    EXPECT_EQ(d.n_left_out, 2);
+    buf_deinit(&out);
+    doctor_deinit(&d);
+}
+
+static const test_case cases[] = {TEST(instructions_are_those_that_kernels_use),
+                                  TEST(this_machine_has_the_level_that_is_told),
+                                  TEST(cores_are_bounded_by_mask_and_group),
+                                  TEST(slow_governors_are_warned_of),
+                                  TEST(clocks_are_fast_set_and_synchronised),
+                                  TEST(containers_and_guests_are_named),
+                                  TEST(pools_must_fit_into_memory),
+                                  TEST(swap_overcommit_and_huge_pages),
+                                  TEST(pinned_memory_matters_with_a_gpu),
+                                  TEST(limits_are_those_of_the_daemon),
+                                  TEST(a_used_port_names_its_process),
+                                  TEST(the_socket_of_administrators_needs_a_folder),
+                                  TEST(keys_are_for_their_owner),
+                                  TEST(models_must_be_readable),
+                                  TEST(state_needs_a_folder_and_room),
+                                  TEST(drivers_and_nodes_are_checked),
+                                  TEST(mig_and_mps_are_told),
+                                  TEST(lines_become_text_and_json)};
+TEST_MAIN(cases)
