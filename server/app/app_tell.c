@@ -24,6 +24,8 @@ const char *app_size(char out[APP_SIZE_BYTES], uint64_t n_bytes) {
 
 /* ---- models that come and leave ---- */
 
+enum { TOLD_US = 100 }; // a shorter time is no news
+
 /* "40 ms", "2.5 s". */
 static const char *time_of(char out[APP_SIZE_BYTES], uint64_t us) {
     if (us < 10000)
@@ -41,39 +43,43 @@ static const char *name_of(const app *a, uint32_t slot) {
 }
 
 static void tell_evicted(app *a, const engine_note *n, int64_t at_ms) {
-    static const char *const how[ENGINE_EVICT_CAUSES] = {
-        [ENGINE_EVICT_PRESSURE] = "",
-        [ENGINE_EVICT_CLASS] = ", which is more urgent",
-        [ENGINE_EVICT_SLICE] = ", as its time slice is over",
-    };
     char size[APP_SIZE_BYTES], wait[APP_SIZE_BYTES];
     const char *name = name_of(a, n->model_idx);
     app_size(size, n->n_bytes);
-    if (n->cause == ENGINE_EVICT_ASKED)
-        journal_add(a->journal, JOURNAL_EVICT, 1, at_ms, "unloaded %s: %s are free", name, size);
-    else if (n->cause == ENGINE_EVICT_IDLE)
-        journal_add(a->journal, JOURNAL_EVICT, 1, at_ms,
-                    "evicted %s: idle for its keep_alive, %s are free", name, size);
-    else if (n->for_idx == ENGINE_NOTE_NO_MODEL)
-        journal_add(a->journal, JOURNAL_EVICT, 1, at_ms, "evicted %s: %s are free", name, size);
-    else
-        journal_add(a->journal, JOURNAL_EVICT, 1, at_ms, "evicted %s: %s for %s%s, which waited %s",
-                    name, size, name_of(a, n->for_idx), how[n->cause], time_of(wait, n->wait_us));
+    if (n->cause == ENGINE_EVICT_ASKED || n->cause == ENGINE_EVICT_IDLE ||
+        n->for_idx == ENGINE_NOTE_NO_MODEL) {
+        journal_add(a->journal, JOURNAL_EVICT, 1, at_ms, "%s %s%s: %s are free",
+                    n->cause == ENGINE_EVICT_ASKED ? "unloaded" : "evicted", name,
+                    n->cause == ENGINE_EVICT_IDLE ? ", idle for its keep_alive" : "", size);
+        return;
+    }
+    bool urgent = n->cause == ENGINE_EVICT_CLASS, waited = n->wait_us >= TOLD_US;
+    journal_add(a->journal, JOURNAL_EVICT, 1, at_ms, "evicted %s%s: %s for %s%s%s%s", name,
+                n->cause == ENGINE_EVICT_SLICE ? " at the end of its time slice" : "", size,
+                name_of(a, n->for_idx), urgent ? ", which is more urgent" : "",
+                !waited  ? ""
+                : urgent ? " and waited "
+                         : ", which waited ",
+                waited ? time_of(wait, n->wait_us) : "");
 }
 
 static void tell_loaded(app *a, const engine_note *n, int64_t at_ms) {
     char size[APP_SIZE_BYTES], took[APP_SIZE_BYTES], wait[APP_SIZE_BYTES];
     a->totals.switches++;
     app_size(size, n->n_bytes);
-    time_of(took, n->bring_us);
+    const char *in = n->bring_us >= TOLD_US ? " in " : "";
+    if (*in != 0)
+        time_of(took, n->bring_us);
+    else
+        took[0] = 0; // its pages changed hands
     const char *from = n->from_file ? "its file" : "host memory";
     const char *name = name_of(a, n->model_idx);
     if (n->wait_us == 0)
-        journal_add(a->journal, JOURNAL_LOAD, 1, at_ms, "loaded %s from %s: %s in %s", name, from,
-                    size, took);
+        journal_add(a->journal, JOURNAL_LOAD, 1, at_ms, "loaded %s from %s: %s%s%s", name, from,
+                    size, in, took);
     else
         journal_add(a->journal, JOURNAL_LOAD, 1, at_ms,
-                    "loaded %s from %s: %s in %s; its first request waited %s", name, from, size,
+                    "loaded %s from %s: %s%s%s; its first request waited %s", name, from, size, in,
                     took, time_of(wait, n->wait_us));
 }
 

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import re
 import socket
 import subprocess
 import threading
@@ -142,9 +143,8 @@ def test_an_eviction_is_told_as_a_sentence_with_the_model_that_needed_the_room(s
     w.until(lambda s: True)
     for i in range(4):
         assert ask(served, ["a", "b<i>"][i % 2]).status_code == 200
-    w.until(lambda s: any(t.startswith("evicted a: ") and " for b<i>" in t and "which waited " in t
-                          for t in w.texts("evict")))
-    w.until(lambda s: any(t.startswith("loaded b<i> from ") for t in w.texts("load")))
+    w.until(lambda s: any(re.fullmatch(r"evicted a: [0-9.]+ MiB for b<i>(, which waited .*)?", t) for t in w.texts("evict")))
+    w.until(lambda s: any(re.match(r"loaded b<i> from .*; its first request waited [0-9.]+ m?s$", t) for t in w.texts("load")))
 
 
 def test_a_running_step_names_its_sequences(served, watch):
