@@ -79,7 +79,7 @@ def shot(page):
 def test_the_files_have_no_way_to_make_markup_of_text():
     files = sorted(PAGE.iterdir())
     assert {f.suffix for f in files} == {".html", ".css", ".js"}
-    assert sum(f.stat().st_size for f in files) <= 170_000
+    assert sum(f.stat().st_size for f in files) <= 175_000
     for f in files:
         text = f.read_text()
         for bad in (r"innerHTML", r"outerHTML", r"insertAdjacentHTML", r"document\.write", r"\beval\(", r"new Function", r"DOMParser",
@@ -422,6 +422,9 @@ def test_a_key_in_the_address_is_taken_out_of_it(open_page):
     f, page = open_page(key="adm-1/?&=", path="/ui#key=adm-1%2F%3F%26%3D")
     assert page.url == f.url + "/ui"
     assert page.evaluate("sessionStorage.getItem('inferd.admin_key')") == "adm-1/?&="
+    page.goto(f.url + "/ui#key=adm-2&chat=code")
+    expect(page.locator("#chat")).to_be_visible()
+    assert page.url == f.url + "/ui#chat=code"
 
 
 def test_a_refusal_is_said_in_the_words_of_the_daemon(open_page):
@@ -600,6 +603,9 @@ def test_an_answer_that_fails_says_why(open_page):
     del f.world.models[0]
     say(page, "hello")
     expect(page.locator(".assistant .error")).to_have_text("no such model")
+    say(page, "hello again")
+    expect(page.locator(".assistant .error")).to_have_count(2)
+    assert f.chats[-1]["messages"] == [{"role": "user", "content": "hello again"}]  # what failed is no part of the conversation
     page.locator("#chat-names label", has_text="code").click()
     page.locator("#chat-names label", has_text="chat").click()
     say(page, "hello there, daemon that ends")
@@ -639,6 +645,8 @@ def test_numbers_that_change_move_nothing(open_page):
     f, page = open_page()
     boxes = """() => [...document.querySelectorAll("header *, .panel, th, td, .chart *, .device-head *")].map(e => {
         const r = e.getBoundingClientRect(); return e.tagName + e.className + [r.x, r.y, r.height].map(Math.round); })"""
+    expect(page.locator("#d-uptime")).to_have_text(re.compile("^up "))
+    expect(page.locator("#f-in")).to_have_text(re.compile("[0-9]"))
     few = page.evaluate(boxes)
     models = [{**m, "out": 98765, "in": 98765, "running": 99, "waiting": 88, "used": 0.99} for m in f.world.models.values()]
     f.send({"models": models, "queue": {"running": 999, "waiting": 888, "paused": 77, "places": 256, "places_used": 250},
@@ -685,6 +693,9 @@ def test_tables_are_sorted_and_filtered(open_page):
     page.get_by_role("button", name="Memory").click()
     expect(page.locator("#models .open")).to_have_text(["night", "chat", "code"])
     expect(page.locator("th.mem").first).to_have_attribute("aria-sort", "ascending")
+    page.get_by_role("button", name="Model", exact=True).click()
+    expect(page.locator("#models .open")).to_have_text(["chat", "code", "night"])
+    expect(page.locator("#models th.name")).to_have_attribute("aria-sort", "ascending")
     page.fill("#tenants-filter", "LAB")
     expect(page.locator("#tenants tbody tr:visible")).to_have_count(1)
 

@@ -170,6 +170,10 @@ export class Answer {
         return all.filter((r) => r.content);
     }
 
+    isEmpty() {
+        return !this.text && !this.reasoning && !this.calls.length;
+    }
+
     /** The message for the next request. */
     message() {
         const message = { role: "assistant", content: this.text };

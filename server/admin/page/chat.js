@@ -41,7 +41,10 @@ export class Chat {
         byId("tenant-key-set").addEventListener("click", () => this.setKey());
         byId("tenant-key").addEventListener("keydown", (e) => e.key === "Enter" && this.setKey());
         store.on("models", () => this.isOpen() && drawSoon(this));
-        store.on("reset", () => this.isOpen() && this.load());
+        store.on("reset", () => {
+            this.loaded = false;
+            if (this.isOpen()) this.load();
+        });
     }
 
     isOpen() {
@@ -248,6 +251,7 @@ class Column {
     }
 
     async ask(text, settings, options) {
+        const before = this.messages.length;
         if (this.answer) this.messages.push(...this.answer.results());
         if (text.trim()) {
             this.messages.push({ role: "user", content: text });
@@ -267,7 +271,9 @@ class Column {
         this.status();
         await this.read(body, answer, abort, this.figures);
         if (this.abort === abort) this.abort = null;
-        if (this.answer === answer) this.messages.push(answer.message());
+        // A message that failed leaves the conversation.
+        if (this.answer === answer && answer.isEmpty()) this.messages.length = before;
+        else if (this.answer === answer) this.messages.push(answer.message());
         this.changed();
     }
 

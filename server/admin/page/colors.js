@@ -58,7 +58,6 @@ export class Palette {
     /** After a change of the scheme, of `by` or of `only`. */
     renew() {
         this.dark = dark();
-        this.back = this.dark ? [24, 28, 35] : [255, 255, 255];
         this.free = this.dark ? [39, 45, 55] : [228, 232, 238];
         this.absent = this.dark ? [30, 34, 42] : [243, 245, 248];
         this.a = [];

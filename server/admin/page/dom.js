@@ -75,18 +75,27 @@ export function drawSoon(part) {
     if (!asked) asked = requestAnimationFrame(frame);
 }
 
-function frame(began) {
+function frame() {
     const start = performance.now();
     asked = 0;
     const parts = [...waiting];
     waiting.clear();
     parts.forEach((part, i) => {
         const over = i > 0 && performance.now() > start + BUDGET_MS;
-        if (over || part.draw(start + BUDGET_MS)) waiting.add(part);
+        if (over || drawn(part, start + BUDGET_MS)) waiting.add(part);
     });
     if (waiting.size) asked = requestAnimationFrame(frame);
     measured("inferd-frame", start);
-    return began;
+}
+
+/** A part that fails must not stop the others. */
+function drawn(part, until) {
+    try {
+        return part.draw(until);
+    } catch (e) {
+        console.error(e);
+        return false;
+    }
 }
 
 /** Tells observers of "measure" entries how long a piece of work took; nothing is kept. */

@@ -31,7 +31,7 @@ export class Events {
     }
 
     add(events) {
-        this.fresh.push(...events);
+        this.fresh = this.fresh.concat(events).slice(-SHOWN_MAX);
         drawSoon(this);
     }
 

@@ -8,13 +8,29 @@ const RETRY_S = [1, 2, 4, 5];
 const SILENCE_MS = 15000; // the daemon sends a comment more often than that
 const LINE_MAX = 32 << 20; // a longer event is no event of this daemon
 
-export const keys = {
-    get: (which) => sessionStorage.getItem("inferd." + which) || "",
-    set: (which, key) => {
-        if (key) sessionStorage.setItem("inferd." + which, key);
-        else sessionStorage.removeItem("inferd." + which);
-    },
-};
+/** What a browser keeps; one that may keep nothing throws, and then it is kept until a reload. */
+export function kept(storage) {
+    const now = new Map();
+    return {
+        get(name) {
+            try {
+                return window[storage].getItem("inferd." + name) ?? now.get(name) ?? "";
+            } catch {
+                return now.get(name) ?? "";
+            }
+        },
+        set(name, value) {
+            now.set(name, value);
+            try {
+                window[storage].setItem("inferd." + name, value);
+            } catch {
+                // until a reload
+            }
+        },
+    };
+}
+
+export const keys = kept("sessionStorage");
 
 /** Takes `key=` out of the address. */
 export function takeKeyFromAddress() {
@@ -25,7 +41,7 @@ export function takeKeyFromAddress() {
     } catch {
         keys.set("admin_key", found[2]);
     }
-    const rest = location.hash.replace(found[0], found[1] === "&" ? "" : "#");
+    const rest = location.hash.replace(found[0], found[1] === "&" ? "" : "#").replace("#&", "#");
     history.replaceState(null, "", location.pathname + (rest === "#" ? "" : rest));
 }
 
@@ -183,7 +199,12 @@ export class Watch {
             if (this.abort !== abort) return;
             if (name !== "all" && name !== "delta") continue;
             const start = performance.now();
-            this.event(name, JSON.parse(data), start);
+            try {
+                this.event(name, JSON.parse(data), start);
+            } catch (e) {
+                console.error(e); // an event that this page does not understand
+                throw e;
+            }
             this.tries = 0;
             if (this.state !== "live") this.set("live");
         }

@@ -8,7 +8,7 @@
 import { byId, setText, setAttr, setClass, show, drawSoon, measured } from "./dom.js";
 import { clock, int, plain, seconds, short } from "./format.js";
 import { Store } from "./store.js";
-import { Watch, keys, takeKeyFromAddress } from "./net.js";
+import { Watch, keys, kept, takeKeyFromAddress } from "./net.js";
 import { Pool } from "./pool.js";
 import { Models } from "./models.js";
 import { Tenants } from "./tenants.js";
@@ -23,7 +23,8 @@ const STATES = { connecting: "connecting", live: "live", away: "no answer", key:
 const THEMES = ["auto", "dark", "light"];
 
 takeKeyFromAddress();
-theme(localStorage.getItem("inferd.theme") || "auto");
+const settings = kept("localStorage");
+theme(settings.get("theme") || "auto");
 
 const store = new Store();
 const commands = new Commands();
@@ -127,7 +128,7 @@ function theme(name) {
 byId("theme").addEventListener("click", () => {
     const now = document.documentElement.getAttribute("data-theme") || "auto";
     const next = THEMES[(THEMES.indexOf(now) + 1) % THEMES.length];
-    localStorage.setItem("inferd.theme", next);
+    settings.set("theme", next);
     theme(next);
     pool.recolor();
     store.tell("recolor");

@@ -10,6 +10,7 @@
 import { el, onSize, drawSoon, setStyle } from "./dom.js";
 
 const CELL_MAX = 22; // CSS pixels
+const DIRTY_MAX = 20000; // ends of runs; with more everything is drawn
 const GAP_FROM = 4; // device pixels of a cell from which it has a gap to the next
 
 /**
@@ -83,6 +84,10 @@ export class PageMap {
     changed(runs) {
         for (let i = 0; i + 2 < runs.length && !this.all; i += 3) {
             this.dirty.push(runs[i], runs[i] + runs[i + 1]);
+        }
+        if (this.dirty.length > DIRTY_MAX) { // a page in the background gets no frames
+            this.all = true;
+            this.dirty = [];
         }
         drawSoon(this);
     }

@@ -58,8 +58,9 @@ export class Rows {
 
     /** Once by the column, then the other way round, then as the daemon lists them. */
     sortBy(column) {
-        if (this.order?.column !== column) this.order = { column, down: true };
-        else this.order = this.order.down ? { column, down: false } : null;
+        const first = /\bnum\b|entitled/.test(column.cls); // numbers from the largest on
+        if (this.order?.column !== column) this.order = { column, down: first };
+        else this.order = this.order.down === first ? { column, down: !first } : null;
         this.columns.forEach((c, i) => {
             const on = this.order?.column === c;
             const order = this.order?.down ? "descending" : "ascending";
