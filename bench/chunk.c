@@ -13,10 +13,16 @@ static void copy_text(char *out, size_t out_bytes, json_t *value) {
     if (text != NULL) snprintf(out, out_bytes, "%s", text);
 }
 
-static void choice_read(chunk *out, json_t *choice) {
+static void text_read(buf *text, json_t *value) {
+    if (json_is_string(value)) buf_add(text, json_string_value(value), json_string_length(value));
+}
+
+static void choice_read(chunk *out, json_t *choice, buf *text) {
     static const char *const DELTAS[] = {"content", "reasoning_content", "reasoning", "refusal"};
     if (has_text(json_object_get(choice, "text"))) out->has_text = true;
     json_t *delta = json_object_get(choice, "delta");
+    if (text != NULL) text_read(text, json_object_get(choice, "text"));
+    if (text != NULL) text_read(text, json_object_get(delta, "content"));
     for (size_t i = 0; i < INFERD_COUNT(DELTAS); i++)
         if (has_text(json_object_get(delta, DELTAS[i]))) out->has_text = true;
     if (json_array_size(json_object_get(delta, "tool_calls")) > 0) out->has_text = true;
@@ -58,6 +64,10 @@ static void error_read(chunk *out, json_t *error) {
 }
 
 inferd_status chunk_parse(chunk *out, const char *data, size_t n, inferd_err *err) {
+    return chunk_parse_text(out, data, n, NULL, err);
+}
+
+inferd_status chunk_parse_text(chunk *out, const char *data, size_t n, buf *text, inferd_err *err) {
     *out = (chunk){.n_cached = -1, .queued_ms = -1, .queued_steps = -1};
     json_error_t at; // (a text may hold the byte 0)
     json_t *root = json_loadb(data, n, JSON_ALLOW_NUL, &at);
@@ -69,7 +79,7 @@ inferd_status chunk_parse(chunk *out, const char *data, size_t n, inferd_err *er
     if (error != NULL && !json_is_null(error)) error_read(out, error);
     json_t *choices = json_object_get(root, "choices");
     for (size_t i = 0; i < json_array_size(choices); i++)
-        choice_read(out, json_array_get(choices, i));
+        choice_read(out, json_array_get(choices, i), text);
     usage_read(out, json_object_get(root, "usage"));
     json_decref(root);
     return INFERD_OK;

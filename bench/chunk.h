@@ -7,7 +7,7 @@
 #ifndef BENCH_CHUNK_H
 #define BENCH_CHUNK_H
 
-#include "inferd/base.h"
+#include "inferd/buf.h"
 #include "inferd/status.h"
 
 typedef struct chunk {
@@ -22,6 +22,10 @@ typedef struct chunk {
 
 /* `data` is one JSON text.  INFERD_EFORMAT when it is not valid JSON or not an object. */
 inferd_status chunk_parse(chunk *out, const char *data, size_t n, inferd_err *err);
+
+/* The same; the text of `content` and of completions is added to `text`, so that it can be sent
+ * again. */
+inferd_status chunk_parse_text(chunk *out, const char *data, size_t n, buf *text, inferd_err *err);
 
 /* Reads the error object from the body of a refused request, if it has one, in any of the usual
  * shapes. */

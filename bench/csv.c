@@ -6,7 +6,7 @@
 void csv_head(FILE *to) {
     fputs("class,index,counted,outcome,error,http_status,finish,model,key,priority,tier,"
           "scheduled_s,late_ms,ttft_ms,tpot_ms,e2e_ms,longest_gap_ms,prompt_asked,prompt_tokens,"
-          "cached_tokens,output_asked,output_tokens,chunks,counted_by\n",
+          "cached_tokens,output_asked,output_tokens,chunks,counted_by,turn\n",
           to);
 }
 
@@ -61,6 +61,6 @@ void csv_line(FILE *to, const bench_spec *spec, uint64_t start_ns, const result 
     if (r->has_usage) fprintf(to, "%lld", (long long)r->n_prompt);
     fputc(',', to);
     if (r->n_cached >= 0) fprintf(to, "%lld", (long long)r->n_cached);
-    fprintf(to, ",%u,%llu,%u,%s\n", r->plan.n_output, (unsigned long long)result_n_output(r),
-            r->n_chunks, r->has_usage ? "usage" : "chunks");
+    fprintf(to, ",%u,%llu,%u,%s,%u\n", r->plan.n_output, (unsigned long long)result_n_output(r),
+            r->n_chunks, r->has_usage ? "usage" : "chunks", r->plan.turn + 1);
 }

@@ -7,9 +7,12 @@
 
 #include "inferd/base.h"
 
+struct talk;
+
 typedef struct due {
     uint64_t at_ns;
     uint32_t class_idx;
+    struct talk *talk; // whose next turn is due; NULL: the class starts a request
 } due;
 
 typedef struct dues {
@@ -27,15 +30,22 @@ static inline void dues_deinit(dues *d) {
     *d = (dues){0};
 }
 
-/* One per closed-loop stream and one per open-loop class is the capacity: there is always room. */
-static inline void dues_push(dues *d, due item) {
-    INFERD_CHECK(d->n < d->capacity);
+/* There is room for one per closed-loop stream and one per open-loop class; conversations that
+ * think make it grow.  False: no memory. */
+static inline bool dues_push(dues *d, due item) {
+    if (d->n == d->capacity) {
+        due *items = realloc(d->items, 2 * d->capacity * sizeof *items);
+        if (items == NULL) return false;
+        d->items = items;
+        d->capacity *= 2;
+    }
     size_t i = d->n++;
     while (i > 0 && d->items[(i - 1) / 2].at_ns > item.at_ns) {
         d->items[i] = d->items[(i - 1) / 2];
         i = (i - 1) / 2;
     }
     d->items[i] = item;
+    return true;
 }
 
 static inline due dues_pop(dues *d) {

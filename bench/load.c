@@ -26,6 +26,7 @@ typedef struct source {
 typedef struct waiting {
     uint64_t idx, sched_ns;
     uint32_t class_idx;
+    talk *talk; // owned; NULL: a request of its own
 } waiting;
 
 typedef struct load {
@@ -42,13 +43,15 @@ typedef struct load {
 
     source *sources; // [spec->n_classes]; owned
     uint32_t n_exhausted;
+    bool has_ended_starts; // all are exhausted, and so are conversations
     dues dues;
     waiting *backlog; // a ring of BACKLOG_MAX; its memory is touched only when used; owned
     uint32_t backlog_head, n_backlog;
 
     list_node active, idle;
     uint32_t n_active;
-    char *urls[2]; // completions, chat; owned
+    uint32_t n_talks; // conversations that go on
+    char *urls[2];    // completions, chat; owned
 
     bool is_warming, is_cut;
     uint32_t n_warm_started;
@@ -96,30 +99,69 @@ static stream *stream_take(load *l) {
     return s;
 }
 
+static void on_drained(uv_timer_t *timer) {
+    load *l = timer->data;
+    l->is_cut = true;
+    step(l);
+}
+
+/* Once no class and no conversation starts a request any more, the steady time ends. */
+static void end_starts(load *l) {
+    uint64_t now_ns = bench_now_ns();
+    bool is_over = l->n_talks == 0 || now_ns >= l->stop_ns;
+    if (l->has_ended_starts || l->n_exhausted < l->spec->n_classes || !is_over) return;
+    l->has_ended_starts = true;
+    if (now_ns < l->figures->steady_until_ns) l->figures->steady_until_ns = now_ns;
+    if (l->spec->has_drain)
+        uv_timer_start(&l->drain, on_drained, (uint64_t)(l->spec->drain_s * 1000), 0);
+}
+
+static void drop_talk(load *l, talk *t) {
+    if (t == NULL) return;
+    l->n_talks--;
+    talk_destroy(t);
+    end_starts(l);
+}
+
+/* Removes all that is due, as no request may start any more. */
+static void drop_dues(load *l) {
+    for (size_t i = 0; i < l->dues.n; i++) drop_talk(l, l->dues.items[i].talk);
+    l->dues.n = 0;
+}
+
+static void push_due(load *l, due d) {
+    if (dues_push(&l->dues, d)) return;
+    drop_talk(l, d.talk);
+    give_up(l, INFERD_ENOMEM, "no memory for another conversation");
+}
+
 /* Records a request that was never sent. */
 static void record_unsent(load *l, waiting w, outcome what, const char *code, const char *text) {
     const bench_class *c = &l->spec->classes[w.class_idx];
     group *groups[GROUPS_PER_REQUEST];
     result r = {.sched_ns = w.sched_ns, .outcome = what, .end_ns = bench_now_ns(), .n_cached = -1};
-    r.plan = plan_draw(c, l->spec->seed, w.class_idx, w.idx);
+    r.plan = plan_draw(c, l->spec->seed, w.class_idx, w.idx, w.talk == NULL ? 0 : w.talk->turn);
     r.is_counted = w.sched_ns >= l->figures->start_ns;
     snprintf(r.error_code, sizeof r.error_code, "%s", code);
     snprintf(r.error_text, sizeof r.error_text, "%s", text);
     stats_groups(l->figures, &r.plan, groups);
     stats_finish(l->figures, groups, &r);
     if (l->csv != NULL) csv_line(l->csv, l->spec, l->start_ns, &r);
+    drop_talk(l, w.talk);
 }
 
 static void send_request(load *l, waiting w) {
     const bench_class *c = &l->spec->classes[w.class_idx];
-    request_plan plan = plan_draw(c, l->spec->seed, w.class_idx, w.idx);
+    uint32_t turn = w.talk == NULL ? 0 : w.talk->turn;
+    request_plan plan = plan_draw(c, l->spec->seed, w.class_idx, w.idx, turn);
     stream *s = stream_take(l);
     if (s == NULL) {
+        drop_talk(l, w.talk);
         give_up(l, INFERD_ENOMEM, "no memory for another stream");
         return;
     }
     struct curl_slist *headers = l->sources[w.class_idx].headers[plan.key];
-    bool begun = stream_begin(s, c, plan, w.sched_ns, l->urls[c->is_chat], headers,
+    bool begun = stream_begin(s, c, plan, w.talk, w.sched_ns, l->urls[c->is_chat], headers,
                               l->is_warming ? NULL : l->figures);
     list_push_back(&l->active, &s->link);
     l->n_active++;
@@ -143,6 +185,23 @@ static waiting pop_backlog(load *l) {
     return w;
 }
 
+/* The next turn of a request's conversation; false: there is none. */
+static bool talk_next(load *l, stream *s, bool is_cut) {
+    talk *t = s->talk;
+    const bench_class *c = &l->spec->classes[s->r.plan.class_idx];
+    s->talk = NULL;
+    if (t == NULL) return false;
+    bool goes_on = !is_cut && s->r.outcome == OUTCOME_OK && !s->answer.failed &&
+                   talk_answer(t, &s->r.plan, c, buf_cstr(&s->answer));
+    uint64_t at_ns = s->r.end_ns;
+    if (goes_on) at_ns += (uint64_t)(talk_think_s(t, c, l->spec->seed) * 1e9);
+    if (goes_on && at_ns < l->stop_ns)
+        push_due(l, (due){at_ns, t->class_idx, t});
+    else
+        drop_talk(l, t);
+    return goes_on;
+}
+
 static void end_request(load *l, stream *s, CURLcode code, bool is_cut) {
     curl_multi_remove_handle(l->curl.multi, s->easy);
     stream_end(s, code, is_cut);
@@ -156,32 +215,24 @@ static void end_request(load *l, stream *s, CURLcode code, bool is_cut) {
     else if (r->outcome == OUTCOME_FAILED)
         l->figures->n_warmup_failed++;
     if (l->csv != NULL) csv_line(l->csv, l->spec, l->start_ns, r);
+    bool goes_on = talk_next(l, s, is_cut);
     if (l->is_warming || is_cut) return;
     if (stats_missed_too_many(l->figures)) l->is_cut = l->figures->is_stopped = true;
-    if (l->spec->classes[r->plan.class_idx].arrivals.kind != ARRIVALS_CLOSED) return;
+    if (goes_on || l->spec->classes[r->plan.class_idx].arrivals.kind != ARRIVALS_CLOSED) return;
     uint64_t again_ns = r->end_ns;
     // Without this, a server that refuses immediately would turn the closed loop into a flood.
     if (r->outcome == OUTCOME_FAILED) again_ns += (uint64_t)CLOSED_BACKOFF_MS * 1000000u;
     if (again_ns < l->stop_ns && !l->sources[r->plan.class_idx].is_exhausted)
-        dues_push(&l->dues, (due){again_ns, r->plan.class_idx});
+        push_due(l, (due){again_ns, r->plan.class_idx, NULL});
 }
 
 /* ---- due requests ---- */
 
-static void on_drained(uv_timer_t *timer) {
-    load *l = timer->data;
-    l->is_cut = true;
-    step(l);
-}
-
 static void exhaust(load *l, uint32_t class_idx) {
     if (l->sources[class_idx].is_exhausted) return;
     l->sources[class_idx].is_exhausted = true;
-    if (++l->n_exhausted < l->spec->n_classes) return;
-    uint64_t now_ns = bench_now_ns();
-    if (now_ns < l->figures->steady_until_ns) l->figures->steady_until_ns = now_ns;
-    if (l->spec->has_drain)
-        uv_timer_start(&l->drain, on_drained, (uint64_t)(l->spec->drain_s * 1000), 0);
+    l->n_exhausted++;
+    end_starts(l);
 }
 
 /* Puts the next arrival of an open loop into the heap. */
@@ -198,10 +249,30 @@ static void schedule_next(load *l, uint32_t class_idx) {
     if (at_ns >= l->stop_ns)
         exhaust(l, class_idx);
     else
-        dues_push(&l->dues, (due){at_ns, class_idx});
+        push_due(l, (due){at_ns, class_idx, NULL});
+}
+
+/* Gives a request of a class with turns its conversation; false: there are TALKS_MAX. */
+static bool talk_begin(load *l, waiting *w, const bench_class *c) {
+    if (c->turns.hi <= 1) return true;
+    if (l->n_talks == TALKS_MAX) return false;
+    w->talk = talk_create(c, l->spec->seed, w->class_idx, w->idx);
+    l->n_talks += w->talk != NULL;
+    if (w->talk == NULL) give_up(l, INFERD_ENOMEM, "no memory for another conversation");
+    return w->talk != NULL;
+}
+
+static void count_due(load *l, uint64_t at_ns) {
+    if (l->n_due++ == l->spec->n_skip && l->spec->n_skip > 0)
+        l->figures->start_ns = l->figures->steady_from_ns = at_ns;
 }
 
 static void start_due(load *l, due d) {
+    if (d.talk != NULL) {
+        count_due(l, d.at_ns);
+        push_backlog(l, (waiting){d.talk->idx, d.at_ns, d.class_idx, d.talk});
+        return;
+    }
     const bench_class *c = &l->spec->classes[d.class_idx];
     source *src = &l->sources[d.class_idx];
     bool is_closed = c->arrivals.kind == ARRIVALS_CLOSED;
@@ -209,9 +280,14 @@ static void start_due(load *l, due d) {
         exhaust(l, d.class_idx);
         return;
     }
-    if (l->n_due++ == l->spec->n_skip && l->spec->n_skip > 0)
-        l->figures->start_ns = l->figures->steady_from_ns = d.at_ns;
-    push_backlog(l, (waiting){src->n_started++, d.at_ns, d.class_idx});
+    count_due(l, d.at_ns);
+    waiting w = {.idx = src->n_started, .sched_ns = d.at_ns, .class_idx = d.class_idx};
+    bool fits = talk_begin(l, &w, c);
+    src->n_started++;
+    if (fits)
+        push_backlog(l, w);
+    else
+        record_unsent(l, w, OUTCOME_FAILED, "backlog_full", "too many conversations at once");
     if (!is_closed)
         schedule_next(l, d.class_idx);
     else if (src->n_started == c->n_requests)
@@ -222,8 +298,9 @@ static void start_all_due(load *l) {
     uint64_t now_ns = bench_now_ns();
     while (l->dues.n > 0 && l->dues.items[0].at_ns <= now_ns) start_due(l, dues_pop(&l->dues));
     if (now_ns >= l->stop_ns) {
-        l->dues.n = 0; // closed-loop streams in their backoff
+        drop_dues(l); // closed-loop streams in their backoff, conversations that think
         for (uint32_t i = 0; i < l->spec->n_classes; i++) exhaust(l, i);
+        end_starts(l);
     }
     while (l->n_backlog > 0 && l->n_active < l->spec->inflight_max && !l->is_cut)
         send_request(l, pop_backlog(l));
@@ -236,7 +313,7 @@ static void cut_all(load *l) {
         end_request(l, LIST_ENTRY(node, stream, link), CURLE_OK, true);
     }
     while (l->n_backlog > 0) record_unsent(l, pop_backlog(l), OUTCOME_CUT, "", "");
-    l->dues.n = 0;
+    drop_dues(l);
 }
 
 /* ---- warm-up ---- */
@@ -252,8 +329,8 @@ static bool warm(load *l) {
     uint32_t n_streams = warm_streams(l);
     while (l->n_active < n_streams && l->n_warm_started < l->spec->n_warmup && !l->is_cut) {
         uint32_t i = l->n_warm_started++;
-        send_request(
-            l, (waiting){PLAN_WARMUP_IDX + i, bench_now_ns(), i % (uint32_t)l->spec->n_classes});
+        send_request(l, (waiting){PLAN_WARMUP_IDX + i, bench_now_ns(),
+                                  i % (uint32_t)l->spec->n_classes, NULL});
     }
     return l->n_active > 0;
 }
@@ -276,8 +353,7 @@ static void start_clock(load *l) {
         else if (at_ns >= l->stop_ns)
             exhaust(l, i);
         else
-            for (uint32_t k = 0; k < c->arrivals.n_streams; k++)
-                dues_push(&l->dues, (due){at_ns, i});
+            for (uint32_t k = 0; k < c->arrivals.n_streams; k++) push_due(l, (due){at_ns, i, NULL});
     }
 }
 
@@ -293,7 +369,7 @@ static void step(load *l) {
     if (!l->is_cut) start_all_due(l);
     if (l->is_cut) cut_all(l);
     uint64_t next_ns = l->dues.n > 0 ? l->dues.items[0].at_ns : 0;
-    if (l->n_exhausted < l->spec->n_classes && l->stop_ns != UINT64_MAX && !l->is_cut)
+    if (!l->has_ended_starts && l->stop_ns != UINT64_MAX && !l->is_cut)
         next_ns = next_ns == 0 || l->stop_ns < next_ns ? l->stop_ns : next_ns;
     alarm_set(l, next_ns);
     if (l->dues.n == 0 && l->n_backlog == 0 && l->n_active == 0) uv_stop(&l->uv);
@@ -393,6 +469,7 @@ static inferd_status memory_init(load *l, inferd_err *err) {
 }
 
 static void memory_deinit(load *l) {
+    for (size_t i = 0; i < l->dues.n; i++) talk_destroy(l->dues.items[i].talk);
     while (!list_empty(&l->idle)) {
         stream *s = LIST_ENTRY(l->idle.next, stream, link);
         list_remove(&s->link);

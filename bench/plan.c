@@ -48,21 +48,66 @@ static uint32_t choice_draw(const choices *c, rng *random) {
     return c->n == 0 ? 0 : (uint32_t)choices_draw(c, random);
 }
 
-request_plan plan_draw(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx) {
-    rng random = rng_make(seed, class_idx, idx * 2);
+/* ---- prompts of a data set ---- */
+
+static const dataset_entry *entry_of(const bench_class *c, uint64_t seed, uint32_t class_idx,
+                                     uint64_t idx, uint32_t turn) {
+    uint64_t at = c->data.is_text ? idx * c->turns.hi + turn : idx; // a line is one turn
+    return &c->data.entries[dataset_draw(&c->data, seed + class_idx, at)];
+}
+
+static const dataset_turn *turn_of(const bench_class *c, const request_plan *plan) {
+    const dataset_entry *e = entry_of(c, plan->seed, plan->class_idx, plan->idx, plan->turn);
+    return &c->data.turns[e->first_turn + (c->data.is_text ? 0 : plan->turn % e->n_turns)];
+}
+
+/* About how many tokens a text has. */
+static uint32_t tokens_of(const bench_class *c, const char *text) {
+    double n = 0;
+    bool in_word = false;
+    for (; *text != 0; text++) {
+        bool is_space = *text == ' ' || *text == '\n' || *text == '\t' || *text == '\r';
+        if (!is_space && !in_word) n++;
+        in_word = !is_space;
+    }
+    return (uint32_t)fmin(fmax(round(n * c->tokens_per_word), 1), LENGTH_MAX);
+}
+
+/* ---- drawing ---- */
+
+uint32_t plan_turns(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx) {
+    rng random = rng_make(seed ^ 0x7475726e73, class_idx, idx);
+    uint32_t n = length_draw(&c->turns, 1, 0, &random);
+    if (c->data.n == 0 || c->data.is_text) return n;
+    return u32_min(n, entry_of(c, seed, class_idx, idx, 0)->n_turns);
+}
+
+request_plan plan_draw(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx,
+                       uint32_t turn) {
+    rng random = rng_make(seed, class_idx, idx * 2), later;
+    rng *lengths = &random;
     trace_row row = {0};
     if (c->tr.n > 0) row = c->tr.rows[idx % c->tr.n];
-    request_plan plan = {.seed = seed, .class_idx = class_idx, .idx = idx};
+    request_plan plan = {.seed = seed, .class_idx = class_idx, .idx = idx, .turn = turn};
     plan.model = choice_draw(&c->models, &random);
     plan.key = choice_draw(&c->keys, &random);
     plan.priority = choice_draw(&c->priorities, &random);
     plan.tier = choice_draw(&c->tiers, &random);
-    plan.n_prompt = length_draw(&c->prompt, row.n_prompt, c->prompt_max, &random);
-    plan.n_output = length_draw(&c->output, row.n_output, c->output_max, &random);
+    if (turn > 0) {
+        later = rng_make(rng_next(&random), turn, 0);
+        lengths = &later;
+    }
+    plan.n_prompt = length_draw(&c->prompt, row.n_prompt, c->prompt_max, lengths);
+    plan.n_output = length_draw(&c->output, row.n_output, c->output_max, lengths);
+    if (c->data.n == 0) return plan;
+    const dataset_turn *t = turn_of(c, &plan);
+    plan.n_prompt = tokens_of(c, dataset_text(&c->data, t->user));
+    if (c->output.from_dataset) plan.n_output = tokens_of(c, dataset_text(&c->data, t->answer));
+    if (c->output_max > 0) plan.n_output = u32_min(plan.n_output, c->output_max);
     return plan;
 }
 
-static void add_string(buf *out, const char *text) {
+void plan_string(buf *out, const char *text) {
     buf_add_char(out, '"');
     for (const unsigned char *p = (const unsigned char *)text; *p != 0; p++) {
         if (*p == '"' || *p == '\\')
@@ -91,10 +136,15 @@ static void add_ids(buf *out, rng *random, uint32_t n, bool first, const bench_c
 }
 
 /* The shared tokens are drawn from a generator of the class, the others from one of the request. */
-static void add_prompt(const request_plan *plan, const bench_class *c, buf *out) {
+void plan_message(const request_plan *plan, const bench_class *c, buf *out) {
+    if (c->data.n > 0) {
+        plan_string(out, dataset_text(&c->data, turn_of(c, plan)->user));
+        return;
+    }
     rng shared = rng_make(plan->seed, plan->class_idx, UINT64_MAX);
     rng own = rng_make(plan->seed, plan->class_idx, plan->idx * 2 + 1);
-    uint32_t n_shared = u32_min(c->shared_prefix, plan->n_prompt);
+    if (plan->turn > 0) own = rng_make(rng_next(&own), plan->turn, 1);
+    uint32_t n_shared = plan->turn > 0 ? 0 : u32_min(c->shared_prefix, plan->n_prompt);
     uint32_t n_own = plan->n_prompt - n_shared;
     if (c->prompt_is_ids) {
         buf_add_char(out, '[');
@@ -112,18 +162,39 @@ static void add_prompt(const request_plan *plan, const bench_class *c, buf *out)
     buf_add_char(out, '"');
 }
 
-bool plan_body(const request_plan *plan, const bench_class *c, buf *out) {
+/* The system message: of the class, the same in all conversations, or of the data set. */
+static void add_system(const request_plan *plan, const bench_class *c, buf *out) {
+    const char *text = "";
+    if (c->data.n > 0 && c->system_tokens == 0) {
+        const dataset_entry *e = entry_of(c, plan->seed, plan->class_idx, plan->idx, 0);
+        text = dataset_text(&c->data, e->system);
+    }
+    if (c->system_tokens == 0 && text[0] == 0) return;
+    buf_add_str(out, "{\"role\":\"system\",\"content\":");
+    if (text[0] != 0) {
+        plan_string(out, text);
+    } else {
+        rng shared = rng_make(plan->seed, plan->class_idx, UINT64_MAX - 2);
+        buf_add_char(out, '"');
+        add_words(out, &shared, (uint32_t)fmax(1, round(c->system_tokens / c->tokens_per_word)),
+                  true);
+        buf_add_char(out, '"');
+    }
+    buf_add_str(out, "},");
+}
+
+bool plan_body(const request_plan *plan, const bench_class *c, const buf *history, buf *out) {
     buf_clear(out);
     buf_add_str(out, "{\"model\":");
-    add_string(out, c->models.items[plan->model].text);
+    plan_string(out, c->models.items[plan->model].text);
+    buf_add_str(out, c->is_chat ? ",\"messages\":[" : ",\"prompt\":");
     if (c->is_chat) {
-        buf_add_str(out, ",\"messages\":[{\"role\":\"user\",\"content\":");
-        add_prompt(plan, c, out);
-        buf_add_str(out, "}]");
-    } else {
-        buf_add_str(out, ",\"prompt\":");
-        add_prompt(plan, c, out);
+        add_system(plan, c, out);
+        if (history != NULL) buf_add(out, history->p, history->n);
+        buf_add_str(out, "{\"role\":\"user\",\"content\":");
     }
+    plan_message(plan, c, out);
+    if (c->is_chat) buf_add_str(out, "}]");
     buf_add_format(out, ",\"max_tokens\":%u,\"stream\":true", plan->n_output);
     if (c->ask_usage) buf_add_str(out, ",\"stream_options\":{\"include_usage\":true}");
     if (c->has_temperature) buf_add_format(out, ",\"temperature\":%g", c->temperature);
@@ -132,7 +203,7 @@ bool plan_body(const request_plan *plan, const bench_class *c, buf *out) {
         buf_add_format(out, ",\"priority\":%s", c->priorities.items[plan->priority].text);
     if (c->tiers.n > 0) {
         buf_add_str(out, ",\"service_tier\":");
-        add_string(out, c->tiers.items[plan->tier].text);
+        plan_string(out, c->tiers.items[plan->tier].text);
     }
     if (c->extra != NULL) {
         buf_add_char(out, ',');

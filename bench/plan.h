@@ -18,15 +18,25 @@ typedef struct request_plan {
     uint64_t idx;                        // of the request, or of its conversation, in its class
     uint32_t turn;                       // of the conversation, from 0
     uint32_t model, key, priority, tier; // indexes into the class's choices; 0 when there are none
-    uint32_t n_prompt, n_output;         // tokens
+    uint32_t n_prompt, n_output;         // tokens; n_prompt without the turns before
 } request_plan;
 
 /* Index of the first warm-up request, so that they differ from the requests of the run. */
 #define PLAN_WARMUP_IDX ((uint64_t)1 << 60)
 
-request_plan plan_draw(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx);
+/* Model, key, priority and tier are the same in all turns of a conversation. */
+request_plan plan_draw(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx,
+                       uint32_t turn);
 
-/* The JSON body; false: no memory. */
-bool plan_body(const request_plan *plan, const bench_class *c, buf *out);
+/* Turns of a conversation. */
+uint32_t plan_turns(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx);
+
+/* The JSON body; `history`: the messages before, with a comma after each, or NULL.  False: no
+ * memory. */
+bool plan_body(const request_plan *plan, const bench_class *c, const buf *history, buf *out);
+
+/* Parts of a body: the prompt or the user's message as JSON, and a JSON string. */
+void plan_message(const request_plan *plan, const bench_class *c, buf *out);
+void plan_string(buf *out, const char *text);
 
 #endif

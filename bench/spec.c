@@ -135,7 +135,24 @@ static inferd_status set_prompt(bench_class *c, const char *value, inferd_err *e
     return value_length(&c->prompt, value, err);
 }
 static inferd_status set_output(bench_class *c, const char *value, inferd_err *err) {
+    if (strcmp(value, "dataset") == 0) {
+        c->output = (length_spec){.from_dataset = true};
+        return INFERD_OK;
+    }
     return value_length(&c->output, value, err);
+}
+static inferd_status set_dataset(bench_class *c, const char *value, inferd_err *err) {
+    dataset_deinit(&c->data);
+    return dataset_read(&c->data, value, err);
+}
+static inferd_status set_turns(bench_class *c, const char *value, inferd_err *err) {
+    return value_range(&c->turns, value, 1, TURNS_MAX, err);
+}
+static inferd_status set_think(bench_class *c, const char *value, inferd_err *err) {
+    return value_times(&c->think_lo_s, &c->think_hi_s, value, err);
+}
+static inferd_status set_system(bench_class *c, const char *value, inferd_err *err) {
+    return value_u32(&c->system_tokens, value, 0, LENGTH_MAX, err);
 }
 static inferd_status set_prompt_max(bench_class *c, const char *value, inferd_err *err) {
     return value_u32(&c->prompt_max, value, 1, LENGTH_MAX, err);
@@ -225,7 +242,19 @@ static const setter SETTERS[] = {
     {"service-tier", "CHOICES", NULL, set_tier, "words by weight for the field `service_tier`"},
     {"endpoint", "WORD", NULL, set_endpoint, "completions (default) or chat"},
     {"prompt", "LENGTH", NULL, set_prompt, "prompt tokens: N, LO-HI or trace (default 128)"},
-    {"output", "LENGTH", NULL, set_output, "max_tokens: N, LO-HI or trace (default 128)"},
+    {"output", "LENGTH", NULL, set_output,
+     "max_tokens: N, LO-HI, trace, or dataset: about as many as its answer has\n"
+     "(default 128)"},
+    {"dataset", "FILE", NULL, set_dataset,
+     "prompts from a file: ShareGPT JSON (FILE.json, sharegpt:FILE) or one a line\n"
+     "(text:FILE); the seed chooses the order"},
+    {"turns", "N", NULL, set_turns,
+     "a request is a conversation of N or LO-HI turns, each with the turns before it and\n"
+     "the model's answers (chat only; default 1); --requests counts conversations"},
+    {"think-time", "TIME", NULL, set_think,
+     "between an answer and the next turn: TIME or TIME-TIME (default 0)"},
+    {"system", "N", NULL, set_system,
+     "a system message of N tokens that all requests share (chat only)"},
     {"prompt-max", "N", NULL, set_prompt_max, "cut prompt lengths to N"},
     {"output-max", "N", NULL, set_output_max, "cut output lengths to N"},
     {"prompt-token-ids", "LO-HI", NULL, set_ids,
@@ -291,6 +320,7 @@ static void class_deinit(bench_class *c) {
     free(c->name);
     free(c->extra);
     trace_deinit(&c->tr);
+    dataset_deinit(&c->data);
     choices_deinit(&c->models);
     choices_deinit(&c->keys);
     choices_deinit(&c->priorities);
@@ -381,6 +411,15 @@ static inferd_status class_check(const bench_spec *spec, const bench_class *c, i
         return inferd_fail(err, INFERD_EINVAL, "trace: a file is needed");
     if (c->prompt_is_ids && c->is_chat)
         return inferd_fail(err, INFERD_EINVAL, "prompt-token-ids: only with endpoint completions");
+    if ((c->turns.hi > 1 || c->system_tokens > 0) && !c->is_chat)
+        return inferd_fail(err, INFERD_EINVAL, "turns and system: only with endpoint chat");
+    if (c->output.from_dataset && (c->data.n == 0 || c->data.is_text))
+        return inferd_fail(err, INFERD_EINVAL,
+                           "output dataset: only with a data set that has answers");
+    if (c->data.n > 0 && (c->prompt_is_ids || c->shared_prefix > 0 || c->prompt_max > 0))
+        return inferd_fail(err, INFERD_EINVAL,
+                           "prompt-token-ids, shared-prefix and prompt-max: not with a data set, "
+                           "which has the prompts");
     if (!ends)
         return inferd_fail(err, INFERD_EINVAL, "it would never end: give --duration or --requests");
     return INFERD_OK;
@@ -392,8 +431,9 @@ static inferd_status class_build(bench_spec *spec, size_t i, inferd_err *err) {
     *c = (bench_class){
         .arrivals = {.kind = ARRIVALS_CLOSED, .n_streams = 1},
         .trace_speed = 1,
-        .prompt = {128, 128, false},
-        .output = {128, 128, false},
+        .prompt = {.lo = 128, .hi = 128},
+        .output = {.lo = 128, .hi = 128},
+        .turns = {.lo = 1, .hi = 1},
         .tokens_per_word = 1,
         .ask_usage = true,
         .has_temperature = true,

@@ -13,12 +13,13 @@
 #define BENCH_SPEC_H
 
 #include "arrivals.h"
+#include "dataset.h"
 #include "inferd/base.h"
 #include "inferd/status.h"
 #include "rng.h"
 #include "trace.h"
 
-enum { CLASSES_MAX = 64, CHOICES_MAX = 1024, LENGTH_MAX = 10 * 1000 * 1000 };
+enum { CLASSES_MAX = 64, CHOICES_MAX = 1024, LENGTH_MAX = 10 * 1000 * 1000, TURNS_MAX = 1000 };
 
 /* One of several words, by weight: "small=3,large=1". */
 typedef struct choice {
@@ -35,10 +36,11 @@ typedef struct choices {
 /* The index of an item; n > 0. */
 size_t choices_draw(const choices *c, rng *random);
 
-/* A number of tokens: [lo, hi], or taken from the trace row. */
+/* A number of tokens: [lo, hi], or taken from the trace row, or the length of the data set's
+ * answer. */
 typedef struct length_spec {
     uint32_t lo, hi;
-    bool from_trace;
+    bool from_trace, from_dataset;
 } length_spec;
 
 typedef struct bench_class {
@@ -56,6 +58,11 @@ typedef struct bench_class {
     bool prompt_is_ids;
     uint32_t id_lo, id_hi; // ids are drawn from [id_lo, id_hi]
     double tokens_per_word;
+
+    dataset data;                  // n == 0: none
+    length_spec turns;             // of a conversation; hi > 1: requests are conversations
+    double think_lo_s, think_hi_s; // between the answer of a turn and the next message
+    uint32_t system_tokens;        // of a system message that all requests of the class share
 
     bool is_chat, ignore_eos, ask_usage;
     bool has_temperature;

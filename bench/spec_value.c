@@ -79,13 +79,25 @@ inferd_status value_range(length_spec *out, const char *value, uint32_t min, uin
     if (lo < min || hi > max || lo > hi)
         return inferd_fail(err, INFERD_EINVAL, "%s is not in order between %u and %u", value, min,
                            max);
-    *out = (length_spec){(uint32_t)lo, (uint32_t)hi, false};
+    *out = (length_spec){.lo = (uint32_t)lo, .hi = (uint32_t)hi};
     return INFERD_OK;
 }
 
 inferd_status value_length(length_spec *out, const char *value, inferd_err *err) {
     if (strcmp(value, "trace") != 0) return value_range(out, value, 1, LENGTH_MAX, err);
     *out = (length_spec){.from_trace = true};
+    return INFERD_OK;
+}
+
+inferd_status value_times(double *lo_s, double *hi_s, const char *value, inferd_err *err) {
+    char first[32];
+    const char *dash = strchr(value, '-');
+    size_t n = dash == NULL ? strlen(value) : (size_t)(dash - value);
+    snprintf(first, sizeof first, "%.*s", (int)size_min(n, sizeof first - 1), value);
+    if (n >= sizeof first || !seconds_parse(first, lo_s) ||
+        !seconds_parse(dash == NULL ? first : dash + 1, hi_s) || *hi_s < *lo_s)
+        return inferd_fail(err, INFERD_EINVAL, "\"%s\" is neither a time nor two in order: 2s-8s",
+                           value);
     return INFERD_OK;
 }
 

@@ -16,6 +16,8 @@ inferd_status value_u32(uint32_t *out, const char *value, uint32_t min, uint32_t
 inferd_status value_range(length_spec *out, const char *value, uint32_t min, uint32_t max,
                           inferd_err *err);                                       // N | LO-HI
 inferd_status value_length(length_spec *out, const char *value, inferd_err *err); // ... | trace
+inferd_status value_times(double *lo_s, double *hi_s, const char *value,
+                          inferd_err *err); // TIME | TIME-TIME
 
 /* "a=3,b": a three times as often as b.  The weight is the text after the last '=', if that is a
  * number; otherwise the '=' belongs to the word.  Replaces the previous value. */

@@ -57,7 +57,7 @@ static bool varies(const stats *s, size_t member_offset) {
     return false;
 }
 
-static const char *const KINDS[] = {"class", "model", "priority", "tier", "key"};
+static const char *const KINDS[] = {"class", "model", "priority", "tier", "key", "turn"};
 
 /* The choices of a kind, and which of them a request has. */
 static size_t offset_of(const char *by) {
@@ -73,6 +73,12 @@ static uint32_t choice_of(const char *by, const request_plan *plan) {
     return plan->key;
 }
 
+static bool has_turns(const stats *s) {
+    for (size_t i = 0; i < s->spec->n_classes; i++)
+        if (s->spec->classes[i].turns.hi > 1) return true;
+    return false;
+}
+
 bool stats_group_name(const stats *s, const char *by, const request_plan *plan,
                       char out[GROUP_NAME_BYTES]) {
     const bench_class *c = &s->spec->classes[plan->class_idx];
@@ -80,6 +86,12 @@ bool stats_group_name(const stats *s, const char *by, const request_plan *plan,
     if (strcmp(by, "class") == 0) {
         snprintf(out, GROUP_NAME_BYTES, "%s", c->name);
         return many;
+    }
+    if (strcmp(by, "turn") == 0) {
+        bool is_last = plan->turn >= TURNS_TOLD_MAX;
+        snprintf(out, GROUP_NAME_BYTES, "%u%s", is_last ? TURNS_TOLD_MAX + 1 : plan->turn + 1,
+                 is_last ? "+" : "");
+        return has_turns(s);
     }
     size_t offset = offset_of(by);
     const choices *list = (const choices *)(const void *)((const char *)c + offset);

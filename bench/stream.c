@@ -49,7 +49,8 @@ static bool on_event(void *ctx, const char *name, const char *data, size_t n) {
     }
     chunk c;
     inferd_err err;
-    if (chunk_parse(&c, data, n, &err) != INFERD_OK) {
+    buf *text = s->talk != NULL ? &s->answer : NULL;
+    if (chunk_parse_text(&c, data, n, text, &err) != INFERD_OK) {
         fail_with(r, "bad_event", "%s", err.text);
         return false;
     }
@@ -113,6 +114,7 @@ stream *stream_create(const bench_spec *spec) {
     list_node_init(&s->link);
     buf_init(&s->body, 0);
     buf_init(&s->error_body, ERROR_BODY_BYTES_MAX);
+    buf_init(&s->answer, ANSWER_BYTES_MAX);
     sse_init(&s->sse);
     CURL *easy = s->easy;
     curl_easy_setopt(easy, CURLOPT_PRIVATE, s);
@@ -132,14 +134,16 @@ void stream_destroy(stream *s) {
     curl_easy_cleanup(s->easy);
     buf_deinit(&s->body);
     buf_deinit(&s->error_body);
+    buf_deinit(&s->answer);
     sse_deinit(&s->sse);
     free(s);
 }
 
-bool stream_begin(stream *s, const bench_class *c, request_plan plan, uint64_t sched_ns,
+bool stream_begin(stream *s, const bench_class *c, request_plan plan, talk *t, uint64_t sched_ns,
                   const char *url, struct curl_slist *headers, stats *figures) {
     s->r = (result){.plan = plan, .sched_ns = sched_ns, .n_cached = -1};
     s->figures = figures;
+    s->talk = t;
     memset(s->groups, 0, sizeof s->groups);
     if (figures != NULL) {
         s->r.is_counted = sched_ns >= figures->start_ns;
@@ -148,9 +152,10 @@ bool stream_begin(stream *s, const bench_class *c, request_plan plan, uint64_t s
     s->finish_ns = 0;
     s->is_answered = s->is_done = false;
     buf_clear(&s->error_body);
+    buf_clear(&s->answer);
     sse_reset(&s->sse);
     s->r.sent_ns = bench_now_ns();
-    if (!plan_body(&plan, c, &s->body)) return false;
+    if (!plan_body(&plan, c, t == NULL ? NULL : &t->history, &s->body)) return false;
     return curl_easy_setopt(s->easy, CURLOPT_URL, url) == CURLE_OK &&
            curl_easy_setopt(s->easy, CURLOPT_HTTPHEADER, headers) == CURLE_OK &&
            curl_easy_setopt(s->easy, CURLOPT_POSTFIELDSIZE, (long)s->body.n) == CURLE_OK &&

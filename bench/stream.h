@@ -13,13 +13,16 @@
 #include "result.h"
 #include "sse.h"
 #include "stats.h"
+#include "talk.h"
 
-enum { ERROR_BODY_BYTES_MAX = 4096 };
+enum { ERROR_BODY_BYTES_MAX = 4096, ANSWER_BYTES_MAX = 4 << 20 };
 
 typedef struct stream {
     list_node link; // in the active or the idle list of the load
     CURL *easy;     // owned
     buf body, error_body;
+    buf answer; // the text, when the request belongs to a conversation
+    talk *talk; // borrowed; NULL: it belongs to none
     sse_parser sse;
     const stats *figures; // borrowed; NULL for a warm-up request
     group *groups[GROUPS_PER_REQUEST];
@@ -35,7 +38,7 @@ void stream_destroy(stream *s);                // accepts NULL
 
 /* Fills the handle for a request; the caller adds it to the multi handle.  `figures` is NULL for a
  * warm-up request; `headers` stay borrowed until stream_end.  False: no memory. */
-bool stream_begin(stream *s, const bench_class *c, request_plan plan, uint64_t sched_ns,
+bool stream_begin(stream *s, const bench_class *c, request_plan plan, talk *t, uint64_t sched_ns,
                   const char *url, struct curl_slist *headers, stats *figures);
 
 /* Fills in the result, once libcurl has finished the transfer or it was stopped (is_cut). */

@@ -335,7 +335,7 @@ static void dues_come_out_in_order(void) {
     dues d;
     rng r = rng_make(5, 0, 0);
     EXPECT(dues_init(&d, 1000));
-    for (int i = 0; i < 1000; i++) dues_push(&d, (due){rng_below(&r, 300), 0});
+    for (int i = 0; i < 1000; i++) dues_push(&d, (due){rng_below(&r, 300), 0, NULL});
     uint64_t last_ns = 0;
     while (d.n > 0) {
         due top = dues_pop(&d);
@@ -429,8 +429,8 @@ static void what_cannot_work_is_refused_with_its_name(void) {
 /* ---- plan ---- */
 
 static bench_class class_for_plans(void) {
-    bench_class c = {.prompt = {40, 60, false},
-                     .output = {5, 9, false},
+    bench_class c = {.prompt = {.lo = 40, .hi = 60},
+                     .output = {.lo = 5, .hi = 9},
                      .tokens_per_word = 1,
                      .ask_usage = true,
                      .has_temperature = true};
@@ -460,10 +460,10 @@ static void bodies_are_json_and_repeat_with_the_seed(void) {
     buf_init(&again, 0);
     for (uint64_t idx = 0; idx < 200; idx++) {
         c.is_chat = idx % 2 == 1;
-        request_plan plan = plan_draw(&c, 42, 0, idx), same = plan_draw(&c, 42, 0, idx);
+        request_plan plan = plan_draw(&c, 42, 0, idx, 0), same = plan_draw(&c, 42, 0, idx, 0);
         EXPECT(plan.n_prompt >= 40 && plan.n_prompt <= 60);
         EXPECT(plan.n_output >= 5 && plan.n_output <= 9);
-        EXPECT(plan_body(&plan, &c, &body) && plan_body(&same, &c, &again));
+        EXPECT(plan_body(&plan, &c, NULL, &body) && plan_body(&same, &c, NULL, &again));
         EXPECT_STR(buf_cstr(&body), buf_cstr(&again));
         json_t *root = json_loads(buf_cstr(&body), JSON_REJECT_DUPLICATES, NULL);
         EXPECT(root != NULL);
@@ -488,7 +488,7 @@ static void bodies_are_json_and_repeat_with_the_seed(void) {
 
 static void prompts_share_only_the_prefix(void) {
     bench_class c = class_for_plans();
-    c.prompt = (length_spec){64, 64, false};
+    c.prompt = (length_spec){.lo = 64, .hi = 64};
     c.prompt_is_ids = true;
     c.id_lo = 1000;
     c.id_hi = 30000;
@@ -496,9 +496,9 @@ static void prompts_share_only_the_prefix(void) {
     buf body[2];
     json_t *prompts[2], *roots[2];
     for (int i = 0; i < 2; i++) {
-        request_plan plan = plan_draw(&c, 7, 3, (uint64_t)i);
+        request_plan plan = plan_draw(&c, 7, 3, (uint64_t)i, 0);
         buf_init(&body[i], 0);
-        EXPECT(plan_body(&plan, &c, &body[i]));
+        EXPECT(plan_body(&plan, &c, NULL, &body[i]));
         roots[i] = json_loads(buf_cstr(&body[i]), 0, NULL);
         prompts[i] = json_object_get(roots[i], "prompt");
         EXPECT_EQ(json_array_size(prompts[i]), 64);
@@ -527,10 +527,10 @@ static void trace_lengths_are_taken_row_by_row(void) {
                      .prompt = {.from_trace = true},
                      .output = {.from_trace = true},
                      .prompt_max = 1024};
-    EXPECT_EQ(plan_draw(&c, 1, 0, 0).n_prompt, 100);
-    EXPECT_EQ(plan_draw(&c, 1, 0, 1).n_output, 1); // no output is none: at least one token
-    EXPECT_EQ(plan_draw(&c, 1, 0, 2).n_prompt, 1024);
-    EXPECT_EQ(plan_draw(&c, 1, 0, 3).n_prompt, 100); // again from the first
+    EXPECT_EQ(plan_draw(&c, 1, 0, 0, 0).n_prompt, 100);
+    EXPECT_EQ(plan_draw(&c, 1, 0, 1, 0).n_output, 1); // no output is none: at least one token
+    EXPECT_EQ(plan_draw(&c, 1, 0, 2, 0).n_prompt, 1024);
+    EXPECT_EQ(plan_draw(&c, 1, 0, 3, 0).n_prompt, 100); // again from the first
 }
 
 /* ---- samples of share ---- */

@@ -25,7 +25,7 @@ static double ms_after(uint64_t from_ns, uint64_t at_ns, bool exists) {
 
 void trail_add(trail *t, const result *r, slo_outcome slo, uint64_t clock_ns) {
     const request_plan *p = &r->plan;
-    rng random = rng_make(p->seed ^ 0x7261696c, p->class_idx, p->idx * 64 + p->turn);
+    rng random = rng_make(p->seed ^ 0x7261696c, p->class_idx, p->idx * TURNS_MAX + p->turn);
     uint64_t tpot_ns = 0, hash = rng_next(&random);
     t->n_seen++;
     while (hash <= t->limit && t->n == TRAIL_MAX) drop_half(t);

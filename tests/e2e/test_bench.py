@@ -511,6 +511,73 @@ def test_wrong_usage_of_slo_is_refused(options, words):
     assert words in told
 
 
+CHATS = [{"conversations": [{"from": "human", "value": "one two"}, {"from": "gpt", "value": "x y z"},
+                            {"from": "human", "value": "three"}, {"from": "gpt", "value": "w"}]},
+         {"conversations": [{"from": "gpt", "value": "to nothing"}]},
+         {"conversations": [{"from": "human", "value": "alone"}]}]
+
+
+def test_conversations_send_what_the_model_said(tmp_path):
+    (tmp_path / "chats.json").write_text(json.dumps(CHATS))
+    said = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: {"choices":[{"delta":{"content":"\xc3\xa4"}}]}\n\n'
+    with OddServer(said + b"data: [DONE]\n\n") as server:
+        report, lines, _ = bench(server.url, "--model", "m", "--endpoint", "chat", "--dataset", tmp_path / "chats.json",
+                                 "--turns", "1-9", "--output", "dataset", "--requests", 40, "--seed", 2, "--system", 3,
+                                 "--think-time", "1ms-3ms", tmp_path=tmp_path)
+    asked = [request for _, _, request in server.asked]
+    assert len(asked) == group(report)["requests"]["ok"] == len(lines)
+    seen = set()
+    for request in asked:
+        system, *messages = request["messages"]
+        assert system["role"] == "system" and len(system["content"].split()) == 3
+        assert [m["role"] for m in messages] == ["user", "assistant"] * (len(messages) // 2) + ["user"]
+        assert all(m["content"] == "aä" for m in messages if m["role"] == "assistant")
+        seen.add((request["max_tokens"], *(m["content"] for m in messages if m["role"] == "user")))
+    assert seen == {(3, "one two"), (1, "one two", "three"), (1, "alone")}
+    first, second = (group(report, "turn", turn)["requests"]["ok"] for turn in "12")
+    assert first == 40 and 0 < second < 20 and first + second == len(asked)
+    assert {line["turn"] for line in lines} == {"1", "2"}
+
+
+def test_turns_wait_think_and_end_with_a_failure(tmp_path):
+    with NullServer("--fail-every", 10) as server:
+        report, lines, _ = bench(server.url, "--endpoint", "chat", "--turns", 4, "--think-time", "50ms", "--requests", 8,
+                                 "--arrivals", "constant:200", "--output", 2, "--prompt", 6, rc=1,
+                                 tmp_path=tmp_path)
+    n = {turn: sum(line["turn"] == turn for line in lines) for turn in "1234"}
+    assert n["1"] == 8 and n["1"] >= n["2"] >= n["3"] >= n["4"] and n["4"] < 8
+    failed = [line for line in lines if line["outcome"] == "failed"]
+    assert failed and len(lines) == group(report)["requests"]["offered"]
+    for line in failed:  # nothing follows a turn that failed
+        assert not [x for x in lines if x["index"] == line["index"] and int(x["turn"]) > int(line["turn"])]
+    for line in lines:
+        after = [x for x in lines if x["index"] == line["index"] and int(x["turn"]) == int(line["turn"]) + 1]
+        if after:
+            waited = float(after[0]["scheduled_s"]) - float(line["scheduled_s"]) - float(line["e2e_ms"]) / 1000
+            assert waited == pytest.approx(0.05, abs=1e-4)
+
+
+def test_lines_of_a_file_are_prompts(tmp_path):
+    (tmp_path / "prompts").write_text("".join(f"prompt {i}\n\n" for i in range(20)))
+    with OddServer(TEXT + b"\n\ndata: [DONE]\n\n") as server:
+        bench(server.url, "--model", "m", "--dataset", tmp_path / "prompts", "--requests", 20, "--arrivals", "closed:4")
+        assert {request["prompt"] for _, _, request in server.asked} == {f"prompt {i}" for i in range(20)}
+        report, _, _ = bench(server.url, "--model", "m", "--dataset", tmp_path / "prompts", "--requests", 1, "--seed", 3)
+        bench(server.url, "--model", "m", "--dataset", tmp_path / "prompts", "--requests", 1, "--seed", 3)
+        assert server.asked[-1][2] == server.asked[-2][2]
+
+
+@pytest.mark.parametrize("options, words", [
+    (["--dataset", "BAD.json"], "entry 0: conversations[0].from"), (["--turns", "3"], "only with endpoint chat"),
+    (["--output", "dataset"], "output dataset"), (["--dataset", "BAD.json.gone"], "No such file"),
+    (["--think-time", "3s-1s"], "think-time")])
+def test_wrong_data_sets_are_refused(tmp_path, options, words):
+    (tmp_path / "BAD.json").write_text('[{"conversations": [{"from": "cat", "value": "x"}]}]')
+    done = subprocess.run([BENCH, "--url", "http://h", "--model", "m", "--requests", "1", *options], cwd=tmp_path,
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and words in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("options", [
     [], ["--url", "http://h"], ["--url", "ftp://h", "--requests", "1"], ["--nonsense"], ["word"],
     ["--url", "http://h", "--requests"], ["--url", "http://h", "--requests", "x"],

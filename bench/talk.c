@@ -1,0 +1,33 @@
+/* talk.c - see talk.h. */
+#include "talk.h"
+
+talk *talk_create(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx) {
+    talk *t = calloc(1, sizeof *t);
+    if (t == NULL) return NULL;
+    t->idx = idx;
+    t->class_idx = class_idx;
+    t->n_turns = plan_turns(c, seed, class_idx, idx);
+    buf_init(&t->history, TALK_BYTES_MAX);
+    return t;
+}
+
+void talk_destroy(talk *t) {
+    if (t == NULL) return;
+    buf_deinit(&t->history);
+    free(t);
+}
+
+bool talk_answer(talk *t, const request_plan *plan, const bench_class *c, const char *answer) {
+    if (++t->turn >= t->n_turns) return false;
+    buf_add_str(&t->history, "{\"role\":\"user\",\"content\":");
+    plan_message(plan, c, &t->history);
+    buf_add_str(&t->history, "},{\"role\":\"assistant\",\"content\":");
+    plan_string(&t->history, answer);
+    buf_add_str(&t->history, "},");
+    return !t->history.failed;
+}
+
+double talk_think_s(const talk *t, const bench_class *c, uint64_t seed) {
+    rng random = rng_make(seed ^ 0x7468696e6b, t->class_idx, t->idx * TURNS_MAX + t->turn);
+    return c->think_lo_s + (1 - rng_unit(&random)) * (c->think_hi_s - c->think_lo_s);
+}
