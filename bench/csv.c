@@ -57,7 +57,7 @@ void csv_line(FILE *to, const bench_spec *spec, uint64_t start_ns, const result 
     put_ms(to, has_tpot, tpot_ns);
     put_ms(to, r->outcome == OUTCOME_OK, since_ns(r->sched_ns, r->end_ns));
     put_ms(to, r->n_chunks > 1, r->gap_max_ns);
-    fprintf(to, "%u,", r->plan.n_prompt);
+    fprintf(to, "%llu,", (unsigned long long)plan_prompt_tokens(&r->plan));
     if (r->has_usage) fprintf(to, "%lld", (long long)r->n_prompt);
     fputc(',', to);
     if (r->n_cached >= 0) fprintf(to, "%lld", (long long)r->n_cached);

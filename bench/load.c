@@ -40,6 +40,8 @@ typedef struct load {
     uint64_t alarm_ns; // the time it is set to; 0: not set
     uv_signal_t signals[2];
     uv_timer_t drain, progress;
+    struct progress shown;
+    uint64_t told_ns, told_chunks; // at the last line of progress
 
     source *sources; // [spec->n_classes]; owned
     uint32_t n_exhausted;
@@ -140,7 +142,7 @@ static void record_unsent(load *l, waiting w, outcome what, const char *code, co
     const bench_class *c = &l->spec->classes[w.class_idx];
     group *groups[GROUPS_PER_REQUEST];
     result r = {.sched_ns = w.sched_ns, .outcome = what, .end_ns = bench_now_ns(), .n_cached = -1};
-    r.plan = plan_draw(c, l->spec->seed, w.class_idx, w.idx, w.talk == NULL ? 0 : w.talk->turn);
+    r.plan = talk_plan(w.talk, c, l->spec->seed, w.class_idx, w.idx);
     r.is_counted = w.sched_ns >= l->figures->start_ns;
     snprintf(r.error_code, sizeof r.error_code, "%s", code);
     snprintf(r.error_text, sizeof r.error_text, "%s", text);
@@ -152,8 +154,7 @@ static void record_unsent(load *l, waiting w, outcome what, const char *code, co
 
 static void send_request(load *l, waiting w) {
     const bench_class *c = &l->spec->classes[w.class_idx];
-    uint32_t turn = w.talk == NULL ? 0 : w.talk->turn;
-    request_plan plan = plan_draw(c, l->spec->seed, w.class_idx, w.idx, turn);
+    request_plan plan = talk_plan(w.talk, c, l->spec->seed, w.class_idx, w.idx);
     stream *s = stream_take(l);
     if (s == NULL) {
         drop_talk(l, w.talk);
@@ -192,7 +193,7 @@ static bool talk_next(load *l, stream *s, bool is_cut) {
     s->talk = NULL;
     if (t == NULL) return false;
     bool goes_on = !is_cut && s->r.outcome == OUTCOME_OK && !s->answer.failed &&
-                   talk_answer(t, &s->r.plan, c, buf_cstr(&s->answer));
+                   talk_answer(t, &s->r.plan, c, buf_cstr(&s->answer), result_n_output(&s->r));
     uint64_t at_ns = s->r.end_ns;
     if (goes_on) at_ns += (uint64_t)(talk_think_s(t, c, l->spec->seed) * 1e9);
     if (goes_on && at_ns < l->stop_ns)
@@ -208,7 +209,7 @@ static void end_request(load *l, stream *s, CURLcode code, bool is_cut) {
     list_remove(&s->link);
     list_push_front(&l->idle, &s->link);
     l->n_active--;
-    l->n_ended++;
+    l->n_ended += !l->is_warming;
     const result *r = &s->r;
     if (s->figures != NULL)
         stats_finish(l->figures, s->groups, r);
@@ -394,16 +395,56 @@ static void on_signal(uv_signal_t *handle, int number) {
     step(l);
 }
 
+/* All requests that the run will start; 0: it is not known. */
+static uint64_t requests_total(const bench_spec *spec) {
+    uint64_t n = 0;
+    for (size_t i = 0; i < spec->n_classes; i++) {
+        const bench_class *c = &spec->classes[i];
+        if (c->n_requests == 0 || c->turns.hi > 1) return 0;
+        n += c->n_requests;
+    }
+    return n;
+}
+
+/* Output tokens since the last call, a second. */
+static double tokens_per_s(load *l, uint64_t now_ns) {
+    const group *all = l->figures->groups[0];
+    double per_chunk = all->n_chunks > 0 ? (double)all->n_output / (double)all->n_chunks : 1;
+    uint64_t n_chunks = 0;
+    for (uint32_t i = 0; i < all->times.n; i++) n_chunks += all->times.bins[i].n_chunks;
+    double over_s = (double)since_ns(l->told_ns, now_ns) / 1e9;
+    double rate = over_s > 0 ? (double)(n_chunks - l->told_chunks) * per_chunk / over_s : 0;
+    l->told_chunks = n_chunks;
+    l->told_ns = now_ns;
+    return rate;
+}
+
 static void on_progress(uv_timer_t *timer) {
     load *l = timer->data;
     const group *all = l->figures->groups[0];
+    char text[PROGRESS_BYTES];
+    uint64_t now_ns = bench_now_ns();
     if (l->is_warming) {
-        fprintf(stderr, "warm-up: %u of %u started\n", l->n_warm_started, l->spec->n_warmup);
+        snprintf(text, sizeof text, "warm-up: %u of %u started", l->n_warm_started,
+                 l->spec->n_warmup);
+        progress_print(&l->shown, text);
         return;
     }
-    fprintf(stderr, "%6.0f s  in flight %u, waiting %u, ok %llu, failed %llu\n",
-            (double)(bench_now_ns() - l->start_ns) / 1e9, l->n_active, l->n_backlog,
-            (unsigned long long)all->n_ok, (unsigned long long)all->n_failed);
+    if (l->told_ns == 0) l->told_ns = l->start_ns;
+    const progress_facts f = {
+        .elapsed_s = (double)since_ns(l->start_ns, now_ns) / 1e9,
+        .total_s = l->spec->duration_s,
+        .n_ended = l->n_ended,
+        .n_total = requests_total(l->spec),
+        .n_ok = all->n_ok,
+        .n_failed = all->n_failed,
+        .n_in_flight = l->n_active,
+        .n_waiting = l->n_backlog,
+        .tokens_per_s = tokens_per_s(l, now_ns),
+        .ttft_ms = all->ttft.n > 0 ? (double)hist_at(&all->ttft, .5) / 1e6 : -1,
+    };
+    progress_text(&f, text);
+    progress_print(&l->shown, text);
 }
 
 /* ---- setup and teardown ---- */
@@ -516,7 +557,9 @@ static inferd_status loop_init(load *l, inferd_err *err) {
     uv_timer_init(&l->uv, &l->drain);
     uv_timer_init(&l->uv, &l->progress);
     l->drain.data = l->progress.data = l;
-    if (l->spec->show_progress) uv_timer_start(&l->progress, on_progress, 1000, 1000);
+    l->shown = progress_of_stderr(l->spec->progress, l->spec->quiet);
+    uint64_t every_ms = (uint64_t)l->shown.every_s * 1000;
+    if (every_ms > 0) uv_timer_start(&l->progress, on_progress, every_ms, every_ms);
     return INFERD_OK;
 }
 
@@ -555,6 +598,7 @@ inferd_status load_run(const bench_spec *spec, stats *figures, FILE *csv, inferd
     step(&l);
     bool is_over = l.dues.n == 0 && l.n_backlog == 0 && l.n_active == 0;
     if (!is_over) uv_run(&l.uv, UV_RUN_DEFAULT);
+    progress_clear(&l.shown);
     figures->cpu_s = cpu_s() - cpu_before_s;
     figures->cpu_wall_s = (double)(bench_now_ns() - l.start_ns) / 1e9;
     loop_deinit(&l);

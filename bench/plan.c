@@ -88,7 +88,11 @@ request_plan plan_draw(const bench_class *c, uint64_t seed, uint32_t class_idx, 
     rng *lengths = &random;
     trace_row row = {0};
     if (c->tr.n > 0) row = c->tr.rows[idx % c->tr.n];
-    request_plan plan = {.seed = seed, .class_idx = class_idx, .idx = idx, .turn = turn};
+    request_plan plan = {.seed = seed,
+                         .class_idx = class_idx,
+                         .idx = idx,
+                         .turn = turn,
+                         .n_before = c->system_tokens};
     plan.model = choice_draw(&c->models, &random);
     plan.key = choice_draw(&c->keys, &random);
     plan.priority = choice_draw(&c->priorities, &random);

@@ -18,7 +18,8 @@ typedef struct request_plan {
     uint64_t idx;                        // of the request, or of its conversation, in its class
     uint32_t turn;                       // of the conversation, from 0
     uint32_t model, key, priority, tier; // indexes into the class's choices; 0 when there are none
-    uint32_t n_prompt, n_output;         // tokens; n_prompt without the turns before
+    uint32_t n_prompt, n_output;         // tokens; n_prompt is that of the new message
+    uint64_t n_before;                   // prompt tokens before it: system message, earlier turns
 } request_plan;
 
 /* Index of the first warm-up request, so that they differ from the requests of the run. */
@@ -27,6 +28,10 @@ typedef struct request_plan {
 /* Model, key, priority and tier are the same in all turns of a conversation. */
 request_plan plan_draw(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx,
                        uint32_t turn);
+
+static inline uint64_t plan_prompt_tokens(const request_plan *plan) {
+    return plan->n_before + plan->n_prompt;
+}
 
 /* Turns of a conversation. */
 uint32_t plan_turns(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx);

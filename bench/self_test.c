@@ -66,6 +66,7 @@ static inferd_status spec_build(bench_spec *spec, int port, const pair *pairs, s
     inferd_status s = bench_spec_init(spec, err);
     if (s == INFERD_OK) s = bench_spec_set(spec, -1, "url", url, err);
     if (s == INFERD_OK) s = bench_spec_set(spec, -1, "model", "null", err);
+    if (s == INFERD_OK) s = bench_spec_set(spec, -1, "progress", "off", err);
     for (size_t i = 0; s == INFERD_OK && i < n; i++)
         s = bench_spec_set(spec, -1, pairs[i].key, pairs[i].value, err);
     if (s == INFERD_OK) s = bench_spec_finish(spec, err);

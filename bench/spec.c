@@ -78,7 +78,10 @@ static inferd_status set_gap(bench_spec *spec, const char *value, inferd_err *er
     return value_number(&spec->gap_ms, value, 0, 1e9, err);
 }
 static inferd_status set_progress(bench_spec *spec, const char *value, inferd_err *err) {
-    return value_bool(&spec->show_progress, value, err);
+    bool is_on;
+    inferd_status s = value_bool(&is_on, value, err);
+    spec->progress = is_on ? PROGRESS_ON : PROGRESS_OFF;
+    return s;
 }
 static inferd_status set_quiet(bench_spec *spec, const char *value, inferd_err *err) {
     return value_bool(&spec->quiet, value, err);
@@ -221,8 +224,10 @@ static const setter SETTERS[] = {
     {"html", "FILE", set_html, NULL, "write one page with plots and the figures, for a browser"},
     {"gap-ms", "X", set_gap, NULL,
      "draw gaps of X ms and more in red (default: 4 times the median itl)"},
-    {"progress", NULL, set_progress, NULL, "one line a second on standard error"},
-    {"quiet", NULL, set_quiet, NULL, "no table"},
+    {"progress", NULL, set_progress, NULL,
+     "a line a second on standard error, also where that is no terminal\n"
+     "(default: rewritten on a terminal, else a line each 30 s; =off: none)"},
+    {"quiet", NULL, set_quiet, NULL, "no table, and no progress unless --progress"},
 
     {"name", "WORD", NULL, set_name, "of the class, in the reports"},
     {"arrivals", "SPEC", NULL, set_arrivals, "when requests start (default closed:1), see below"},

@@ -16,6 +16,7 @@
 #include "dataset.h"
 #include "inferd/base.h"
 #include "inferd/status.h"
+#include "progress.h"
 #include "rng.h"
 #include "trace.h"
 
@@ -90,7 +91,8 @@ typedef struct bench_spec {
     double timeout_s, drain_s, skip_s;
     bool has_drain;
     uint32_t n_warmup, n_skip, inflight_max;
-    bool forbid_reuse, show_progress, quiet;
+    bool forbid_reuse, quiet;
+    progress_choice progress;
     choices headers; // additional HTTP header lines; the weights are ignored
 
     bench_class *classes; // [n_classes]; owned

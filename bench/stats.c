@@ -169,14 +169,14 @@ static void add_ok(group *g, const bench_class *c, const result *r) {
     g->n_ok++;
     if (result_tpot_ns(r, &tpot_ns)) hist_add(&g->tpot, tpot_ns);
     hist_add(&g->e2e, since_ns(r->sched_ns, r->end_ns));
-    g->n_prompt_asked += r->plan.n_prompt;
+    g->n_prompt_asked += plan_prompt_tokens(&r->plan);
     g->n_output_asked += r->plan.n_output;
     g->n_output += n_output;
     g->n_chunks += r->n_chunks;
     if (r->has_usage) {
         g->n_by_usage++;
         g->n_prompt += (uint64_t)(r->n_prompt > 0 ? r->n_prompt : 0);
-        g->n_prompt_asked_of_told += r->plan.n_prompt;
+        g->n_prompt_asked_of_told += plan_prompt_tokens(&r->plan);
         if (r->n_cached > 0) g->n_cached += (uint64_t)r->n_cached;
     } else {
         g->n_by_chunks++;

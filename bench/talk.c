@@ -17,14 +17,23 @@ void talk_destroy(talk *t) {
     free(t);
 }
 
-bool talk_answer(talk *t, const request_plan *plan, const bench_class *c, const char *answer) {
+bool talk_answer(talk *t, const request_plan *plan, const bench_class *c, const char *answer,
+                 uint64_t n_output) {
     if (++t->turn >= t->n_turns) return false;
     buf_add_str(&t->history, "{\"role\":\"user\",\"content\":");
     plan_message(plan, c, &t->history);
     buf_add_str(&t->history, "},{\"role\":\"assistant\",\"content\":");
     plan_string(&t->history, answer);
     buf_add_str(&t->history, "},");
+    t->n_tokens += plan->n_prompt + n_output;
     return !t->history.failed;
+}
+
+request_plan talk_plan(const talk *t, const bench_class *c, uint64_t seed, uint32_t class_idx,
+                       uint64_t idx) {
+    request_plan plan = plan_draw(c, seed, class_idx, idx, t == NULL ? 0 : t->turn);
+    if (t != NULL) plan.n_before += t->n_tokens;
+    return plan;
 }
 
 double talk_think_s(const talk *t, const bench_class *c, uint64_t seed) {

@@ -16,15 +16,21 @@ enum { TALK_BYTES_MAX = 8 << 20, TALKS_MAX = 100000 };
 typedef struct talk {
     uint64_t idx; // of the conversation in its class
     uint32_t class_idx, turn, n_turns;
-    buf history; // messages as JSON, with a comma after each
+    buf history;       // messages as JSON, with a comma after each
+    uint64_t n_tokens; // of them, about
 } talk;
 
 /* NULL: no memory. */
 talk *talk_create(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx);
 void talk_destroy(talk *t); // accepts NULL
 
-/* Adds a turn's message and its answer; false: the conversation has ended. */
-bool talk_answer(talk *t, const request_plan *plan, const bench_class *c, const char *answer);
+/* Adds a turn's message and its answer of `n_output` tokens; false: the conversation has ended. */
+bool talk_answer(talk *t, const request_plan *plan, const bench_class *c, const char *answer,
+                 uint64_t n_output);
+
+/* The request of the conversation's turn; of `idx` without one. */
+request_plan talk_plan(const talk *t, const bench_class *c, uint64_t seed, uint32_t class_idx,
+                       uint64_t idx);
 
 /* Time between the answer of a turn and the next message. */
 double talk_think_s(const talk *t, const bench_class *c, uint64_t seed);

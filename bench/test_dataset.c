@@ -159,8 +159,9 @@ static void a_turn_has_the_answers_of_the_model(void) {
     request_plan plan = plan_draw(&c, 9, 0, idx, 0);
     EXPECT_EQ(plan.n_prompt, 2);
     EXPECT_EQ(plan.n_output, 3);
-    EXPECT(talk_answer(t, &plan, &c, "said \"so\"\n"));
-    plan = plan_draw(&c, 9, 0, idx, t->turn);
+    EXPECT(talk_answer(t, &plan, &c, "said \"so\"\n", 5));
+    plan = talk_plan(t, &c, 9, 0, idx);
+    EXPECT_EQ(plan_prompt_tokens(&plan), 2 + 5 + 1);
     EXPECT(plan_body(&plan, &c, &t->history, &body));
     json_t *list = messages_of(&body);
     EXPECT_EQ(json_array_size(list), 4);
@@ -168,7 +169,7 @@ static void a_turn_has_the_answers_of_the_model(void) {
     EXPECT_STR(content(list, 1, "user"), "one two");
     EXPECT_STR(content(list, 2, "assistant"), "said \"so\"\n");
     EXPECT_STR(content(list, 3, "user"), "five");
-    EXPECT(!talk_answer(t, &plan, &c, "end"));
+    EXPECT(!talk_answer(t, &plan, &c, "end", 1));
     json_decref(list);
     talk_destroy(t);
     dataset_deinit(&c.data);

@@ -1,6 +1,7 @@
-/* test_slo.c - the search for a rate, without a server. */
+/* test_slo.c - the search for a rate, and the progress of a run, without a server. */
 #include "../tests/test.h"
 
+#include "progress.h"
 #include "slo.h"
 
 /* Runs the search against a server that holds every rate up to `truth`. */
@@ -51,9 +52,41 @@ static void the_ends_of_the_range_end_the_search(void) {
     EXPECT_EQ(find(&s, 1, rates), SLO_NO_PROBES);
 }
 
+/* ---- progress of a run ---- */
+
+static void progress_is_rare_where_nothing_is_rewritten(void) {
+    EXPECT_EQ(progress_make(PROGRESS_AUTO, false, true).every_s, 1);
+    EXPECT(progress_make(PROGRESS_AUTO, false, true).is_rewritten);
+    EXPECT_EQ(progress_make(PROGRESS_AUTO, false, false).every_s, PROGRESS_SELDOM_S);
+    EXPECT_EQ(progress_make(PROGRESS_ON, true, false).every_s, 1);
+    EXPECT(!progress_make(PROGRESS_ON, true, false).is_rewritten);
+    EXPECT_EQ(progress_make(PROGRESS_AUTO, true, true).every_s, 0);
+    EXPECT_EQ(progress_make(PROGRESS_OFF, false, true).every_s, 0);
+}
+
+static void the_time_left_is_the_nearer_end(void) {
+    progress_facts f = {.elapsed_s = 20, .total_s = 60, .ttft_ms = -1};
+    EXPECT_NEAR(progress_left_s(&f), 40, 1e-9);
+    f.n_total = 100;
+    EXPECT_NEAR(progress_left_s(&f), 40, 1e-9);
+    f.n_ended = f.n_ok = 50;
+    EXPECT_NEAR(progress_left_s(&f), 20, 1e-9);
+    f.total_s = 0;
+    EXPECT_NEAR(progress_left_s(&f), 20, 1e-9);
+    char text[PROGRESS_BYTES];
+    progress_text(&f, text);
+    EXPECT_STR(text, "20 s, about 20 s left: 0 in flight, 50 of 100 ok, 0 failed, 0 tokens/s");
+    f.n_total = 0;
+    EXPECT(progress_left_s(&f) < 0);
+    f = (progress_facts){1e300,      1e300,      UINT64_MAX, UINT64_MAX, UINT64_MAX,
+                         UINT64_MAX, UINT64_MAX, UINT64_MAX, 1e300,      1e300};
+    progress_text(&f, text); // cut, not beyond the end
+    EXPECT_EQ(strlen(text), PROGRESS_BYTES - 1);
+}
+
 static const test_case CASES[] = {
-    TEST(the_bracket_closes_on_the_rate),
-    TEST(probes_double_and_then_halve_the_bracket),
-    TEST(the_ends_of_the_range_end_the_search),
+    TEST(the_bracket_closes_on_the_rate),       TEST(probes_double_and_then_halve_the_bracket),
+    TEST(the_ends_of_the_range_end_the_search), TEST(progress_is_rare_where_nothing_is_rewritten),
+    TEST(the_time_left_is_the_nearer_end),
 };
 TEST_MAIN(CASES)

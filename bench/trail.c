@@ -47,7 +47,7 @@ void trail_add(trail *t, const result *r, slo_outcome slo, uint64_t clock_ns) {
         .end_ms = ms_after(r->sched_ns, r->end_ns, true),
         .tpot_ms = has_tpot ? (double)tpot_ns / 1e6 : -1,
         .longest_ms = r->n_chunks > 1 ? (double)r->gap_max_ns / 1e6 : -1,
-        .n_prompt = r->has_usage && r->n_prompt > 0 ? (uint64_t)r->n_prompt : p->n_prompt,
+        .n_prompt = r->has_usage && r->n_prompt > 0 ? (uint64_t)r->n_prompt : plan_prompt_tokens(p),
         .n_output = result_n_output(r),
         .gaps = r->gaps,
     };

@@ -11,6 +11,7 @@ import http.server
 import json
 import os
 import pathlib
+import pty
 import re
 import signal
 import subprocess
@@ -488,11 +489,11 @@ def test_slo_finds_the_rate_that_a_server_can_hold():
     with NullServer("--ttft-ms", 100) as server:
         run = ["--url", server.url, "--output", 1, "--inflight-max", 2, "--arrivals", "constant:3", "--seed", 4,
                "--probe-s", 1, "--probe-requests", 12, "--precision", 1]
-        told, table = slo(*run, "--slo-ttft-ms", 400, "--rate", 4, "--attainment", 0.7)
-        assert 4 <= told["rate"] < 32 and told["rate_not_held"] <= 64
+        told, table = slo(*run, "--slo-ttft-ms", 400, "--rate", 8, "--attainment", 0.7)
+        assert 2 <= told["rate"] < 32 and told["rate_not_held"] <= 64
         assert [p["seed"] for p in told["probes"]] == [4 + i for i in range(len(told["probes"]))]
         rates = [p["rate"] for p in told["probes"]]
-        assert rates[0] == 4 and rates[1] in (2, 8)
+        assert rates[0] == 8 and rates[1] in (4, 16)
         assert all(p["held"] == (not p["stopped_early"] and p["met"] >= 0.7 * p["requests"]) for p in told["probes"])
         assert table.count("probe ") == len(rates) and "did not" in table
         told, _ = slo(*run, "--slo-ttft-ms", 1, "--rate", 4, "--rate-min", 3, rc=1)
@@ -522,7 +523,7 @@ def test_conversations_send_what_the_model_said(tmp_path):
     said = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: {"choices":[{"delta":{"content":"\xc3\xa4"}}]}\n\n'
     with OddServer(said + b"data: [DONE]\n\n") as server:
         report, lines, _ = bench(server.url, "--model", "m", "--endpoint", "chat", "--dataset", tmp_path / "chats.json",
-                                 "--turns", "1-9", "--output", "dataset", "--requests", 40, "--seed", 2, "--system", 3,
+                                 "--turns", "1-9", "--output", "dataset", "--requests", 40, "--seed", 2, "--arrivals", "closed:4", "--system", 3,
                                  "--think-time", "1ms-3ms", tmp_path=tmp_path)
     asked = [request for _, _, request in server.asked]
     assert len(asked) == group(report)["requests"]["ok"] == len(lines)
@@ -576,6 +577,29 @@ def test_wrong_data_sets_are_refused(tmp_path, options, words):
     done = subprocess.run([BENCH, "--url", "http://h", "--model", "m", "--requests", "1", *options], cwd=tmp_path,
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and words in done.stderr, done.stderr
+
+
+def test_progress_is_one_line_on_a_terminal_and_rare_elsewhere():
+    with NullServer("--tokens-per-s", 20) as server:
+        run = [BENCH, "--url", server.url, "--requests", "2", "--output", "27"]  # 2 x 1.3 s
+        master, slave = pty.openpty()
+        with subprocess.Popen(run, stdout=subprocess.DEVNULL, stderr=slave, env={**os.environ, "TERM": "xterm"}) as process:
+            os.close(slave)
+            told = b""
+            try:
+                while block := os.read(master, 4096):
+                    told += block
+            except OSError:  # the other end is closed
+                pass
+            os.close(master)
+        assert process.returncode == 0
+        lines = told.split(b"\r\x1b[K")
+        assert len(lines) >= 4 and b"\n" not in told and lines[-1] == b""  # cleared at the end
+        assert any(b"1 of 2 ok" in line and b"left" in line for line in lines)
+        done = subprocess.run([*run, "--progress"], capture_output=True, text=True, timeout=60, check=True)
+        assert len(re.findall(r"^\d+ s", done.stderr, re.M)) >= 2 and "\r" not in done.stderr
+        done = subprocess.run([*run, "--output", "1"], capture_output=True, text=True, timeout=60, check=True)
+        assert done.stderr == ""
 
 
 @pytest.mark.parametrize("options", [
