@@ -14,6 +14,7 @@
 
 #include "admin_socket.h"
 #include "cli.h"
+#include "cli_top.h"
 #include "ctl_client.h"
 #include "ctl_show.h"
 #include "inferd/json_whole.h"
@@ -23,7 +24,8 @@ static const char usage[] =
     "usage: inferd ctl [--socket PATH | --url URL [--key-env NAME]] COMMAND\n"
     "\n"
     "  state | models | tenants          show the current state\n"
-    "  top [--every S] [--count N]       show it repeatedly\n"
+    "  top [--every S] [--count N]       a screen with keys; tables with an option, or no "
+    "terminal\n"
     "  load | unload | drop | prefetch | drain | undrain NAME [--wait] [--timeout S]\n"
     "  pin NAME [--level warm|hot] [--wait]\n"
     "  unpin NAME\n"
@@ -55,6 +57,7 @@ enum {
 typedef struct ctl {
     ctl_target target;
     bool json, wait, persist;
+    bool every; // --every is there
     double timeout_s, every_s, count;
     const char *level, *load;
     char **words; // [n_words] of the command
@@ -156,7 +159,7 @@ static void on_interrupt(int sig) {
     interrupted = 1;
 }
 
-static int do_top(const ctl *c) {
+static int do_tables(const ctl *c) {
     int status = EXIT_DONE;
     bool screen = isatty(STDOUT_FILENO) && !c->json;
     struct sigaction sa = {.sa_handler = on_interrupt}; // no SA_RESTART: the signal ends a wait
@@ -172,6 +175,16 @@ static int do_top(const ctl *c) {
         status = do_show(c, show_state);
     }
     return status;
+}
+
+/* The screen, or tables again and again. */
+static int do_top(const ctl *c) {
+    char places[ADMIN_SOCKET_PLACES][ADMIN_SOCKET_BYTES];
+    ctl_target target = c->target;
+    if (c->json || c->count > 0 || c->every || !cli_top_can()) return do_tables(c);
+    if (target.url == NULL && target.socket_path == NULL) target.socket_path = find_socket(places);
+    if (target.url == NULL && target.socket_path == NULL) return EXIT_UNREACHABLE;
+    return cli_top(&target);
 }
 
 static int do_command(const ctl *c, const char *command) {
@@ -463,6 +476,7 @@ static int read_options(int argc, char **argv, ctl *c, const char **key_env) {
             break;
         case EVERY:
             if (!cli_number("--every", optarg, 0.1, 3600, &c->every_s)) return EXIT_USAGE;
+            c->every = true;
             break;
         case COUNT:
             if (!cli_number("--count", optarg, 1, 1e9, &c->count)) return EXIT_USAGE;

@@ -104,7 +104,8 @@ inferd_status ctl_read_answer(bytes text, ctl_answer *out, inferd_err *err) {
 
 /* ---- sockets ---- */
 
-static inferd_status connect_file(const char *path, int *fd, inferd_err *err) {
+/* `type`: SOCK_STREAM and flags. */
+static inferd_status connect_file(const char *path, int type, int *fd, inferd_err *err) {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof to.sun_path)
         return inferd_fail(err, INFERD_EINVAL,
@@ -112,25 +113,33 @@ static inferd_status connect_file(const char *path, int *fd, inferd_err *err) {
                            "possible",
                            strlen(path), sizeof to.sun_path - 1);
     strcpy(to.sun_path, path);
-    *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    *fd = socket(AF_UNIX, type, 0);
     if (*fd >= 0 && connect(*fd, (struct sockaddr *)&to, sizeof to) == 0) return INFERD_OK;
     return inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
 }
 
 bool ctl_is_there(const char *socket_path, inferd_err *err) {
     int fd = -1;
-    bool there = connect_file(socket_path, &fd, err) == INFERD_OK;
+    bool there = connect_file(socket_path, SOCK_STREAM | SOCK_CLOEXEC, &fd, err) == INFERD_OK;
     if (fd >= 0) close(fd);
     return there;
 }
 
-static inferd_status connect_url(const char *url, int *fd, inferd_err *err) {
+static inferd_status find_addresses(const char *url, struct addrinfo **out, inferd_err *err) {
     char host[256], port[8];
-    struct addrinfo want = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    struct addrinfo want = {.ai_socktype = SOCK_STREAM};
+    *out = NULL;
     if (!ctl_split_url(url, host, port))
         return inferd_fail(err, INFERD_EINVAL, "\"%.100s\": expected http://HOST:PORT", url);
-    int rc = getaddrinfo(host, port, &want, &found);
+    int rc = getaddrinfo(host, port, &want, out);
     if (rc != 0) return inferd_fail(err, INFERD_EIO, "%s: %s", host, gai_strerror(rc));
+    return INFERD_OK;
+}
+
+static inferd_status connect_url(const char *url, int *fd, inferd_err *err) {
+    struct addrinfo *found;
+    inferd_status st = find_addresses(url, &found, err);
+    if (st != INFERD_OK) return st;
     int why = ENOTCONN;
     for (struct addrinfo *a = found; a != NULL && *fd < 0; a = a->ai_next) {
         *fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -142,6 +151,49 @@ static inferd_status connect_url(const char *url, int *fd, inferd_err *err) {
     freeaddrinfo(found);
     if (*fd >= 0) return INFERD_OK;
     return inferd_fail(err, INFERD_EIO, "%s: %s", url, strerror(why));
+}
+
+inferd_status ctl_connect(const ctl_target *t, uint32_t nth, int *fd, inferd_err *err) {
+    enum { TYPE = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK };
+    struct addrinfo *found, *a;
+    inferd_status st;
+    *fd = -1;
+    if (t->socket_path != NULL && nth == 0) {
+        st = connect_file(t->socket_path, TYPE, fd, err);
+        if (st != INFERD_OK && *fd >= 0) close(*fd);
+        if (st != INFERD_OK) *fd = -1;
+        return st;
+    }
+    if (t->socket_path != NULL) return inferd_fail(err, INFERD_ENOTFOUND, "no such address");
+    st = find_addresses(t->url, &found, err);
+    if (st != INFERD_OK) return st;
+    for (a = found; a != NULL && nth > 0; nth--) a = a->ai_next;
+    if (a == NULL) {
+        st = inferd_fail(err, INFERD_ENOTFOUND, "no such address");
+    } else {
+        *fd = socket(a->ai_family, TYPE, 0);
+        bool fine =
+            *fd >= 0 && (connect(*fd, a->ai_addr, a->ai_addrlen) == 0 || errno == EINPROGRESS);
+        if (!fine) st = inferd_fail(err, INFERD_EIO, "%s: %s", t->url, strerror(errno));
+        if (!fine && *fd >= 0) close(*fd);
+        if (!fine) *fd = -1;
+    }
+    freeaddrinfo(found);
+    return st;
+}
+
+void ctl_write_request(buf *out, const ctl_target *t, const char *method, const char *path,
+                       bytes body) {
+    char host[256] = "localhost", port[8];
+    if (t->socket_path == NULL) ctl_split_url(t->url, host, port);
+    bool v6 = strchr(host, ':') != NULL;
+    buf_add_format(out, "%s %s HTTP/1.1\r\nHost: %s%s%s\r\nConnection: close\r\n", method, path,
+                   v6 ? "[" : "", host, v6 ? "]" : "");
+    if (t->key != NULL) buf_add_format(out, "Authorization: Bearer %s\r\n", t->key);
+    if (body.p != NULL)
+        buf_add_format(out, "Content-Type: application/json\r\nContent-Length: %zu\r\n", body.n);
+    buf_add_str(out, "\r\n");
+    buf_add(out, body.p, body.n);
 }
 
 static inferd_status send_all(int fd, const char *p, size_t n, inferd_err *err) {
@@ -177,25 +229,17 @@ static inferd_status read_all(int fd, buf *out, inferd_err *err) {
 inferd_status ctl_ask(const ctl_target *t, const char *method, const char *path, bytes body,
                       unsigned timeout_s, ctl_answer *out, inferd_err *err) {
     int fd = -1;
-    char host[256] = "localhost", port[8];
     struct timeval patience = {.tv_sec = (time_t)timeout_s};
     buf head = {0}, text;
     *out = (ctl_answer){0};
     buf_init(&text, CTL_ANSWER_BYTES_MAX);
-    inferd_status st = t->socket_path != NULL ? connect_file(t->socket_path, &fd, err)
-                                              : connect_url(t->url, &fd, err);
-    if (st == INFERD_OK && t->socket_path == NULL) ctl_split_url(t->url, host, port);
-    bool v6 = strchr(host, ':') != NULL;
-    buf_add_format(&head, "%s %s HTTP/1.1\r\nHost: %s%s%s\r\nConnection: close\r\n", method, path,
-                   v6 ? "[" : "", host, v6 ? "]" : "");
-    if (t->key != NULL) buf_add_format(&head, "Authorization: Bearer %s\r\n", t->key);
-    if (body.p != NULL)
-        buf_add_format(&head, "Content-Type: application/json\r\nContent-Length: %zu\r\n", body.n);
-    buf_add_str(&head, "\r\n");
+    inferd_status st = t->socket_path != NULL
+                           ? connect_file(t->socket_path, SOCK_STREAM | SOCK_CLOEXEC, &fd, err)
+                           : connect_url(t->url, &fd, err);
+    ctl_write_request(&head, t, method, path, body);
     if (st == INFERD_OK && head.failed) st = inferd_fail(err, INFERD_ENOMEM, "no memory");
     if (st == INFERD_OK) setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     if (st == INFERD_OK) st = send_all(fd, head.p, head.n, err);
-    if (st == INFERD_OK) st = send_all(fd, body.p, body.n, err);
     if (st == INFERD_OK) st = read_all(fd, &text, err);
     if (st == INFERD_OK) {
         buf_cstr(&text);

@@ -1,6 +1,7 @@
-/* ctl_client.h - one blocking HTTP request and its answer, over a socket file or TCP.
+/* ctl_client.h - one HTTP request and its answer, over a socket file or TCP.
  *
- * For `inferd ctl` only: blocking, one connection per request, no TLS (a TLS proxy is bypassed).
+ * For `inferd ctl` only: one connection per request, no TLS (a TLS proxy is bypassed).  ctl_ask
+ * blocks; `ctl top` has parts of it for connections that do not (top_link.h).
  * Thread: main. */
 #ifndef INFERD_CTL_CLIENT_H
 #define INFERD_CTL_CLIENT_H
@@ -28,6 +29,14 @@ inferd_status ctl_ask(const ctl_target *t, const char *method, const char *path,
 
 /* Can a connection be made to this socket file?  It is closed at once. */
 bool ctl_is_there(const char *socket_path, inferd_err *err);
+
+/* -- for connections that do not block -- */
+/* Begins to connect to address number `nth` of the target; *fd is then writable when it is
+ * connected, or has failed.  ENOTFOUND: the target has no such address; others as ctl_ask. */
+inferd_status ctl_connect(const ctl_target *t, uint32_t nth, int *fd, inferd_err *err);
+/* Appends the whole request; out->failed: no memory.  It may hold a key. */
+void ctl_write_request(buf *out, const ctl_target *t, const char *method, const char *path,
+                       bytes body);
 
 /* -- internal; for tests -- */
 /* "http://[::1]:80/" -> host "::1", port "80"; false: not such a URL. */

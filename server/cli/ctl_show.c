@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "ctl_json.h"
+
 typedef unsigned long long ull;
 
 /* ---- numbers ---- */
@@ -38,33 +40,6 @@ void show_add_count(buf *out, uint64_t n) {
     if (n >= 100000)
         for (; value >= 999.5; u++) value /= 1000;
     buf_add_format(out, value < 9.95 && u > 0 ? "%.1f%s" : "%.0f%s", value, units[u]);
-}
-
-/* ---- reading ---- */
-
-static const json_t *member(const json_t *v, const char *path) {
-    char name[64];
-    while (v != NULL && *path != 0) {
-        size_t n = strcspn(path, ".");
-        snprintf(name, sizeof name, "%.*s", (int)n, path);
-        v = json_object_get(v, name);
-        path += n + (path[n] == '.');
-    }
-    return v;
-}
-
-static const char *text_of(const json_t *v, const char *path) {
-    const char *text = json_string_value(member(v, path));
-    return text == NULL ? "" : text;
-}
-
-static double number_of(const json_t *v, const char *path) {
-    return json_number_value(member(v, path));
-}
-
-static uint64_t count_of(const json_t *v, const char *path) {
-    double d = number_of(v, path);
-    return d > 0 ? (uint64_t)d : 0;
 }
 
 /* ---- tables ---- */
@@ -186,16 +161,16 @@ static void write_table(table *t, buf *out) {
 /* ---- models ---- */
 
 static void add_share(table *t, const json_t *v) {
-    uint64_t percent = count_of(v, "share.percent");
+    uint64_t percent = ctl_count(v, "share.percent");
     if (percent > 0)
-        buf_add_format(&t->cells, "%s %llu %%", text_of(v, "share.policy"), (ull)percent);
+        buf_add_format(&t->cells, "%s %llu %%", ctl_text(v, "share.policy"), (ull)percent);
     else
-        buf_add_format(&t->cells, "weight %llu", (ull)count_of(v, "weight"));
+        buf_add_format(&t->cells, "weight %llu", (ull)ctl_count(v, "weight"));
     end_cell(t);
 }
 
 static void add_bounds(table *t, const json_t *v) {
-    uint64_t min = count_of(v, "min_bytes"), max = count_of(v, "max_bytes");
+    uint64_t min = ctl_count(v, "min_bytes"), max = ctl_count(v, "max_bytes");
     show_add_size(&t->cells, min);
     buf_add_str(&t->cells, " to ");
     if (max == 0)
@@ -206,22 +181,22 @@ static void add_bounds(table *t, const json_t *v) {
 }
 
 static void add_state_cell(table *t, const json_t *m) {
-    double total = number_of(m, "bytes.total"), done = number_of(m, "bytes.loaded");
-    const char *state = text_of(m, "state"), *pin = text_of(m, "pin");
+    double total = ctl_number(m, "bytes.total"), done = ctl_number(m, "bytes.loaded");
+    const char *state = ctl_text(m, "state"), *pin = ctl_text(m, "pin");
     buf_add_str(&t->cells, state);
     if ((strcmp(state, "staging") == 0 || strcmp(state, "loading") == 0) && total > 0)
         buf_add_format(&t->cells, " %.0f %%", done / total * 100);
-    if (json_is_true(member(m, "held"))) buf_add_str(&t->cells, ", drained");
+    if (json_is_true(ctl_member(m, "held"))) buf_add_str(&t->cells, ", drained");
     if (pin[0] != 0 && strcmp(pin, "none") != 0) buf_add_format(&t->cells, ", pin %s", pin);
     end_cell(t);
 }
 
 /* "2" replicas that serve; "1, wants 2" while its load needs more of them. */
 static void add_serving(table *t, const json_t *m) {
-    const json_t *replicas = member(m, "placed");
-    uint64_t n = 0, wanted = count_of(m, "desired_replicas");
+    const json_t *replicas = ctl_member(m, "placed");
+    uint64_t n = 0, wanted = ctl_count(m, "desired_replicas");
     for (size_t i = 0; i < json_array_size(replicas); i++)
-        n += strcmp(text_of(json_array_get(replicas, i), "replica"), "serving") == 0;
+        n += strcmp(ctl_text(json_array_get(replicas, i), "replica"), "serving") == 0;
     buf_add_format(&t->cells, "%llu", (ull)n);
     if (n != wanted) buf_add_format(&t->cells, ", wants %llu", (ull)wanted);
     end_cell(t);
@@ -229,13 +204,13 @@ static void add_serving(table *t, const json_t *m) {
 
 /* The devices with a replica, with the state of those not serving. */
 static void add_placed(table *t, const json_t *m) {
-    const json_t *replicas = member(m, "placed");
+    const json_t *replicas = ctl_member(m, "placed");
     size_t n = json_array_size(replicas);
     for (size_t i = 0; i < n; i++) {
         const json_t *r = json_array_get(replicas, i);
-        const char *state = text_of(r, "replica");
+        const char *state = ctl_text(r, "replica");
         if (i > 0) buf_add_str(&t->cells, ", ");
-        buf_add_str(&t->cells, text_of(r, "device"));
+        buf_add_str(&t->cells, ctl_text(r, "device"));
         if (strcmp(state, "serving") != 0) buf_add_format(&t->cells, " %s", state);
     }
     if (n == 0) buf_add_char(&t->cells, '-');
@@ -246,7 +221,7 @@ static uint64_t count_evictions(const json_t *m) {
     const char *key;
     const json_t *v;
     uint64_t n = 0;
-    json_object_foreach((json_t *)(uintptr_t)member(m, "evictions"), key, v) n +=
+    json_object_foreach((json_t *)(uintptr_t)ctl_member(m, "evictions"), key, v) n +=
         (uint64_t)json_integer_value(v);
     return n;
 }
@@ -255,21 +230,21 @@ static void show_model_use(buf *out, const json_t *state) {
     static const char *const heads[] = {"~MODEL", "~STATE", ">WEIGHTS", ">KV",   ">RUN",    ">WAIT",
                                         ">IN/S",  ">OUT/S", ">USED%",   ">IDLE", "REPLICAS"};
     table t = {.heads = heads, .n_columns = INFERD_COUNT(heads)};
-    const json_t *models = member(state, "models");
-    uint64_t page =
-        count_of(json_array_get(member(state, "devices"), 0), "page_bytes"); // of the first device
+    const json_t *models = ctl_member(state, "models");
+    uint64_t page = ctl_count(json_array_get(ctl_member(state, "devices"), 0),
+                              "page_bytes"); // of the first device
     for (size_t i = 0; i < json_array_size(models); i++) {
         const json_t *m = json_array_get(models, i);
-        add_cell(&t, text_of(m, "name"));
+        add_cell(&t, ctl_text(m, "name"));
         add_state_cell(&t, m);
-        add_size(&t, (count_of(m, "pages.weight") + count_of(m, "pages.warm")) * page);
-        add_size(&t, count_of(m, "pages.kv") * page);
-        add_number(&t, count_of(m, "running"));
-        add_number(&t, count_of(m, "waiting"));
-        add_rate(&t, number_of(m, "recent.prompt_tokens_per_s"));
-        add_rate(&t, number_of(m, "recent.output_tokens_per_s"));
-        add_percent(&t, number_of(m, "recent.share"));
-        add_seconds(&t, number_of(m, "idle_s"));
+        add_size(&t, (ctl_count(m, "pages.weight") + ctl_count(m, "pages.warm")) * page);
+        add_size(&t, ctl_count(m, "pages.kv") * page);
+        add_number(&t, ctl_count(m, "running"));
+        add_number(&t, ctl_count(m, "waiting"));
+        add_rate(&t, ctl_number(m, "recent.prompt_tokens_per_s"));
+        add_rate(&t, ctl_number(m, "recent.output_tokens_per_s"));
+        add_percent(&t, ctl_number(m, "recent.share"));
+        add_seconds(&t, ctl_number(m, "idle_s"));
         add_serving(&t, m);
     }
     write_table(&t, out);
@@ -279,19 +254,19 @@ static void show_model_settings(buf *out, const json_t *state) {
     static const char *const heads[] = {"~MODEL",   "CLASS",   "SHARE",   "MEMORY", ">LOADS",
                                         ">EVICTED", ">SWITCH", ">DEVICE", "~ON"};
     table t = {.heads = heads, .n_columns = INFERD_COUNT(heads)};
-    const json_t *models = member(state, "models");
+    const json_t *models = ctl_member(state, "models");
     for (size_t i = 0; i < json_array_size(models); i++) {
         const json_t *m = json_array_get(models, i);
-        add_cell(&t, text_of(m, "name"));
-        add_cell(&t, text_of(m, "class"));
+        add_cell(&t, ctl_text(m, "name"));
+        add_cell(&t, ctl_text(m, "class"));
         add_share(&t, m);
         add_bounds(&t, m);
-        add_number(&t, count_of(m, "loads"));
+        add_number(&t, ctl_count(m, "loads"));
         add_number(&t, count_evictions(m));
-        add_seconds(&t, number_of(m, "switch.mean.reclaim_s") +
-                            number_of(m, "switch.mean.stage_s") +
-                            number_of(m, "switch.mean.load_s"));
-        add_seconds(&t, number_of(m, "device_s"));
+        add_seconds(&t, ctl_number(m, "switch.mean.reclaim_s") +
+                            ctl_number(m, "switch.mean.stage_s") +
+                            ctl_number(m, "switch.mean.load_s"));
+        add_seconds(&t, ctl_number(m, "device_s"));
         add_placed(&t, m);
     }
     write_table(&t, out);
@@ -299,14 +274,14 @@ static void show_model_settings(buf *out, const json_t *state) {
 
 /* Sentences of the daemon, under the tables. */
 static void show_model_troubles(buf *out, const json_t *state) {
-    const json_t *models = member(state, "models");
+    const json_t *models = ctl_member(state, "models");
     for (size_t i = 0; i < json_array_size(models); i++) {
         const json_t *m = json_array_get(models, i);
-        if (text_of(m, "error")[0] != 0)
-            buf_add_format(out, "%s: %s\n", text_of(m, "name"), text_of(m, "error"));
-        if (text_of(m, "placement_problem")[0] != 0)
-            buf_add_format(out, "%s: no device for another replica: %s\n", text_of(m, "name"),
-                           text_of(m, "placement_problem"));
+        if (ctl_text(m, "error")[0] != 0)
+            buf_add_format(out, "%s: %s\n", ctl_text(m, "name"), ctl_text(m, "error"));
+        if (ctl_text(m, "placement_problem")[0] != 0)
+            buf_add_format(out, "%s: no device for another replica: %s\n", ctl_text(m, "name"),
+                           ctl_text(m, "placement_problem"));
     }
 }
 
@@ -320,8 +295,8 @@ void show_models(buf *out, const json_t *state) {
 /* ---- tenants ---- */
 
 static void add_limit(table *t, const json_t *tenant, const char *path) {
-    if (json_is_integer(member(tenant, path)))
-        add_number(t, count_of(tenant, path));
+    if (json_is_integer(ctl_member(tenant, path)))
+        add_number(t, ctl_count(tenant, path));
     else
         add_cell(t, "-"); // null: no limit
 }
@@ -330,23 +305,23 @@ static void show_tenant_use(buf *out, const json_t *state) {
     static const char *const heads[] = {"~TENANT", ">USED%",   ">ENTITLED%", ">TODAY", ">RUN",
                                         ">WAIT",   ">REFUSED", ">IN/S",      ">OUT/S", ">KV"};
     table t = {.heads = heads, .n_columns = INFERD_COUNT(heads)};
-    const json_t *tenants = member(state, "tenants");
+    const json_t *tenants = ctl_member(state, "tenants");
     for (size_t i = 0; i < json_array_size(tenants); i++) {
         const json_t *v = json_array_get(tenants, i);
-        uint64_t percent = count_of(v, "share.percent");
-        add_cell(&t, text_of(v, "name"));
-        add_percent(&t, number_of(v, "recent.share"));
+        uint64_t percent = ctl_count(v, "share.percent");
+        add_cell(&t, ctl_text(v, "name"));
+        add_percent(&t, ctl_number(v, "recent.share"));
         if (percent > 0)
             add_number(&t, percent);
         else
             add_cell(&t, "-"); // a part by its weight
-        add_number(&t, count_of(v, "use.tokens_today"));
-        add_number(&t, count_of(v, "queue.running"));
-        add_number(&t, count_of(v, "queue.waiting"));
-        add_number(&t, count_of(v, "refused"));
-        add_rate(&t, number_of(v, "recent.prompt_tokens_per_s"));
-        add_rate(&t, number_of(v, "recent.output_tokens_per_s"));
-        add_size(&t, count_of(v, "used_bytes"));
+        add_number(&t, ctl_count(v, "use.tokens_today"));
+        add_number(&t, ctl_count(v, "queue.running"));
+        add_number(&t, ctl_count(v, "queue.waiting"));
+        add_number(&t, ctl_count(v, "refused"));
+        add_rate(&t, ctl_number(v, "recent.prompt_tokens_per_s"));
+        add_rate(&t, ctl_number(v, "recent.output_tokens_per_s"));
+        add_size(&t, ctl_count(v, "used_bytes"));
     }
     write_table(&t, out);
 }
@@ -355,11 +330,11 @@ static void show_tenant_settings(buf *out, const json_t *state) {
     static const char *const heads[] = {"~TENANT",  "UP TO",    "~SHARE",   "MEMORY",   ">REQ/MIN",
                                         ">TOK/MIN", ">AT ONCE", ">TOK/DAY", ">TOK/MON", ">KEYS"};
     table t = {.heads = heads, .n_columns = INFERD_COUNT(heads)};
-    const json_t *tenants = member(state, "tenants");
+    const json_t *tenants = ctl_member(state, "tenants");
     for (size_t i = 0; i < json_array_size(tenants); i++) {
         const json_t *v = json_array_get(tenants, i);
-        add_cell(&t, text_of(v, "name"));
-        add_cell(&t, text_of(v, "class"));
+        add_cell(&t, ctl_text(v, "name"));
+        add_cell(&t, ctl_text(v, "class"));
         add_share(&t, v);
         add_bounds(&t, v);
         add_limit(&t, v, "limits.requests_per_min");
@@ -367,7 +342,7 @@ static void show_tenant_settings(buf *out, const json_t *state) {
         add_limit(&t, v, "limits.concurrent");
         add_limit(&t, v, "limits.tokens_per_day");
         add_limit(&t, v, "limits.tokens_per_month");
-        add_number(&t, count_of(v, "keys"));
+        add_number(&t, ctl_count(v, "keys"));
     }
     write_table(&t, out);
 }
@@ -384,18 +359,19 @@ static void show_devices(buf *out, const json_t *state) {
     static const char *const heads[] = {"~DEVICE", ">MEMORY", ">FREE",   ">WEIGHTS", ">KV",
                                         ">CACHED", ">STEPS%", ">LOADS%", ">IDLE%",   ">TURNS"};
     table t = {.heads = heads, .n_columns = INFERD_COUNT(heads)};
-    const json_t *devices = member(state, "devices");
+    const json_t *devices = ctl_member(state, "devices");
     for (size_t i = 0; i < json_array_size(devices); i++) {
         const json_t *d = json_array_get(devices, i);
-        uint64_t page = count_of(d, "page_bytes");
+        uint64_t page = ctl_count(d, "page_bytes");
         static const char *const sizes[] = {"pages.device", "pages.device_free", "pages.weight",
                                             "pages.kv", "pages.cached"};
-        add_cell(&t, text_of(d, "name"));
-        for (size_t k = 0; k < INFERD_COUNT(sizes); k++) add_size(&t, count_of(d, sizes[k]) * page);
-        add_percent(&t, number_of(d, "recent.step"));
-        add_percent(&t, number_of(d, "recent.load"));
-        add_percent(&t, number_of(d, "recent.idle"));
-        add_number(&t, count_of(d, "turns"));
+        add_cell(&t, ctl_text(d, "name"));
+        for (size_t k = 0; k < INFERD_COUNT(sizes); k++)
+            add_size(&t, ctl_count(d, sizes[k]) * page);
+        add_percent(&t, ctl_number(d, "recent.step"));
+        add_percent(&t, ctl_number(d, "recent.load"));
+        add_percent(&t, ctl_number(d, "recent.idle"));
+        add_number(&t, ctl_count(d, "turns"));
     }
     write_table(&t, out);
 }
@@ -407,9 +383,9 @@ static void add_drill(buf *out, const json_t *drill) {
 }
 
 void show_drill(buf *out, const json_t *v) {
-    buf_add_format(out, "%s: ", text_of(v, "device"));
-    if (json_is_null(member(v, "drill"))) buf_add_str(out, "no drill");
-    add_drill(out, member(v, "drill"));
+    buf_add_format(out, "%s: ", ctl_text(v, "device"));
+    if (json_is_null(ctl_member(v, "drill"))) buf_add_str(out, "no drill");
+    add_drill(out, ctl_member(v, "drill"));
     buf_add_char(out, '\n');
 }
 
@@ -418,19 +394,20 @@ static void show_hosts(buf *out, const json_t *state) {
     static const char *const heads[] = {"~DEVICE", ">HOST ARENA", ">FREE",
                                         ">WARM",   ">PARKED",     "~COMPUTES ON"};
     table t = {.heads = heads, .n_columns = INFERD_COUNT(heads)};
-    const json_t *devices = member(state, "devices");
+    const json_t *devices = ctl_member(state, "devices");
     for (size_t i = 0; i < json_array_size(devices); i++) {
         const json_t *d = json_array_get(devices, i);
-        uint64_t page = count_of(d, "page_bytes");
+        uint64_t page = ctl_count(d, "page_bytes");
         static const char *const sizes[] = {"pages.host", "pages.host_free", "pages.warm",
                                             "pages.parked"};
-        add_cell(&t, text_of(d, "name"));
-        for (size_t k = 0; k < INFERD_COUNT(sizes); k++) add_size(&t, count_of(d, sizes[k]) * page);
-        if (json_is_true(member(d, "lost"))) buf_add_str(&t.cells, "lost: ");
-        add_drill(&t.cells, member(d, "drill"));
-        if (!json_is_null(member(d, "drill"))) buf_add_str(&t.cells, ": ");
-        if (json_is_true(member(d, "thrash.now"))) buf_add_str(&t.cells, "thrashing: ");
-        add_cell(&t, text_of(d, "about")[0] != 0 ? text_of(d, "about") : text_of(d, "kind"));
+        add_cell(&t, ctl_text(d, "name"));
+        for (size_t k = 0; k < INFERD_COUNT(sizes); k++)
+            add_size(&t, ctl_count(d, sizes[k]) * page);
+        if (json_is_true(ctl_member(d, "lost"))) buf_add_str(&t.cells, "lost: ");
+        add_drill(&t.cells, ctl_member(d, "drill"));
+        if (!json_is_null(ctl_member(d, "drill"))) buf_add_str(&t.cells, ": ");
+        if (json_is_true(ctl_member(d, "thrash.now"))) buf_add_str(&t.cells, "thrashing: ");
+        add_cell(&t, ctl_text(d, "about")[0] != 0 ? ctl_text(d, "about") : ctl_text(d, "kind"));
     }
     write_table(&t, out);
 }
@@ -450,27 +427,27 @@ static void add_path(buf *out, const char *path, size_t width) {
 
 static void show_summary(buf *out, const json_t *state) {
     buf_add_format(out, "\nrunning %llu, waiting %llu, paused %llu",
-                   (ull)count_of(state, "queues.running"), (ull)count_of(state, "queues.waiting"),
-                   (ull)count_of(state, "queues.paused"));
-    if (json_is_true(member(state, "draining"))) buf_add_str(out, "; shutting down");
-    double window_s = number_of(state, "recent.window_s");
+                   (ull)ctl_count(state, "queues.running"), (ull)ctl_count(state, "queues.waiting"),
+                   (ull)ctl_count(state, "queues.paused"));
+    if (json_is_true(ctl_member(state, "draining"))) buf_add_str(out, "; shutting down");
+    double window_s = ctl_number(state, "recent.window_s");
     buf_add_str(out, "\nrates and percents: of ");
     if (window_s < 1)
         buf_add_str(out, "less than a second");
     else
         buf_add_format(out, "the last %.0f s", window_s);
-    if (json_array_size(member(state, "tenants")) > 0)
+    if (json_array_size(ctl_member(state, "tenants")) > 0)
         buf_add_str(out, "; refused: 429 and 503 since the start");
     buf_add_char(out, '\n');
-    if (text_of(state, "config.path")[0] == 0) return;
-    add_path(out, text_of(state, "config.path"), SHOW_WIDTH);
+    if (ctl_text(state, "config.path")[0] == 0) return;
+    add_path(out, ctl_text(state, "config.path"), SHOW_WIDTH);
     buf_add_format(
         out,
         "\nreloads: %llu applied, %llu refused; changes: %llu applied, %llu refused, "
         "%llu not in the file\n",
-        (ull)count_of(state, "config.reloads.ok"), (ull)count_of(state, "config.reloads.refused"),
-        (ull)count_of(state, "config.changes.ok"), (ull)count_of(state, "config.changes.refused"),
-        (ull)count_of(state, "config.unsaved"));
+        (ull)ctl_count(state, "config.reloads.ok"), (ull)ctl_count(state, "config.reloads.refused"),
+        (ull)ctl_count(state, "config.changes.ok"), (ull)ctl_count(state, "config.changes.refused"),
+        (ull)ctl_count(state, "config.unsaved"));
 }
 
 void show_state(buf *out, const json_t *state) {
@@ -480,7 +457,7 @@ void show_state(buf *out, const json_t *state) {
     buf_add_char(out, '\n');
     show_model_use(out, state);
     show_model_troubles(out, state);
-    if (json_array_size(member(state, "tenants")) > 0) {
+    if (json_array_size(ctl_member(state, "tenants")) > 0) {
         buf_add_char(out, '\n');
         show_tenant_use(out, state);
     }
@@ -492,60 +469,62 @@ void show_state(buf *out, const json_t *state) {
 static void show_victims(buf *out, const json_t *victims) {
     for (size_t i = 0; i < json_array_size(victims); i++) {
         const json_t *v = json_array_get(victims, i);
-        bool later = strcmp(text_of(v, "when"), "min") == 0;
-        buf_add_format(out, "  evicts      %s%s (%s, ", text_of(v, "name"),
-                       later ? ", once it uses its min" : "", text_of(v, "why"));
-        show_add_size(out, count_of(v, "bytes"));
+        bool later = strcmp(ctl_text(v, "when"), "min") == 0;
+        buf_add_format(out, "  evicts      %s%s (%s, ", ctl_text(v, "name"),
+                       later ? ", once it uses its min" : "", ctl_text(v, "why"));
+        show_add_size(out, ctl_count(v, "bytes"));
         buf_add_str(out, ", idle ");
-        show_add_seconds(out, number_of(v, "idle_s"));
+        show_add_seconds(out, ctl_number(v, "idle_s"));
         buf_add_str(out, ")\n");
     }
 }
 
 static void add_measured(buf *out, const json_t *b, const char *kind, const char *from) {
-    const json_t *v = member(b, kind);
-    uint64_t n = count_of(v, "n");
+    const json_t *v = ctl_member(b, kind);
+    uint64_t n = ctl_count(v, "n");
     if (n == 0) return;
     buf_add_format(out, "    from its %s: ", from);
-    show_add_seconds(out, number_of(v, "s"));
+    show_add_seconds(out, ctl_number(v, "s"));
     buf_add_format(out, " (mean of %llu bring-up%s)\n", (ull)n, n == 1 ? "" : "s");
 }
 
 static void show_bring_up(buf *out, const json_t *b) {
-    const char *from = text_of(b, "from");
+    const char *from = ctl_text(b, "from");
     buf_add_str(out, "  brought up in ");
-    if (!json_is_true(member(b, "measured"))) buf_add_str(out, "about ");
-    show_add_seconds(out, number_of(b, "s"));
+    if (!json_is_true(ctl_member(b, "measured"))) buf_add_str(out, "about ");
+    show_add_seconds(out, ctl_number(b, "s"));
     if (strcmp(from, "device") != 0)
         buf_add_format(out, ", from %s", strcmp(from, "host") == 0 ? "host memory" : "its file");
-    buf_add_format(out, " (%s)\n", text_of(b, "basis"));
+    buf_add_format(out, " (%s)\n", ctl_text(b, "basis"));
     add_measured(out, b, "file", "file");
     add_measured(out, b, "host", "copy in host memory");
 }
 
 void show_plan(buf *out, const json_t *plan) {
-    const char *name = text_of(plan, json_is_string(member(plan, "tenant")) ? "tenant" : "model");
-    const json_t *problems = member(plan, "problems"), *checks = member(plan, "checks");
-    const json_t *victims = member(plan, "victims");
-    bool fits = json_is_true(member(plan, "fits"));
+    const char *name =
+        ctl_text(plan, json_is_string(ctl_member(plan, "tenant")) ? "tenant" : "model");
+    const json_t *problems = ctl_member(plan, "problems"), *checks = ctl_member(plan, "checks");
+    const json_t *victims = ctl_member(plan, "victims");
+    bool fits = json_is_true(ctl_member(plan, "fits"));
     buf_add_format(out, "%s %s\n", name, fits ? "fits" : "does not fit");
     for (size_t i = 0; i < json_array_size(problems); i++)
         buf_add_format(out, "  problem     %s\n", json_string_value(json_array_get(problems, i)));
     for (size_t i = 0; i < json_array_size(checks); i++) {
         const json_t *c = json_array_get(checks, i);
-        buf_add_format(out, "  %-3s %-10s %s\n", json_is_true(member(c, "kept")) ? "ok" : "NO",
-                       text_of(c, "name"), text_of(c, "text"));
+        buf_add_format(out, "  %-3s %-10s %s\n", json_is_true(ctl_member(c, "kept")) ? "ok" : "NO",
+                       ctl_text(c, "name"), ctl_text(c, "text"));
     }
-    if (json_is_true(member(plan, "turns")))
+    if (json_is_true(ctl_member(plan, "turns")))
         buf_add_str(out, "  not now, but in time slices with models of its class\n");
     show_victims(out, victims);
-    if (member(plan, "bring_up") != NULL && fits) show_bring_up(out, member(plan, "bring_up"));
+    if (ctl_member(plan, "bring_up") != NULL && fits)
+        show_bring_up(out, ctl_member(plan, "bring_up"));
 }
 
 void show_error(buf *out, const json_t *answer) {
-    const json_t *problems = member(answer, "error.problems");
+    const json_t *problems = ctl_member(answer, "error.problems");
     for (size_t i = 0; i < json_array_size(problems); i++)
         buf_add_format(out, "%s\n", json_string_value(json_array_get(problems, i)));
     if (json_array_size(problems) == 0)
-        buf_add_format(out, "inferd: %s\n", text_of(answer, "error.message"));
+        buf_add_format(out, "inferd: %s\n", ctl_text(answer, "error.message"));
 }
