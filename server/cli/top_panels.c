@@ -17,6 +17,10 @@ static void add_percent(buf *out, double ratio) {
     buf_add_format(out, "%.0f %%", ratio * 100);
 }
 
+static void add_rate(buf *out, double per_s) {
+    show_add_count(out, per_s > 0 ? (uint64_t)fmin(per_s + 0.5, 1e18) : 0);
+}
+
 static void add_ms(buf *out, double ms) {
     if (isnan(ms))
         buf_add_char(out, '-');
@@ -65,9 +69,9 @@ void top_add_head(const top_state *s, uint64_t now_us, uint32_t width, buf *out)
     add_daemon(&line, s, now_us);
     end_line(&line, width, out);
     buf_add_str(&line, "tokens/s ");
-    show_add_count(&line, (uint64_t)(top_history_mean(s, TOP_TOKENS_IN) + 0.5));
+    add_rate(&line, top_history_mean(s, TOP_TOKENS_IN));
     buf_add_str(&line, " in, ");
-    show_add_count(&line, (uint64_t)(top_history_mean(s, TOP_TOKENS_OUT) + 0.5));
+    add_rate(&line, top_history_mean(s, TOP_TOKENS_OUT));
     buf_add_str(&line, " out");
     add_latency(&line, s, "TTFT", TOP_TTFT_P50);
     add_latency(&line, s, "ITL", TOP_ITL_P50);
@@ -76,7 +80,7 @@ void top_add_head(const top_state *s, uint64_t now_us, uint32_t width, buf *out)
 
 /* ---- devices ---- */
 
-/* Uses of pages, in the order of the bar. */
+/* Uses of pages, in the order of the bar; a name begins with the letter of its cells. */
 typedef struct page_use {
     const char *member, *name;
     char letter;
@@ -84,7 +88,7 @@ typedef struct page_use {
 } page_use;
 
 static const page_use uses[] = {
-    {"pages.weight", "weights", 'W', TOP_WEIGHTS}, {"pages.kv", "KV", 'K', TOP_KV},
+    {"pages.weight", "Weights", 'W', TOP_WEIGHTS}, {"pages.kv", "KV", 'K', TOP_KV},
     {"pages.cached", "cached", 'c', TOP_CACHED},   {"pages.warm", "warm", 'w', TOP_WARM},
     {"pages.parked", "swapped", 's', TOP_SWAPPED}, {"pages.free", "free", '.', TOP_FREE}};
 enum { USES = INFERD_COUNT(uses), USE_FREE = USES - 1 };
@@ -123,9 +127,8 @@ static void add_legend(buf *line, const json_t *d) {
         if (n == 0 && i > 2) continue;
         buf_add_str(line, "  ");
         top_add_mark(line, uses[i].mark);
-        buf_add_char(line, uses[i].letter);
+        buf_add_format(line, "%s ", uses[i].name);
         top_add_mark(line, TOP_NORMAL);
-        buf_add_format(line, " %s ", uses[i].name);
         show_add_size(line, n * page);
     }
 }
@@ -152,7 +155,7 @@ static void add_step(buf *line, const top_state *s, const json_t *d) {
     top_add_text(line, m == NULL ? "a model that left" : ctl_text(m, "name"), 20);
     buf_add_str(line, ": ");
     add_ms(line, ctl_number(step, "us") / 1000);
-    buf_add_format(line, ", %llu seqs, rows %llu prefill + %llu decode", (ull)ctl_count(step, "n"),
+    buf_add_format(line, ", %llu seqs, rows %llu + %llu", (ull)ctl_count(step, "n"),
                    (ull)ctl_count(step, "prefill"), (ull)ctl_count(step, "decode"));
 }
 

@@ -23,8 +23,8 @@ static const char help_text[] =
     "\n"
     "USED%: part of the time of one device in the last 10 s\n"
     "OF%, ENT%: the part that a share guarantees or allows\n"
-    "LAST: time since the last use\n"
-    "TTFT, ITL: of the newest second that has some\n";
+    "LAST: time since the last use.  rows of a step: of prompts + of decoding\n"
+    "tokens/s: of the last 10 s.  TTFT, ITL: of the newest second that has some\n";
 
 void top_ui_init(top_ui *ui) {
     *ui = (top_ui){.view = {.sort = TOP_BY_STATE}};
@@ -258,7 +258,7 @@ void top_ui_answer(top_ui *ui, int status, const json_t *body, const char *why) 
         if (ui->command == TOP_PIN_HOT) buf_add_str(&ui->note, "  It then stays on the device.");
         ask_yes(ui);
     } else if (fine) {
-        buf_add_format(&ui->note, "accepted, it is %s", ctl_text(body, "state"));
+        buf_add_format(&ui->note, "accepted; its state is %s", ctl_text(body, "state"));
     } else {
         ui->bad = true;
         if (status > 0) buf_add_str(&ui->note, "refused: ");

@@ -1,0 +1,218 @@
+/* test_top_ui.c - the keys of `inferd ctl top`: what they send, ask and show. */
+#include "json_in.h"
+#include "test.h"
+#include "top_ui.h"
+
+/* A daemon with two models, the screen, and the request of the last key. */
+typedef struct rig {
+    top_state s;
+    top_ui ui;
+    top_request rq;
+} rig;
+
+static void begin(rig *r) {
+    *r = (rig){0};
+    top_ui_init(&r->ui);
+    json_t *v = json_loads(
+        "{\"models\":[{\"id\":0,\"name\":\"a/b\",\"state\":\"hot\",\"running\":3,\"pin\":\"warm\"},"
+        "{\"id\":1,\"name\":\"code\",\"state\":\"cold\"}]}",
+        0, NULL);
+    EXPECT(top_state_take(&r->s, "all", v, 0));
+    json_decref(v);
+}
+
+static void end(rig *r) {
+    top_request_deinit(&r->rq);
+    top_ui_deinit(&r->ui);
+    top_state_deinit(&r->s);
+}
+
+/* The path of what is sent, or "". */
+static const char *key(rig *r, int k) {
+    top_request_deinit(&r->rq);
+    top_ui_key(&r->ui, &r->s, k, &r->rq);
+    return buf_cstr(&r->rq.path);
+}
+
+static const char *note(rig *r) {
+    const char *text = top_ui_foot(&r->ui, NULL).note;
+    return text == NULL ? "" : text;
+}
+
+static void answer(rig *r, int status, const char *text) {
+    json_t *v = text == NULL ? NULL : json_loads(text, 0, NULL);
+    top_ui_answer(&r->ui, status, v, "no answer in time");
+    json_decref(v);
+}
+
+static void a_load_asks_for_a_plan_names_its_victims_and_waits_for_y(void) {
+    rig r;
+    begin(&r);
+    key(&r, 'j');
+    EXPECT_STR(key(&r, 'l'), "/admin/plan");
+    EXPECT_STR(buf_cstr(&r.rq.body), "{\"load\":\"code\"}");
+    answer(&r, 200,
+           "{\"fits\":true,\"now\":true,\"bring_up\":{\"s\":0.4},\"victims\":["
+           "{\"name\":\"night\",\"bytes\":100663296,\"idle_s\":40},{\"name\":\"x\",\"bytes\":0,"
+           "\"idle_s\":0}]}");
+    EXPECT_STR(
+        note(&r),
+        "load code: evicts night (96 MiB, idle 40.0 s) and x (0, idle 0), about 400 ms.  y/n");
+    EXPECT_STR(top_ui_foot(&r.ui, NULL).keys, "y yes  n no");
+    EXPECT_STR(key(&r, 'y'), "/admin/models/code/load");
+    EXPECT_STR(buf_cstr(&r.rq.body), "{}");
+    answer(&r, 202, "{\"model\":\"code\",\"state\":\"loading\"}");
+    EXPECT_STR(note(&r), "load code: accepted; its state is loading");
+    EXPECT(!r.ui.bad);
+    end(&r);
+}
+
+static void a_plan_that_does_not_fit_says_why_before_the_question(void) {
+    rig r;
+    begin(&r);
+    key(&r, 'l');
+    answer(&r, 200,
+           "{\"fits\":false,\"problems\":[\"too "
+           "large\"],\"checks\":[{\"kept\":true,\"text\":\"fine\"},"
+           "{\"kept\":false,\"text\":\"9 MiB <= 4 MiB\"}]}");
+    EXPECT_STR(note(&r), "load a/b: does not fit; too large; 9 MiB <= 4 MiB.  y/n");
+    EXPECT_STR(key(&r, 'x'), "");
+    EXPECT_STR(note(&r), "nothing was sent");
+    end(&r);
+}
+
+static void the_name_is_one_segment_of_the_path(void) {
+    rig r;
+    begin(&r);
+    EXPECT_STR(key(&r, 'u'), "");
+    EXPECT_STR(
+        note(&r),
+        "unload a/b: 3 running and 0 waiting requests end first; then it leaves the device, and a "
+        "later request brings it back.  y/n");
+    EXPECT_STR(key(&r, 'y'), "/admin/models/a%2Fb/unload");
+    end(&r);
+}
+
+static void a_pin_asks_which(void) {
+    static const struct {
+        char key;
+        const char *path, *body;
+        bool plan;
+    } pins[] = {{'h', "/admin/models/a%2Fb/pin", "{\"level\":\"hot\"}", true},
+                {'w', "/admin/models/a%2Fb/pin", "{\"level\":\"warm\"}", false},
+                {'u', "/admin/models/a%2Fb/unpin", "{}", false}};
+    rig r;
+    begin(&r);
+    for (size_t i = 0; i < INFERD_COUNT(pins); i++) {
+        EXPECT_STR(key(&r, 'p'), "");
+        EXPECT(strstr(note(&r), "pin a/b, which is pinned warm: h hot") != NULL);
+        EXPECT_STR(key(&r, pins[i].key), pins[i].plan ? "/admin/plan" : "");
+        if (pins[i].plan)
+            answer(&r, 200, "{\"fits\":true,\"bring_up\":{\"from\":\"device\",\"s\":0}}");
+        if (pins[i].plan)
+            EXPECT_STR(note(&r),
+                       "pin hot a/b: it is on the device.  It then stays on the device.  y/n");
+        EXPECT_STR(key(&r, 'y'), pins[i].path);
+        EXPECT_STR(buf_cstr(&r.rq.body), pins[i].body);
+        answer(&r, 202, "{}");
+    }
+    key(&r, 'p');
+    EXPECT_STR(key(&r, 'q'), ""); // no letter of a pin: nothing, and not the end
+    EXPECT(!r.ui.quit);
+    end(&r);
+}
+
+static void a_refusal_is_shown_with_the_sentence_of_the_daemon(void) {
+    rig r;
+    begin(&r);
+    key(&r, 'd');
+    EXPECT_STR(key(&r, 'y'), "/admin/models/a%2Fb/drain");
+    answer(&r, 409, "{\"error\":{\"message\":\"the name stands for another model\"}}");
+    EXPECT_STR(note(&r), "drain a/b: refused: the name stands for another model");
+    EXPECT(r.ui.bad);
+    key(&r, 'l');
+    answer(&r, 500, NULL);
+    EXPECT_STR(note(&r), "load a/b: no plan: the answer has status 500  y/n");
+    key(&r, 'n');
+    key(&r, 'l');
+    answer(&r, 0, NULL);
+    EXPECT_STR(note(&r), "load a/b: no answer in time"); // no question: the daemon is not there
+    EXPECT_STR(key(&r, 'y'), "");
+    end(&r);
+}
+
+static void one_request_at_a_time_and_it_can_be_given_up(void) {
+    rig r;
+    begin(&r);
+    EXPECT_STR(key(&r, 'l'), "/admin/plan");
+    EXPECT_STR(key(&r, 'd'), "");
+    EXPECT_STR(note(&r), "an answer is awaited; Esc gives it up");
+    key(&r, 'j'); // but the selection moves, and the plan stays that of its model
+    key(&r, TOP_KEY_ESCAPE);
+    EXPECT(r.ui.gives_up && r.ui.mode == TOP_BROWSES);
+    r.ui.gives_up = false;
+    answer(&r, 200, "{\"fits\":true}"); // too late
+    EXPECT_STR(key(&r, 'y'), "");
+    end(&r);
+}
+
+static void the_plan_is_a_panel(void) {
+    rig r;
+    begin(&r);
+    EXPECT_STR(key(&r, 'P'), "/admin/plan");
+    answer(&r, 200,
+           "{\"model\":\"a/"
+           "b\",\"fits\":true,\"checks\":[{\"kept\":true,\"name\":\"device\",\"text\":\"1 <= 2\"}],"
+           "\"bring_up\":{\"s\":2,\"from\":\"file\",\"basis\":\"a guess\"}}");
+    EXPECT_STR(top_ui_foot(&r.ui, NULL).panel,
+               "PLAN OF a/b\nevicts no model, about 2.0 s.\na/b fits\n  ok  device     1 <= 2\n"
+               "  brought up in about 2.0 s, from its file (a guess)\n");
+    key(&r, TOP_KEY_ESCAPE);
+    EXPECT(top_ui_foot(&r.ui, NULL).panel == NULL);
+    key(&r, '?');
+    EXPECT(strstr(top_ui_foot(&r.ui, NULL).panel, "sort by name") != NULL);
+    key(&r, '?');
+    EXPECT(top_ui_foot(&r.ui, NULL).panel == NULL);
+    end(&r);
+}
+
+static void the_keys_of_the_order(void) {
+    rig r;
+    begin(&r);
+    EXPECT_EQ(r.ui.view.sort, TOP_BY_STATE);
+    key(&r, 's');
+    EXPECT_STR(note(&r), "sorted by class");
+    key(&r, 'S');
+    EXPECT_STR(note(&r), "sorted by class, reversed");
+    key(&r, 's');
+    EXPECT_STR(note(&r), "sorted by memory");
+    key(&r, '1');
+    EXPECT_STR(note(&r), "sorted by name");
+    key(&r, '1');
+    EXPECT(r.ui.view.reverse);
+    key(&r, '8'); // no such column
+    EXPECT_EQ(r.ui.view.sort, TOP_BY_NAME);
+    end(&r);
+}
+
+static void without_models_there_is_nothing_to_command(void) {
+    rig r = {0};
+    top_ui_init(&r.ui);
+    EXPECT_STR(key(&r, 'l'), "");
+    EXPECT_STR(note(&r), "no model is selected");
+    key(&r, TOP_KEY_PAGE_DOWN);
+    key(&r, 'q');
+    EXPECT(r.ui.quit);
+    end(&r);
+}
+
+static const test_case cases[] = {TEST(a_load_asks_for_a_plan_names_its_victims_and_waits_for_y),
+                                  TEST(a_plan_that_does_not_fit_says_why_before_the_question),
+                                  TEST(the_name_is_one_segment_of_the_path),
+                                  TEST(a_pin_asks_which),
+                                  TEST(a_refusal_is_shown_with_the_sentence_of_the_daemon),
+                                  TEST(one_request_at_a_time_and_it_can_be_given_up),
+                                  TEST(the_plan_is_a_panel),
+                                  TEST(the_keys_of_the_order),
+                                  TEST(without_models_there_is_nothing_to_command)};
+TEST_MAIN(cases)
