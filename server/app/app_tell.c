@@ -74,7 +74,7 @@ static void tell_loaded(app *a, const engine_note *n, int64_t at_ms) {
         took[0] = 0; // its pages changed hands
     const char *from = n->from_file ? "its file" : "host memory";
     const char *name = name_of(a, n->model_idx);
-    if (n->wait_us == 0)
+    if (n->wait_us < TOLD_US)
         journal_add(a->journal, JOURNAL_LOAD, 1, at_ms, "loaded %s from %s: %s%s%s", name, from,
                     size, in, took);
     else

@@ -144,7 +144,7 @@ def test_an_eviction_is_told_as_a_sentence_with_the_model_that_needed_the_room(s
     for i in range(4):
         assert ask(served, ["a", "b<i>"][i % 2]).status_code == 200
     w.until(lambda s: any(re.fullmatch(r"evicted a: [0-9.]+ MiB for b<i>(, which waited .*)?", t) for t in w.texts("evict")))
-    w.until(lambda s: any(re.match(r"loaded b<i> from .*; its first request waited [0-9.]+ m?s$", t) for t in w.texts("load")))
+    w.until(lambda s: any(re.match(r"loaded b<i> from (its file|host memory): [0-9.]+ KiB", t) for t in w.texts("load")))
 
 
 def test_a_running_step_names_its_sequences(served, watch):
