@@ -335,6 +335,46 @@ static void limits_are_those_of_the_daemon(void) {
 
 /* ---- ports ---- */
 
+/* Found by the port alone: the process of another address was named, with the advice to end it. */
+static void a_used_port_is_that_of_its_address(void) {
+    static const struct {
+        const char *listen, *line;
+    } tries[] = {{"127.0.0.1:8080", "(pid 77)"},
+                 {"8080", "(pid 77)"},
+                 {"127.0.0.2:8080", "(pid 78)"},
+                 {"[::1]:8080", "(pid 79)"},
+                 {"127.0.0.3:8080", "by another process"},
+                 {"127.0.0.1:8081", "(pid 79)"},
+                 {"127.0.0.9:8082", "(pid 78)"}};
+    char link[PATH_MAX], text[256];
+    open_machine();
+    put("/proc/net/tcp",
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n"
+        "   0: 0200007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 4712 1\n"
+        "   1: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 4711 1\n"
+        "   2: 00000000:1F92 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 4712 1\n");
+    put("/proc/net/tcp6",
+        "  sl  local_address remote_address st tx_queue rx_queue tr tm->when retrnsmt   uid\n"
+        "   0: 00000000000000000000000001000000:1F90 00000000000000000000000000000000:0000 0A "
+        "00000000:00000000 00:00000000 00000000 0 0 4713 1\n"
+        "   1: 0000000000000000FFFF00000100007F:1F91 00000000000000000000000000000000:0000 0A "
+        "00000000:00000000 00:00000000 00000000 0 0 4713 1\n");
+    for (int pid = 77; pid < 80; pid++) {
+        snprintf(text, sizeof text, "/proc/%d/fd/none", pid);
+        put(text, "");
+        snprintf(link, sizeof link, "%s/proc/%d/fd/3", root, pid);
+        snprintf(text, sizeof text, "socket:[%d]", pid - 77 + 4711);
+        EXPECT_EQ(symlink(text, link), 0);
+    }
+    listen_answer = INFERD_EBUSY;
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        snprintf(text, sizeof text, "{\"listen\":\"%s\",\"models\":[]}", tries[i].listen);
+        use_config(text);
+        EXPECT_LINE(doctor_check_ports, "ports.listen", DOCTOR_PROBLEM, tries[i].line);
+    }
+    close_machine();
+}
+
 static void a_used_port_names_its_process(void) {
     char link[PATH_MAX];
     open_machine();
@@ -530,6 +570,7 @@ static const test_case cases[] = {TEST(instructions_are_those_that_kernels_use),
                                   TEST(pinned_memory_matters_with_a_gpu),
                                   TEST(limits_are_those_of_the_daemon),
                                   TEST(a_used_port_names_its_process),
+                                  TEST(a_used_port_is_that_of_its_address),
                                   TEST(the_socket_of_administrators_needs_a_folder),
                                   TEST(keys_are_for_their_owner),
                                   TEST(models_must_be_readable),

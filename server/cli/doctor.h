@@ -6,7 +6,7 @@
  *
  *   ok       as it should be, or without effect on inferd
  *   warning  inferd runs, but slower, or less safe, or not under every load
- *   problem  inferd does not run, or does not keep what its configuration promises
+ *   problem  inferd does not run, or breaks a guarantee of its configuration
  *
  * Every line but "ok" has advice: what to do.
  * Thread: main. */

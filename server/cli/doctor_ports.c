@@ -1,4 +1,5 @@
 /* doctor_ports.c - checks of addresses and the socket of administrators; see doctor.h. */
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <dirent.h>
 #include <limits.h>
@@ -10,22 +11,74 @@
 
 /* ---- the process that listens ---- */
 
-/* The inode of a listening TCP socket with this port, of /proc/net/tcp or tcp6; 0: none. */
-static unsigned long find_inode(const doctor *d, const char *table, unsigned port) {
-    enum { LISTENING = 0x0A };
-    char path[PATH_MAX], line[512];
-    unsigned long inode = 0;
-    snprintf(path, sizeof path, "%s%s", d->root, table);
-    FILE *f = fopen(path, "re");
-    while (f != NULL && inode == 0 && fgets(line, sizeof line, f) != NULL) {
-        unsigned its = 0, state = 0;
-        unsigned long its_inode = 0;
-        if (sscanf(line, " %*u: %*[0-9A-Fa-f]:%x %*s %x %*s %*s %*s %*u %*u %lu", &its, &state,
-                   &its_inode) == 3 &&
-            its == port && state == LISTENING)
-            inode = its_inode;
+/* An address as the tables of /proc have it: words of the memory, in hexadecimal digits. */
+typedef struct table_address {
+    char text[33]; // "0100007F"; "": not numeric
+    unsigned port;
+} table_address;
+
+static void add_words(char *out, const uint32_t *words, size_t n) {
+    for (size_t i = 0; i < n; i++) snprintf(out + 8 * i, 9, "%08X", words[i]);
+}
+
+/* "PORT", "ADDRESS:PORT", "[IPV6]:PORT", as http_listen.c reads them. */
+static table_address read_listen(const char *listen) {
+    table_address a = {0};
+    char host[64] = "";
+    const char *colon = strrchr(listen, ':');
+    uint32_t words[4] = {0};
+    a.port = (unsigned)strtoul(colon == NULL ? listen : colon + 1, NULL, 10);
+    if (colon != NULL) snprintf(host, sizeof host, "%.*s", (int)(colon - listen), listen);
+    if (host[0] == 0 || strcmp(host, "localhost") == 0) strcpy(host, "127.0.0.1");
+    size_t n = strlen(host);
+    if (host[0] == '[' && host[n - 1] == ']') {
+        host[n - 1] = 0;
+        if (inet_pton(AF_INET6, host + 1, words) == 1) add_words(a.text, words, 4);
+    } else if (inet_pton(AF_INET, host, words) == 1) {
+        add_words(a.text, words, 1);
     }
-    if (f != NULL) fclose(f);
+    return a;
+}
+
+static bool is_any(const char *address) {
+    return strspn(address, "0") == strlen(address);
+}
+
+/* How a listening socket stands to an address with the same port. */
+typedef enum overlap { APART, OVERLAPS, SAME } overlap;
+
+static overlap compare(const char *its, const char *ours) {
+    static const char mapped[] = "0000000000000000FFFF0000"; // ::ffff:0:0, an IPv4 address
+    size_t n = sizeof mapped - 1;
+    if (strlen(its) > n && strlen(ours) == 8 && strncmp(its, mapped, n) == 0) its += n;
+    if (strcmp(its, ours) == 0) return SAME;
+    return is_any(its) || is_any(ours) ? OVERLAPS : APART;
+}
+
+/* The inode of a socket that listens there, of /proc/net/tcp and tcp6; 0: none.  Two processes may
+ * listen on the same port of different addresses. */
+static unsigned long find_inode(const doctor *d, const table_address *ours) {
+    enum { LISTENING = 0x0A };
+    static const char *const tables[] = {"/proc/net/tcp", "/proc/net/tcp6"};
+    unsigned long inode = 0;
+    overlap best = APART;
+    for (size_t i = 0; i < INFERD_COUNT(tables); i++) {
+        char path[PATH_MAX], line[512];
+        snprintf(path, sizeof path, "%s%s", d->root, tables[i]);
+        FILE *f = fopen(path, "re");
+        while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+            char its[33];
+            unsigned port = 0, state = 0;
+            unsigned long its_inode = 0;
+            if (sscanf(line, " %*u: %32[0-9A-F]:%x %*s %x %*s %*s %*s %*u %*u %lu", its, &port,
+                       &state, &its_inode) != 4 ||
+                port != ours->port || state != LISTENING)
+                continue;
+            overlap now = compare(its, ours->text);
+            if (now > best) inode = its_inode, best = now;
+        }
+        if (f != NULL) fclose(f);
+    }
     return inode;
 }
 
@@ -46,11 +99,11 @@ static bool has_socket(const char *folder, unsigned long inode) {
 }
 
 /* " by NAME (pid N)", or "": other users' processes are not readable. */
-static void say_owner(const doctor *d, unsigned port, char *out, size_t out_bytes) {
+static void say_owner(const doctor *d, const char *listen, char *out, size_t out_bytes) {
     char path[PATH_MAX], name[64];
     out[0] = 0;
-    unsigned long inode = find_inode(d, "/proc/net/tcp", port);
-    if (inode == 0) inode = find_inode(d, "/proc/net/tcp6", port);
+    table_address ours = read_listen(listen);
+    unsigned long inode = find_inode(d, &ours);
     if (inode == 0) return;
     snprintf(path, sizeof path, "%s/proc", d->root);
     DIR *all = opendir(path);
@@ -66,11 +119,6 @@ static void say_owner(const doctor *d, unsigned port, char *out, size_t out_byte
     if (all != NULL) closedir(all);
 }
 
-static unsigned port_of(const char *listen) {
-    const char *colon = strrchr(listen, ':');
-    return (unsigned)strtoul(colon == NULL ? listen : colon + 1, NULL, 10);
-}
-
 static void check_listen(doctor *d, const char *listen) {
     inferd_err err = {0};
     char owner[128] = "";
@@ -79,7 +127,7 @@ static void check_listen(doctor *d, const char *listen) {
         doctor_add(d, DOCTOR_OK, "ports.listen", "%.200s is free", listen);
         return;
     }
-    if (strncmp(listen, "unix:", 5) != 0) say_owner(d, port_of(listen), owner, sizeof owner);
+    if (strncmp(listen, "unix:", 5) != 0) say_owner(d, listen, owner, sizeof owner);
     if (s == INFERD_EBUSY && d->facts.is_healthy(listen)) {
         doctor_add(d, DOCTOR_OK, "ports.listen", "%.200s is used%s: an inferd that answers /health",
                    listen, owner);
