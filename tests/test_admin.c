@@ -725,6 +725,24 @@ static void tables_are_aligned_and_hold_no_controls(void) {
     json_decref(state);
 }
 
+/* A plan named its victims raw: only tables replaced what a terminal obeys. */
+static void sentences_hold_no_controls(void) {
+    json_t *plan = load("{\"model\":\"a\\u001b]0;x\\u0007\",\"fits\":true,\"victims\":"
+                        "[{\"name\":\"b\\u009b31m\\u00e4\\u007f\",\"why\":\"idle\"}]}");
+    buf out = {0};
+    show_plan(&out, plan);
+    show_blank_controls(&out);
+    EXPECT(strncmp(buf_cstr(&out), "a ]0;x  fits\n", 13) == 0);
+    EXPECT(strstr(buf_cstr(&out), "b  31m\xc3\xa4  (idle") != NULL);
+    buf_clear(&out);
+    buf_add_str(&out, "\xc2"); // half a character at the end
+    show_blank_controls(&out);
+    EXPECT_STR(buf_cstr(&out), "\xc2");
+    buf_deinit(&out);
+    show_blank_controls(&out); // nothing
+    json_decref(plan);
+}
+
 /* A state with the longest names and numbers that there may be. */
 static const char wide_state[] =
     "{\"recent\":{\"window_s\":10.9},"
@@ -908,6 +926,7 @@ static const test_case tests[] = {
     TEST(sizes_and_times_are_for_people),
     TEST(counts_have_at_most_five_places),
     TEST(tables_are_aligned_and_hold_no_controls),
+    TEST(sentences_hold_no_controls),
     TEST(no_table_is_wider_than_a_terminal),
     TEST(a_model_tells_how_many_replicas_serve_and_how_many_it_wants),
     TEST(a_plan_tells_warm_and_cold_bring_ups_apart),

@@ -126,12 +126,14 @@ static int ask(const ctl *c, const char *method, const char *path, bytes body, u
         if (out.n > 0 && out.p[out.n - 1] != '\n') buf_add_char(&out, '\n');
     } else if (fine) {
         how(&out, v);
+        show_blank_controls(&out);
     }
     bool no = fine && how == show_plan && !json_is_true(json_object_get(v, "fits"));
     print(&out);
     if (!fine) {
         if (v != NULL) show_error(&out, v);
         if (out.n == 0) buf_add_format(&out, "inferd: the answer has status %d\n", answer.status);
+        show_blank_controls(&out);
         fputs(buf_cstr(&out), stderr);
         buf_deinit(&out);
     }

@@ -132,6 +132,7 @@ static void refuse(top *t) {
     buf text = {0};
     json_t *v = parse((bytes){t->stream.body.p, t->stream.body.n});
     if (v != NULL) show_error(&text, v);
+    show_blank_controls(&text);
     const char *p = buf_cstr(&text);
     p += strncmp(p, "inferd: ", 8) == 0 ? 8 : 0;
     inferd_fail(&err, INFERD_EIO, "GET /admin/watch has status %d: %.*s", t->stream.status,

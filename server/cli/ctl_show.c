@@ -528,3 +528,12 @@ void show_error(buf *out, const json_t *answer) {
     if (json_array_size(problems) == 0)
         buf_add_format(out, "inferd: %s\n", ctl_text(answer, "error.message"));
 }
+
+void show_blank_controls(buf *text) {
+    for (size_t i = 0; i < text->n; i++) {
+        unsigned char c = (unsigned char)text->p[i];
+        bool c1 = c == 0xc2 && i + 1 < text->n && ((unsigned char)text->p[i + 1] & 0xe0) == 0x80;
+        if ((c < 0x20 && c != '\n') || c == 0x7f || c1) text->p[i] = ' ';
+        if (c1) text->p[++i] = ' ';
+    }
+}

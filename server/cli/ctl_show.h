@@ -26,5 +26,8 @@ void show_plan(buf *out, const json_t *plan);
 void show_drill(buf *out, const json_t *v);
 /* The text of {"error": ...}: the message, or every problem. */
 void show_error(buf *out, const json_t *answer);
+/* Control characters (C0 but for line ends, DEL, C1) become spaces: names in sentences come from
+ * files, and must not reach the terminal as escape sequences. */
+void show_blank_controls(buf *text);
 
 #endif
