@@ -745,7 +745,7 @@ def test_text_has_the_contrast_of_AA(open_page, scheme):
 
 def test_every_control_has_a_name_and_every_part_a_heading(open_page):
     _, page = open_page("states")
-    nameless = """() => [...document.querySelectorAll("button, input, textarea, canvas, [role=region], [role=img], dialog")]
+    nameless = """() => [...document.querySelectorAll("button, input, textarea, canvas, [role=group], [role=img], dialog")]
         .filter(e => !e.closest("[hidden], dialog:not([open])") && e.type !== "checkbox" && !e.textContent.trim() &&
                      !e.matches("[aria-label], [aria-hidden], [aria-labelledby]") && !e.labels?.length)
         .map(e => e.outerHTML.slice(0, 80))"""
