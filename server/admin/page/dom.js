@@ -66,7 +66,7 @@ export function setStyle(element, name, value) {
  * when some of that is left because performance.now() passed `until`.  What is left goes into the
  * next frame, so a frame stays within its budget however much one delta changes.
  */
-const BUDGET_MS = 5; // of script: style, layout and paint come on top
+const BUDGET_MS = 3; // of script: style, layout and paint come on top
 const waiting = new Set();
 let asked = 0;
 

@@ -7,7 +7,7 @@
 
 import { el, setAttr, setText, drawSoon } from "./dom.js";
 
-const PER_FRAME = 12; // rows; their layout and paint belong to the same frame
+const PER_FRAME = 8; // rows; their layout and paint belong to the same frame
 const UNSEEN_MS = 5000;
 
 /**
