@@ -224,17 +224,22 @@ inferd_status dataset_read(dataset *d, const char *spec, inferd_err *err) {
     size_t n = strlen(path);
     if (!is_text && n > 5 && strcmp(path + n - 5, ".json") == 0) is_sharegpt = true;
     *d = (dataset){0};
-    buf_init(&d->text, DATASET_TEXT_MAX);
     FILE *file = fopen(path, "re");
     if (file == NULL) return inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
+    inferd_status s = dataset_read_file(d, file, is_sharegpt, err);
+    fclose(file);
+    if (s != INFERD_OK) inferd_context(err, "%s", path);
+    return s;
+}
+
+inferd_status dataset_read_file(dataset *d, FILE *file, bool is_sharegpt, inferd_err *err) {
+    *d = (dataset){0};
+    buf_init(&d->text, DATASET_TEXT_MAX);
     buf_add_char(&d->text, 0); // offset 0: the empty text
     inferd_status s = is_sharegpt ? sharegpt_read(d, file, err) : text_read(d, file, err);
     if (s == INFERD_OK && ferror(file)) s = inferd_fail(err, INFERD_EIO, "reading failed");
     if (s == INFERD_OK && d->n == 0) s = inferd_fail(err, INFERD_EFORMAT, "it has no prompts");
-    fclose(file);
-    if (s == INFERD_OK) return s;
-    inferd_context(err, "%s", path);
-    dataset_deinit(d);
+    if (s != INFERD_OK) dataset_deinit(d);
     return s;
 }
 

@@ -46,6 +46,8 @@ typedef struct dataset {
 /* `spec` is a path, with or without a format in front.  An error names the index of the entry (from
  * 0) or the line (from 1). */
 inferd_status dataset_read(dataset *d, const char *spec, inferd_err *err);
+/* The same from an open file; for the fuzz target. */
+inferd_status dataset_read_file(dataset *d, FILE *file, bool is_sharegpt, inferd_err *err);
 void dataset_deinit(dataset *d); // accepts a zeroed one
 
 static inline const char *dataset_text(const dataset *d, uint32_t at) {

@@ -129,7 +129,7 @@ static void head(buf *out, const stats *s) {
     html_text(out, s->spec->url);
     buf_add_format(out, ", %s, seed %llu, %.1f s", when, (unsigned long long)s->spec->seed, wall_s);
     if (s->cpu_wall_s > 0)
-        buf_add_format(out, ", generator busy %.0f %%", 100 * s->cpu_s / s->cpu_wall_s);
+        buf_add_format(out, ", generator busy %.0f&#160;%%", 100 * s->cpu_s / s->cpu_wall_s);
     buf_add_str(out, "</p>\n");
     warnings(out, s);
     buf_add_str(out, "<div class=\"tiles\">");

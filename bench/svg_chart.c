@@ -88,8 +88,8 @@ void svg_cdf(buf *out, const char *title, const series *list, size_t n, size_t o
     for (size_t i = 0; i < n; i++) {
         const hist *h = hist_of(&list[i], offset);
         if (h->n == 0) continue;
-        lo =
-            fmin(lo, (double)hist_at(h, .01) / NS_PER_MS); // one early value would squeeze the rest
+        lo = fmin(lo,
+                  (double)hist_at(h, .05) / NS_PER_MS); // few early values would squeeze the rest
         hi = fmax(hi, (double)h->max / NS_PER_MS);
     }
     if (!isfinite(lo) || hi <= 0) {
