@@ -315,7 +315,7 @@ static void add_last(buf *out, const json_t *m, int64_t now_ms) {
     if (json_is_number(at))
         show_add_seconds(out, fmax(0, floor(((double)now_ms - json_number_value(at)) / 1000)));
     else
-        buf_add_str(out, ctl_count(m, "running") > 0 ? "now" : "-");
+        buf_add_str(out, strcmp(ctl_text(m, "state"), "none") == 0 ? "-" : "now");
 }
 
 static const column columns[] = {{"STATE", 9, false, false, TOP_BY_STATE, add_state},

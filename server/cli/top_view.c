@@ -195,7 +195,8 @@ static void draw_panel(const top_view *v, const top_state *s, const top_foot *fo
 }
 
 static void draw_note(const top_foot *foot, uint32_t width, buf *out) {
-    if (foot->trouble != NULL) top_add_wrapped(out, foot->trouble, TOP_BAD, width, 1);
+    if (foot->trouble != NULL)
+        top_add_wrapped(out, foot->trouble, TOP_BAD, width, TOP_TROUBLE_LINES_MAX);
     if (foot->note != NULL)
         top_add_wrapped(out, foot->note, foot->bad ? TOP_BAD : TOP_STRONG, width,
                         TOP_NOTE_LINES_MAX);

@@ -4,8 +4,8 @@
  *     devices         3 or 4 lines each; 1 where they are many or the screen is low
  *     models          sorted, one of them selected, scrolled so that it is visible
  *     panel           tenants, events, or both; or the text of a foot: a plan, the keys
- *     note            up to TOP_NOTE_LINES_MAX: a question, an answer, a trouble
- *     keys            1 line
+ *     note            a trouble of the connection, a question, an answer: as many lines as they
+ * need keys            1 line
  *
  * Each line has at most TOP_WIDTH_MAX columns, and there are exactly as many as the screen has.
  * Thread: main. */
@@ -20,7 +20,8 @@ enum {
     TOP_WIDTH_MAX = 100,
     TOP_WIDTH_MIN = 40, // less shows only that it is too small
     TOP_HEIGHT_MIN = 10,
-    TOP_NOTE_LINES_MAX = 4
+    TOP_NOTE_LINES_MAX = 4,
+    TOP_TROUBLE_LINES_MAX = 2
 };
 
 typedef enum top_sort {
