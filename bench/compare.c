@@ -1,6 +1,7 @@
 /* compare.c - the command and its table; see compare.h. */
 #include "compare.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "options.h"
@@ -9,6 +10,8 @@
 #include "trail.h"
 
 enum { TAIL_VALUES_MIN = 5, COMPARE_SEED = 1 };
+static const json_int_t COUNT_MAX = (json_int_t)1 << 50; // of requests or tokens in a file
+static const double CACHED_APART_MAX = 5;                // percent of the prompt tokens
 
 typedef struct side {
     json_t *files[BOOT_FILES_MAX]; // owned
@@ -174,17 +177,37 @@ static bool group_tell(comparison *c, FILE *to, const char *name, int class_idx)
     return good;
 }
 
-static void side_tell(FILE *to, const char *name, const side *s) {
-    json_int_t n_ok = 0, n_failed = 0, n_cut = 0;
+/* Sums a member of an object of the group "all" over the files. */
+static json_int_t sum_of(const side *s, const char *object, const char *member) {
+    json_int_t sum = 0;
     for (size_t i = 0; i < s->n; i++) {
         const json_t *all = json_array_get(json_object_get(s->files[i], "groups"), 0);
-        const json_t *requests = json_object_get(all, "requests");
-        n_ok += json_integer_value(json_object_get(requests, "ok"));
-        n_failed += json_integer_value(json_object_get(requests, "failed"));
-        n_cut += json_integer_value(json_object_get(requests, "cut"));
+        json_int_t n = json_integer_value(json_object_get(json_object_get(all, object), member));
+        if (n > 0 && n < COUNT_MAX) sum += n;
     }
-    fprintf(to, "%s: %zu run%s, %lld requests ok, %lld failed, %lld cut off\n", name, s->n,
-            s->n == 1 ? "" : "s", (long long)n_ok, (long long)n_failed, (long long)n_cut);
+    return sum;
+}
+
+static double cached_percent(const side *s) {
+    double n_prompt = (double)sum_of(s, "tokens", "prompt_told");
+    return n_prompt > 0 ? 100 * (double)sum_of(s, "tokens", "prompt_cached") / n_prompt : 0;
+}
+
+static void side_tell(FILE *to, const char *name, const side *s) {
+    fprintf(
+        to,
+        "%s: %zu run%s, %lld requests ok, %lld failed, %lld cut off, %.0f %% of prompts cached\n",
+        name, s->n, s->n == 1 ? "" : "s", (long long)sum_of(s, "requests", "ok"),
+        (long long)sum_of(s, "requests", "failed"), (long long)sum_of(s, "requests", "cut"),
+        cached_percent(s));
+}
+
+/* The second run of a seed finds the prompts of the first one in a prefix cache. */
+static void caches_tell(FILE *to, const comparison *c) {
+    double apart = fabs(cached_percent(&c->sides[0]) - cached_percent(&c->sides[1]));
+    if (apart <= CACHED_APART_MAX) return;
+    fprintf(to, "! the prefix cache had other parts of the prompts: the same seed sent twice to a "
+                "server compares its cache\n");
 }
 
 static inferd_status tell(comparison *c, inferd_err *err) {
@@ -195,6 +218,7 @@ static inferd_status tell(comparison *c, inferd_err *err) {
     c->rows = json_array();
     side_tell(to, "A", &c->sides[0]);
     side_tell(to, "B", &c->sides[1]);
+    caches_tell(to, c);
     fprintf(to, "bootstrap: seed %llu, %d rounds%s\n", (unsigned long long)c->seed, BOOT_ROUNDS,
             c->sides[0].n > 1 || c->sides[1].n > 1 ? ", runs drawn first" : "");
     bool good = group_tell(c, to, "all", -1);

@@ -1,4 +1,4 @@
-/* load.c - see load.h.
+/* load.c - see load.h.  Its memory: load_memory.c; its progress: load_progress.c.
  *
  * A timer file descriptor wakes the loop, because libuv's own timers have a resolution of one
  * millisecond, which would be visible in the times of short requests. */
@@ -11,58 +11,7 @@
 #include <unistd.h>
 
 #include "csv.h"
-#include "curl_loop.h"
-#include "dues.h"
-#include "stream.h"
-
-/* The state of one class during the run. */
-typedef struct source {
-    arrivals arrivals;           // open loop only
-    uint64_t n_started;          // also the index of the next request
-    bool is_exhausted;           // starts no more requests
-    struct curl_slist **headers; // one list per key, or one; owned
-} source;
-
-typedef struct waiting {
-    uint64_t idx, sched_ns;
-    uint32_t class_idx;
-    talk *talk; // owned; NULL: a request of its own
-} waiting;
-
-typedef struct load {
-    const bench_spec *spec;
-    stats *figures;
-    FILE *csv;
-    uv_loop_t uv;
-    curl_loop curl;
-    int alarm_fd;
-    uv_poll_t alarm;
-    uint64_t alarm_ns; // the time it is set to; 0: not set
-    uv_signal_t signals[2];
-    uv_timer_t drain, progress;
-    struct progress shown;
-    uint64_t told_ns, told_chunks; // at the last line of progress
-
-    source *sources; // [spec->n_classes]; owned
-    uint32_t n_exhausted;
-    bool has_ended_starts; // all are exhausted, and so are conversations
-    dues dues;
-    waiting *backlog; // a ring of BACKLOG_MAX; its memory is touched only when used; owned
-    uint32_t backlog_head, n_backlog;
-
-    list_node active, idle;
-    uint32_t n_active;
-    uint32_t n_talks; // conversations that go on
-    char *urls[2];    // completions, chat; owned
-
-    bool is_warming, is_cut;
-    uint32_t n_warm_started;
-    uint64_t start_ns, stop_ns; // stop_ns: UINT64_MAX without a duration
-    uint64_t n_due;             // requests of all classes that were due, warm-up not among them
-    uint64_t n_ended;
-    inferd_err *err;      // of load_run
-    inferd_status status; // the first failure of the generator itself
-} load;
+#include "load_state.h"
 
 static void step(load *l);
 
@@ -395,139 +344,7 @@ static void on_signal(uv_signal_t *handle, int number) {
     step(l);
 }
 
-/* All requests that the run will start; 0: it is not known. */
-static uint64_t requests_total(const bench_spec *spec) {
-    uint64_t n = 0;
-    for (size_t i = 0; i < spec->n_classes; i++) {
-        const bench_class *c = &spec->classes[i];
-        if (c->n_requests == 0 || c->turns.hi > 1) return 0;
-        n += c->n_requests;
-    }
-    return n;
-}
-
-/* Output tokens since the last call, a second. */
-static double tokens_per_s(load *l, uint64_t now_ns) {
-    const group *all = l->figures->groups[0];
-    double per_chunk = all->n_chunks > 0 ? (double)all->n_output / (double)all->n_chunks : 1;
-    uint64_t n_chunks = 0;
-    for (uint32_t i = 0; i < all->times.n; i++) n_chunks += all->times.bins[i].n_chunks;
-    double over_s = (double)since_ns(l->told_ns, now_ns) / 1e9;
-    double rate = over_s > 0 ? (double)(n_chunks - l->told_chunks) * per_chunk / over_s : 0;
-    l->told_chunks = n_chunks;
-    l->told_ns = now_ns;
-    return rate;
-}
-
-static void on_progress(uv_timer_t *timer) {
-    load *l = timer->data;
-    const group *all = l->figures->groups[0];
-    char text[PROGRESS_BYTES];
-    uint64_t now_ns = bench_now_ns();
-    if (l->is_warming) {
-        snprintf(text, sizeof text, "warm-up: %u of %u started", l->n_warm_started,
-                 l->spec->n_warmup);
-        progress_print(&l->shown, text);
-        return;
-    }
-    if (l->told_ns == 0) l->told_ns = l->start_ns;
-    const progress_facts f = {
-        .elapsed_s = (double)since_ns(l->start_ns, now_ns) / 1e9,
-        .total_s = l->spec->duration_s,
-        .n_ended = l->n_ended,
-        .n_total = requests_total(l->spec),
-        .n_ok = all->n_ok,
-        .n_failed = all->n_failed,
-        .n_in_flight = l->n_active,
-        .n_waiting = l->n_backlog,
-        .tokens_per_s = tokens_per_s(l, now_ns),
-        .ttft_ms = all->ttft.n > 0 ? (double)hist_at(&all->ttft, .5) / 1e6 : -1,
-    };
-    progress_text(&f, text);
-    progress_print(&l->shown, text);
-}
-
 /* ---- setup and teardown ---- */
-
-static struct curl_slist *headers_build(const bench_spec *spec, const char *key) {
-    struct curl_slist *list = NULL;
-    const char *const FIXED[] = {"Content-Type: application/json", "Accept: text/event-stream",
-                                 "Expect:", "User-Agent: inferd-bench"};
-    bool good = true;
-    for (size_t i = 0; i < INFERD_COUNT(FIXED) + spec->headers.n + 1 && good; i++) {
-        char bearer[4200];
-        const char *line;
-        if (i < INFERD_COUNT(FIXED))
-            line = FIXED[i];
-        else if (i < INFERD_COUNT(FIXED) + spec->headers.n)
-            line = spec->headers.items[i - INFERD_COUNT(FIXED)].text;
-        else if (key == NULL)
-            break;
-        else {
-            snprintf(bearer, sizeof bearer, "Authorization: Bearer %s", key);
-            line = bearer;
-        }
-        struct curl_slist *longer = curl_slist_append(list, line);
-        good = longer != NULL;
-        if (good) list = longer;
-    }
-    if (good) return list;
-    curl_slist_free_all(list);
-    return NULL;
-}
-
-rng load_arrivals_rng(const bench_spec *spec, uint32_t class_idx) {
-    return rng_make(spec->seed, class_idx, UINT64_MAX - 1);
-}
-
-static bool source_init(load *l, uint32_t class_idx) {
-    const bench_class *c = &l->spec->classes[class_idx];
-    source *src = &l->sources[class_idx];
-    size_t n_lists = size_max(c->keys.n, 1);
-    if (c->arrivals.kind != ARRIVALS_CLOSED)
-        arrivals_init(&src->arrivals, &c->arrivals, &c->tr, c->trace_speed,
-                      load_arrivals_rng(l->spec, class_idx));
-    src->headers = calloc(n_lists, sizeof *src->headers);
-    if (src->headers == NULL) return false;
-    for (size_t k = 0; k < n_lists; k++) {
-        src->headers[k] = headers_build(l->spec, c->keys.n == 0 ? NULL : c->keys.items[k].text);
-        if (src->headers[k] == NULL) return false;
-    }
-    return true;
-}
-
-static inferd_status memory_init(load *l, inferd_err *err) {
-    const bench_spec *spec = l->spec;
-    size_t n_dues = spec->n_classes;
-    for (size_t i = 0; i < spec->n_classes; i++) n_dues += spec->classes[i].arrivals.n_streams;
-    l->sources = calloc(spec->n_classes, sizeof *l->sources);
-    l->backlog = malloc(BACKLOG_MAX * sizeof *l->backlog);
-    bool good = l->sources != NULL && l->backlog != NULL && dues_init(&l->dues, n_dues);
-    for (uint32_t i = 0; good && i < spec->n_classes; i++) good = source_init(l, i);
-    good = good && asprintf(&l->urls[0], "%s/v1/completions", spec->url) > 0 &&
-           asprintf(&l->urls[1], "%s/v1/chat/completions", spec->url) > 0;
-    return good ? INFERD_OK : inferd_fail(err, INFERD_ENOMEM, "no memory for the load");
-}
-
-static void memory_deinit(load *l) {
-    for (size_t i = 0; i < l->dues.n; i++) talk_destroy(l->dues.items[i].talk);
-    while (!list_empty(&l->idle)) {
-        stream *s = LIST_ENTRY(l->idle.next, stream, link);
-        list_remove(&s->link);
-        stream_destroy(s);
-    }
-    for (size_t i = 0; l->sources != NULL && i < l->spec->n_classes; i++) {
-        size_t n_lists = size_max(l->spec->classes[i].keys.n, 1);
-        for (size_t k = 0; l->sources[i].headers != NULL && k < n_lists; k++)
-            curl_slist_free_all(l->sources[i].headers[k]);
-        free(l->sources[i].headers);
-    }
-    free(l->sources);
-    free(l->backlog);
-    free(l->urls[0]);
-    free(l->urls[1]);
-    dues_deinit(&l->dues);
-}
 
 static inferd_status loop_init(load *l, inferd_err *err) {
     static const int SIGNALS[] = {SIGINT, SIGTERM};
@@ -559,7 +376,7 @@ static inferd_status loop_init(load *l, inferd_err *err) {
     l->drain.data = l->progress.data = l;
     l->shown = progress_of_stderr(l->spec->progress, l->spec->quiet);
     uint64_t every_ms = (uint64_t)l->shown.every_s * 1000;
-    if (every_ms > 0) uv_timer_start(&l->progress, on_progress, every_ms, every_ms);
+    if (every_ms > 0) uv_timer_start(&l->progress, load_on_progress, every_ms, every_ms);
     return INFERD_OK;
 }
 
@@ -586,10 +403,10 @@ inferd_status load_run(const bench_spec *spec, stats *figures, FILE *csv, inferd
     load l = {.spec = spec, .figures = figures, .csv = csv, .is_warming = true, .err = err};
     list_node_init(&l.active);
     list_node_init(&l.idle);
-    inferd_status s = memory_init(&l, err);
+    inferd_status s = load_memory_init(&l, err);
     if (s == INFERD_OK) s = loop_init(&l, err);
     if (s != INFERD_OK) {
-        memory_deinit(&l);
+        load_memory_deinit(&l);
         return s;
     }
     l.start_ns = bench_now_ns();
@@ -602,6 +419,6 @@ inferd_status load_run(const bench_spec *spec, stats *figures, FILE *csv, inferd
     figures->cpu_s = cpu_s() - cpu_before_s;
     figures->cpu_wall_s = (double)(bench_now_ns() - l.start_ns) / 1e9;
     loop_deinit(&l);
-    memory_deinit(&l);
+    load_memory_deinit(&l);
     return l.status;
 }

@@ -98,6 +98,12 @@ static void print_warnings(FILE *to, const stats *s) {
                 100 * s->cpu_s / s->cpu_wall_s);
     if (s->n_warmup_failed > 0)
         fprintf(to, "! %llu warm-up requests failed\n", (unsigned long long)s->n_warmup_failed);
+    for (size_t i = 0; i < s->spec->n_classes; i++) {
+        const bench_class *c = &s->spec->classes[i];
+        if (c->data.n_skipped > 0)
+            fprintf(to, "! class %s: %zu of %zu conversations of the data set have no human turn\n",
+                    c->name, c->data.n_skipped, c->data.n + c->data.n_skipped);
+    }
     if (s->groups_dropped)
         fprintf(to, "! more than %d groups: the later ones are missing\n", GROUPS_MAX);
     if (s->is_interrupted) fprintf(to, "! interrupted: these are the figures until then\n");

@@ -522,9 +522,10 @@ def test_conversations_send_what_the_model_said(tmp_path):
     (tmp_path / "chats.json").write_text(json.dumps(CHATS))
     said = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: {"choices":[{"delta":{"content":"\xc3\xa4"}}]}\n\n'
     with OddServer(said + b"data: [DONE]\n\n") as server:
-        report, lines, _ = bench(server.url, "--model", "m", "--endpoint", "chat", "--dataset", tmp_path / "chats.json",
+        report, lines, table = bench(server.url, "--model", "m", "--endpoint", "chat", "--dataset", tmp_path / "chats.json",
                                  "--turns", "1-9", "--output", "dataset", "--requests", 40, "--seed", 2, "--arrivals", "closed:4", "--system", 3,
                                  "--think-time", "1ms-3ms", tmp_path=tmp_path)
+    assert "1 of 3 conversations of the data set have no human turn" in table
     asked = [request for _, _, request in server.asked]
     assert len(asked) == group(report)["requests"]["ok"] == len(lines)
     seen = set()
