@@ -70,6 +70,7 @@ static void end_starts(load *l) {
 static void drop_talk(load *l, talk *t) {
     if (t == NULL) return;
     l->n_talks--;
+    l->talk_bytes -= t->history.n;
     talk_destroy(t);
     end_starts(l);
 }
@@ -141,8 +142,11 @@ static bool talk_next(load *l, stream *s, bool is_cut) {
     const bench_class *c = &l->spec->classes[s->r.plan.class_idx];
     s->talk = NULL;
     if (t == NULL) return false;
+    l->talk_bytes -= t->history.n;
     bool goes_on = !is_cut && s->r.outcome == OUTCOME_OK && !s->answer.failed &&
                    talk_answer(t, &s->r.plan, c, buf_cstr(&s->answer), result_n_output(&s->r));
+    l->talk_bytes += t->history.n;
+    if (l->talk_bytes > TALKS_BYTES_MAX) goes_on = false;
     uint64_t at_ns = s->r.end_ns;
     if (goes_on) at_ns += (uint64_t)(talk_think_s(t, c, l->spec->seed) * 1e9);
     if (goes_on && at_ns < l->stop_ns)

@@ -44,8 +44,9 @@ typedef struct load {
 
     list_node active, idle;
     uint32_t n_active;
-    uint32_t n_talks; // conversations that go on
-    char *urls[2];    // completions, chat; owned
+    uint32_t n_talks;  // conversations that go on
+    size_t talk_bytes; // of their messages
+    char *urls[2];     // completions, chat; owned
 
     bool is_warming, is_cut;
     uint32_t n_warm_started;

@@ -203,13 +203,15 @@ static void table(buf *out, const stats *s) {
 
 /* ---- curves ---- */
 
-static void legend(buf *out, const series *list, size_t n) {
+static void legend(buf *out, const series *list, size_t n, bool has_others) {
     buf_add_str(out, "<div class=\"key\">");
     for (size_t i = 0; i < n; i++) {
         buf_add_format(out, "<span class=\"s%u\"><i></i><em>", list[i].color);
         html_text(out, list[i].g->name);
         buf_add_str(out, "</em></span>");
     }
+    if (has_others)
+        buf_add_format(out, "<span class=\"s%d\"><i></i><em>others</em></span>", COLOR_ALL);
     buf_add_str(out, "</div>");
 }
 
@@ -257,7 +259,7 @@ static size_t kind_series(const stats *s, const char *by, series out[SERIES_MAX]
 
 static void kind_section(buf *out, const series *list, size_t n, size_t n_missing, const char *by) {
     buf_add_format(out, "<h2>By %s</h2>", by);
-    legend(out, list, n);
+    legend(out, list, n, false);
     if (n_missing > 0)
         buf_add_format(
             out, "<p class=\"dim\">%zu more are not drawn (limit: %d); the table has them.</p>",
@@ -291,13 +293,13 @@ static uint32_t color_of(const void *ctx, const trail_row *r) {
 static void streams(buf *out, const stats *s) {
     static const char *const BY[] = {"class", "model", "key", "turn"};
     coloring c = {.s = s};
-    size_t n_missing;
+    size_t n_missing = 0;
     for (size_t i = 0; c.n == 0 && i < INFERD_COUNT(BY); i++) {
         c.n = kind_series(s, BY[i], c.list, &n_missing);
         c.by = c.n > 0 ? BY[i] : NULL;
     }
     buf_add_str(out, "<h2>Streams</h2>");
-    if (c.n > 1) legend(out, c.list, c.n - 1);
+    if (c.n > 1) legend(out, c.list, c.n - 1, n_missing > 0);
     buf_add_str(out, "<div class=\"card scroll\">");
     lanes_told told = svg_lanes(out, s, color_of, &c);
     buf_add_str(

@@ -3,7 +3,7 @@
  *     talk_create -> request of turn 0 -> talk_answer -> (think time) -> request of turn 1 -> ...
  *
  * A conversation ends after its turns, when a request of it failed, or when its messages are longer
- * than TALK_BYTES_MAX.
+ * than TALK_BYTES_MAX, or those of all conversations together longer than TALKS_BYTES_MAX.
  *
  * Thread: the load's. */
 #ifndef BENCH_TALK_H
@@ -11,7 +11,7 @@
 
 #include "plan.h"
 
-enum { TALK_BYTES_MAX = 8 << 20, TALKS_MAX = 100000 };
+enum { TALK_BYTES_MAX = 8 << 20, TALKS_BYTES_MAX = 1 << 30, TALKS_MAX = 100000 };
 
 typedef struct talk {
     uint64_t idx; // of the conversation in its class

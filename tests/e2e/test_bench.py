@@ -458,7 +458,15 @@ def test_results_are_compared(tmp_path):
     assert ttft["low"] <= ttft["ratio"] <= ttft["high"] and ttft["low"] > 1.2
     assert "more: worse" in ttft["verdict"] and told["seed"] == 5
     assert "A: 2 runs, 240 requests ok" in done.stderr and "seed 5" in done.stderr
-    assert compare(b, a, "--margin", 99).returncode == 0
+
+    slower = json.loads(a.read_text())
+    slower["samples"]["ttft_ms"] = [1.5 * ms for ms in slower["samples"]["ttft_ms"]]
+    (tmp_path / "slower.json").write_text(json.dumps(slower))
+    done = compare(a, tmp_path / "slower.json")
+    assert done.returncode == 1 and done.stdout.count("50.0 % more: worse") == 2  # ttft p50 and p90, nothing else
+    assert done.stdout.count("worse") == 2
+    done = compare(a, tmp_path / "slower.json", "--margin", 60)
+    assert done.returncode == 0 and done.stdout.count("worse, within the margin") == 2
 
     done = compare(a, a)  # the same values: no figure differs
     assert done.returncode == 0
