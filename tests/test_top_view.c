@@ -369,7 +369,11 @@ static void every_screen_is_sound(void) {
         EXPECT(take(&s, "all", buf_cstr(&text)));
         const top_foot feet[] = {
             no_foot,
-            {.trouble = "no answer since", .note = "a \033[31mb\nc", .bad = true, .keys = "q"},
+            {.trouble = "no answer since 13:11:46: "
+                        "/run/user/1000/a/long/path/of/a/socket/admin.sock: No such file",
+             .note = "a \033[31mb\nc",
+             .bad = true,
+             .keys = "q"},
             {.note = "one two three four five six seven eight nine ten eleven twelve thirteen "
                      "fourteen fifteen sixteen seventeen eighteen nineteen twenty",
              .keys = "q",

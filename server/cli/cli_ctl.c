@@ -186,7 +186,8 @@ static int do_top(const ctl *c) {
     if (c->json || c->count > 0 || c->every || !cli_top_can()) return do_tables(c);
     if (target.url == NULL && target.socket_path == NULL) target.socket_path = find_socket(places);
     if (target.url == NULL && target.socket_path == NULL) return EXIT_UNREACHABLE;
-    return cli_top(&target);
+    int status = cli_top(&target);
+    return status == CLI_TOP_NO_SCREEN ? do_tables(c) : status;
 }
 
 static int do_command(const ctl *c, const char *command) {

@@ -55,16 +55,27 @@ static void on_end(int sig) {
 
 static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
 
+/* What a process does with them otherwise. */
+typedef struct signals {
+    struct sigaction actions[INFERD_COUNT(ends)];
+    sigset_t mask;
+} signals;
+
 /* They are blocked but for the wait in the loop, so that none is missed. */
-static void take_signals(sigset_t *before) {
+static void take_signals(signals *before) {
     struct sigaction action = {.sa_handler = on_end};
     sigset_t ours;
     sigemptyset(&ours);
     for (size_t i = 0; i < INFERD_COUNT(ends); i++) {
-        sigaction(ends[i], &action, NULL);
+        sigaction(ends[i], &action, &before->actions[i]);
         sigaddset(&ours, ends[i]);
     }
-    sigprocmask(SIG_BLOCK, &ours, before);
+    sigprocmask(SIG_BLOCK, &ours, &before->mask);
+}
+
+static void give_signals_back(const signals *before) {
+    for (size_t i = 0; i < INFERD_COUNT(ends); i++) sigaction(ends[i], &before->actions[i], NULL);
+    sigprocmask(SIG_SETMASK, &before->mask, NULL);
 }
 
 /* ---- the stream ---- */
@@ -268,17 +279,20 @@ static void take_time(top *t, uint64_t now_us) {
     }
     if (t->asks.fd >= 0 && now_us > t->asked_us + TOP_ANSWER_S * (uint64_t)US_PER_S)
         end_request(t, "no answer in time");
-    if (t->state.known && !t->open && !t->ended) t->open = top_screen_open();
+    if (t->state.known && !t->open && !t->ended) {
+        t->open = top_screen_open();
+        if (!t->open) end(t, CLI_TOP_NO_SCREEN);
+    }
     if (t->open && now_us > t->drawn_us + US_PER_S) t->dirty = true; // ages
     if (t->open && t->dirty && now_us >= t->drawn_us + TOP_DRAW_MS * (uint64_t)1000) draw(t);
 }
 
-static void wait(top *t, const sigset_t *signals) {
+static void wait(top *t, const sigset_t *mask) {
     struct pollfd fds[3] = {{.fd = t->open ? STDIN_FILENO : -1, .events = POLLIN},
                             {.fd = t->watch.fd, .events = top_link_wants(&t->watch)},
                             {.fd = t->asks.fd, .events = top_link_wants(&t->asks)}};
     struct timespec patience = {.tv_nsec = (t->dirty ? TOP_DRAW_MS : 500) * 1000000L};
-    int n = asked_to_end ? 0 : ppoll(fds, 3, &patience, signals);
+    int n = asked_to_end ? 0 : ppoll(fds, 3, &patience, mask);
     if (asked_to_end) end(t, EXIT_DONE);
     if (t->ended) return;
     if (n > 0 && fds[1].revents != 0) work_watch(t);
@@ -294,16 +308,17 @@ bool cli_top_can(void) {
 
 int cli_top(const ctl_target *target) {
     static top t;
-    sigset_t before;
+    signals before;
     t = (top){.target = target, .watch = TOP_LINK_NONE, .asks = TOP_LINK_NONE};
     top_ui_init(&t.ui);
     take_signals(&before);
     open_watch(&t);
     while (!t.ended) {
-        wait(&t, &before);
+        wait(&t, &before.mask);
         if (!t.ended) take_time(&t, clock_now_us());
     }
     top_screen_close();
+    give_signals_back(&before);
     top_link_close(&t.watch);
     top_link_close(&t.asks);
     buf_deinit(&t.answer);

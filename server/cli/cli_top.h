@@ -13,15 +13,17 @@
 #include "ctl_client.h"
 
 enum {
+    CLI_TOP_NO_SCREEN = -1,
     TOP_SILENCE_S = 15, // of a stream that lives: the daemon sends a comment more often than that
     TOP_ANSWER_S = 60,  // of a request
     TOP_DRAW_MS = 100   // between two drawings because of the stream
 };
 
-/* Can the screen be used here? */
+/* Are standard input and output terminals, and of a type that has a name other than "dumb"? */
 bool cli_top_can(void);
 /* Returns when it is asked to end: 0 (q, SIGINT, SIGTERM, SIGHUP); 1: the daemon refused the
- * stream, 3: no connection, each with a sentence on standard error. */
+ * stream, 2: the URL is wrong, 3: no connection, each with a sentence on standard error;
+ * CLI_TOP_NO_SCREEN: the type of the terminal is unknown, or cannot place its cursor. */
 int cli_top(const ctl_target *target);
 
 #endif

@@ -9,6 +9,7 @@
 #include "ctl_show.h"
 #include "top_text.h"
 
+enum { WIDE = 92 }; // columns, from which on there is room for more
 typedef unsigned long long ull;
 
 /* ---- figures ---- */
@@ -25,7 +26,7 @@ static void add_ms(buf *out, double ms) {
     if (isnan(ms))
         buf_add_char(out, '-');
     else if (ms < 10)
-        buf_add_format(out, "%.1f ms", ms);
+        buf_add_format(out, ms < 1 ? "%.2f ms" : "%.1f ms", ms);
     else
         show_add_seconds(out, ms / 1000);
 }
@@ -169,7 +170,7 @@ static void add_device_times(buf *line, const json_t *d) {
 }
 
 /* Where the time went since the device was opened. */
-static void add_account(buf *line, const json_t *d) {
+static void add_time_spent(buf *line, const json_t *d) {
     static const char *const parts[][2] = {
         {"account.requests", "requests"},   {"account.load", "loading"},
         {"account.recompute", "recompute"}, {"account.move", "swap"},
@@ -185,16 +186,16 @@ static void add_account(buf *line, const json_t *d) {
 
 static void add_device(const top_state *s, const json_t *d, top_device_form form, uint32_t width,
                        buf *out) {
-    enum { NAME_WIDTH = 8, SHORT_REST = 42 };
+    enum { SHORT_REST = 46 };
+    uint32_t name_columns = width >= WIDE ? 14 : 8;
     buf line = {0};
     top_add_mark(&line, TOP_STRONG);
-    top_add_cell(&line, ctl_text(d, "name"), NAME_WIDTH, false);
+    top_add_cell(&line, ctl_text(d, "name"), name_columns, false);
     top_add_mark(&line, TOP_NORMAL);
     add_troubles(&line, d);
     if (form == TOP_DEVICE_SHORT) {
         buf_add_char(&line, ' ');
-        add_bar(&line, d,
-                width > SHORT_REST + NAME_WIDTH + 10 ? width - SHORT_REST - NAME_WIDTH - 4 : 8);
+        add_bar(&line, d, u32_max(u32_less(width, SHORT_REST + name_columns), 8));
         buf_add_str(&line, " free ");
         show_add_size(&line, ctl_count(d, "pages.free") * ctl_count(d, "page_bytes"));
         buf_add_str(&line, "  ");
@@ -211,7 +212,7 @@ static void add_device(const top_state *s, const json_t *d, top_device_form form
     add_legend(&line, d);
     end_line(&line, width, out);
     if (form == TOP_DEVICE_LONG) {
-        add_account(&line, d);
+        add_time_spent(&line, d);
         end_line(&line, width, out);
     }
 }
@@ -238,7 +239,7 @@ uint64_t top_model_bytes(const json_t *m) {
     return n;
 }
 
-enum { MARK_WIDTH = 2, WIDE = 92 };
+enum { MARK_WIDTH = 2 };
 
 /* Columns behind the name; `sort`: TOP_SORTS for none. */
 typedef struct column {

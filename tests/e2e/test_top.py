@@ -280,7 +280,7 @@ def test_tables_remain_where_there_is_no_screen(terminal, served):
     piped.send_signal(signal.SIGINT)
     rest = piped.communicate()[0]
     assert piped.returncode == 0 and "\033" not in rest
-    for args, env in [((), {"TERM": "dumb"}), (("--every", "60"), {})]:
+    for args, env in [((), {"TERM": "dumb"}), ((), {"TERM": "no-such-terminal"}), (("--every", "60"), {})]:
         t = terminal("--socket", served.path, "top", *args, **env)
         t.until("^DEVICE ", "^MODEL +STATE", absent="^> ")
         t.keys("C-c")
