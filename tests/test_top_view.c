@@ -1,6 +1,5 @@
 /* test_top_view.c - the screen of `inferd ctl top` as text: names made safe, columns, order,
  * scrolling, and the state that it is drawn from. */
-#include <locale.h>
 #include <wchar.h>
 
 #include "ctl_json.h"
@@ -11,15 +10,11 @@
 #include "top_text.h"
 #include "top_view.h"
 
-static void use_utf8(void) {
-    setlocale(LC_CTYPE, "C.UTF-8");
-}
-
 /* ---- texts ---- */
 
 static const char *cut(const char *text, uint32_t width) {
     static buf out;
-    use_utf8();
+    top_use_utf8();
     buf_clear(&out);
     top_add_text(&out, text, width);
     return buf_cstr(&out);
@@ -93,7 +88,7 @@ static const char *wrap(const char *text, uint32_t width, uint32_t lines) {
 }
 
 static void a_long_text_is_broken_at_spaces(void) {
-    use_utf8();
+    top_use_utf8();
     EXPECT_STR(wrap("one two three", 7, 4), "\1one two\n\1three\n");
     EXPECT_STR(wrap("one two three", 6, 4), "\1one\n\1two\n\1three\n");
     EXPECT_STR(wrap("onetwothree four", 6, 4), "\1onetwo\n\1three\n\1four\n");
@@ -275,7 +270,7 @@ static bool is_sound(const buf *out, const top_view *v) {
 static const char *draw(top_view *v, const top_state *s, const top_foot *foot) {
     static buf out;
     static char text[1 << 20];
-    use_utf8();
+    top_use_utf8();
     buf_clear(&out);
     top_view_draw(v, s, foot, 0, &out);
     buf_cstr(&out);
@@ -390,6 +385,25 @@ static void every_screen_is_sound(void) {
     }
 }
 
+static void the_tenants_with_the_most_use_are_shown_where_not_all_have_room(void) {
+    top_state s = {0};
+    top_view v = {.width = 80, .height = 16, .tenants = true};
+    buf text = {0};
+    buf_add_str(&text, "{\"tenants\":[");
+    for (int i = 0; i < 40; i++)
+        buf_add_format(&text, "%s{\"id\":%d,\"name\":\"t%02d\",\"used\":%g}", i > 0 ? "," : "", i,
+                       i, i == 33 ? 0.5 : 0.0);
+    buf_add_str(&text, "]}");
+    EXPECT(take(&s, "all", buf_cstr(&text)));
+    const char *screen = draw(&v, &s, &no_foot);
+    EXPECT(has(screen, " of 40)"));
+    EXPECT(has(screen, "WAIT REFUSED  IN/S OUT/S\nt33 "));
+    EXPECT(has(screen, "\nt00 "));
+    EXPECT(strstr(screen, "\nt32 ") == NULL);
+    buf_deinit(&text);
+    top_state_deinit(&s);
+}
+
 static void the_table_scrolls_with_the_selection(void) {
     top_state s = {0};
     top_view v = {.width = 80, .height = 24, .sort = TOP_BY_NAME};
@@ -416,18 +430,20 @@ static void the_table_scrolls_with_the_selection(void) {
     top_state_deinit(&s);
 }
 
-static const test_case cases[] = {TEST(a_text_is_cut_with_an_ellipsis),
-                                  TEST(wide_characters_count_two_columns),
-                                  TEST(nothing_that_a_terminal_obeys_gets_through),
-                                  TEST(accents_stay_with_their_letter_but_not_in_heaps),
-                                  TEST(marks_of_a_line_take_no_column),
-                                  TEST(a_long_text_is_broken_at_spaces),
-                                  TEST(a_delta_replaces_rows_and_takes_away_what_is_gone),
-                                  TEST(the_state_is_bounded_and_takes_any_json),
-                                  TEST(models_are_sorted_by_each_column),
-                                  TEST(the_selection_follows_its_model),
-                                  TEST(the_screen_has_the_figures),
-                                  TEST(a_bar_has_a_cell_for_each_use_with_pages),
-                                  TEST(every_screen_is_sound),
-                                  TEST(the_table_scrolls_with_the_selection)};
+static const test_case cases[] = {
+    TEST(a_text_is_cut_with_an_ellipsis),
+    TEST(wide_characters_count_two_columns),
+    TEST(nothing_that_a_terminal_obeys_gets_through),
+    TEST(accents_stay_with_their_letter_but_not_in_heaps),
+    TEST(marks_of_a_line_take_no_column),
+    TEST(a_long_text_is_broken_at_spaces),
+    TEST(a_delta_replaces_rows_and_takes_away_what_is_gone),
+    TEST(the_state_is_bounded_and_takes_any_json),
+    TEST(models_are_sorted_by_each_column),
+    TEST(the_selection_follows_its_model),
+    TEST(the_screen_has_the_figures),
+    TEST(a_bar_has_a_cell_for_each_use_with_pages),
+    TEST(every_screen_is_sound),
+    TEST(the_tenants_with_the_most_use_are_shown_where_not_all_have_room),
+    TEST(the_table_scrolls_with_the_selection)};
 TEST_MAIN(cases)

@@ -15,6 +15,7 @@
 #include "top_screen.h"
 #include "top_state.h"
 #include "top_stream.h"
+#include "top_text.h"
 #include "top_ui.h"
 
 enum { EXIT_DONE, EXIT_REFUSED, EXIT_UNREACHABLE = 3, PIECE_BYTES = 64 * 1024 };
@@ -32,7 +33,6 @@ typedef struct top {
 
     top_link watch;
     top_stream stream;
-    bool live;         // an event came since it was opened
     uint64_t heard_us; // last bytes
     uint64_t due_us;   // when to open it again; 0: it is open
     uint32_t n_tries;
@@ -98,7 +98,6 @@ static void lose(top *t, const inferd_err *why, int status) {
     if (t->lost_at == 0) t->lost_at = time(NULL);
     t->lost = *why;
     t->due_us = clock_now_us() + retry_s[u32_min(t->n_tries++, 3)] * (uint64_t)US_PER_S;
-    t->live = false;
 }
 
 static json_t *parse(bytes text) {
@@ -114,7 +113,6 @@ static void on_event(void *user, const char *name, bytes data) {
     top *t = user;
     json_t *v = parse(data);
     if (v != NULL && top_state_take(&t->state, name, v, clock_now_us())) {
-        t->live = t->live || t->state.known;
         t->n_tries = 0;
         t->lost_at = 0;
         t->dirty = true;
@@ -140,19 +138,21 @@ static void open_watch(top *t) {
 /* The stream is refused: the daemon's sentence, and what shows the state without it. */
 static void refuse(top *t) {
     inferd_err err = {0};
-    buf text = {0};
+    buf text = {0}, safe = {0};
     json_t *v = parse((bytes){t->stream.body.p, t->stream.body.n});
     if (v != NULL) show_error(&text, v);
-    show_blank_controls(&text);
+    if (text.n > 0 && text.p[text.n - 1] == '\n') text.n--;
     const char *p = buf_cstr(&text);
     p += strncmp(p, "inferd: ", 8) == 0 ? 8 : 0;
-    inferd_fail(&err, INFERD_EIO, "GET /admin/watch has status %d: %.*s", t->stream.status,
-                (int)strcspn(p, "\n"), p);
+    top_add_text(&safe, p, INFERD_ERR_TEXT_BYTES);
+    inferd_fail(&err, INFERD_EIO, "GET /admin/watch has status %d: %s", t->stream.status,
+                buf_cstr(&safe));
     buf_deinit(&text);
+    buf_deinit(&safe);
     json_decref(v);
-    bool first = !t->state.known;
+    bool first = !t->state.known, may_read = t->stream.status != 401 && t->stream.status != 403;
     lose(t, &err, EXIT_REFUSED);
-    if (first)
+    if (first && may_read)
         fputs("inferd: `inferd ctl top --every 1` shows the state without the stream\n", stderr);
 }
 
@@ -310,6 +310,7 @@ int cli_top(const ctl_target *target) {
     static top t;
     signals before;
     t = (top){.target = target, .watch = TOP_LINK_NONE, .asks = TOP_LINK_NONE};
+    top_use_utf8();
     top_ui_init(&t.ui);
     take_signals(&before);
     open_watch(&t);

@@ -132,7 +132,7 @@ static inferd_status find_addresses(const char *url, struct addrinfo **out, infe
     if (!ctl_split_url(url, host, port))
         return inferd_fail(err, INFERD_EINVAL, "\"%.100s\": expected http://HOST:PORT", url);
     int rc = getaddrinfo(host, port, &want, out);
-    if (rc != 0) return inferd_fail(err, INFERD_EIO, "%s: %s", host, gai_strerror(rc));
+    if (rc != 0) return inferd_fail(err, INFERD_ENOTFOUND, "%s: %s", host, gai_strerror(rc));
     return INFERD_OK;
 }
 

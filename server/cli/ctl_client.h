@@ -23,7 +23,8 @@ typedef struct ctl_answer {
     buf body;
 } ctl_answer;
 
-/* EIO: no daemon there, or the connection was cut; EINVAL: invalid URL; EFORMAT: not HTTP. */
+/* EIO: no daemon there, or the connection was cut; EINVAL: invalid URL; ENOTFOUND: unknown host;
+ * EFORMAT: not HTTP. */
 inferd_status ctl_ask(const ctl_target *t, const char *method, const char *path, bytes body,
                       unsigned timeout_s, ctl_answer *out, inferd_err *err);
 

@@ -419,6 +419,24 @@ static void add_tenant(const json_t *t, uint32_t width, buf *out) {
     buf_deinit(&cell);
 }
 
+static int compare_use(const void *a, const void *b) {
+    const json_t *const *x = a, *const *y = b;
+    double more = ctl_number(*y, "used") - ctl_number(*x, "used");
+    if (more == 0) more = ctl_number(*y, "waiting") - ctl_number(*x, "waiting");
+    if (more == 0) more = ctl_number(*x, "id") - ctl_number(*y, "id");
+    return more > 0 ? 1 : more < 0 ? -1 : 0;
+}
+
+/* In their order, or, where they do not all have room, those with the most use. */
+static void add_tenant_rows(const top_state *s, uint32_t n, uint32_t width, buf *out) {
+    const json_t **rows = calloc(s->tenants.n + 1, sizeof *rows);
+    if (rows == NULL) return;
+    for (uint32_t i = 0; i < s->tenants.n; i++) rows[i] = s->tenants.rows[i];
+    if (n < s->tenants.n) qsort(rows, s->tenants.n, sizeof *rows, compare_use);
+    for (uint32_t i = 0; i < n; i++) add_tenant(rows[i], width, out);
+    free(rows);
+}
+
 void top_add_tenants(const top_state *s, uint32_t n_lines, uint32_t width, buf *out) {
     enum { REST = 60 };
     buf line = {0}, name = {0};
@@ -430,7 +448,7 @@ void top_add_tenants(const top_state *s, uint32_t n_lines, uint32_t width, buf *
     buf_add_str(&line, " USED%  ENT%   TODAY      OF  RUN WAIT REFUSED  IN/S OUT/S");
     end_line(&line, width, out);
     buf_deinit(&name);
-    for (uint32_t i = 0; i < n; i++) add_tenant(s->tenants.rows[i], width, out);
+    add_tenant_rows(s, n, width, out);
     if (s->tenants.n == 0 && n_lines > 1) top_add_line(out, "no tenants", width);
 }
 

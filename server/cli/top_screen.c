@@ -2,8 +2,6 @@
 #include "top_screen.h"
 
 #include <curses.h>
-#include <langinfo.h>
-#include <locale.h>
 #include <poll.h>
 #include <string.h>
 #include <unistd.h>
@@ -54,8 +52,6 @@ bool top_screen_open(void) {
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || name == NULL || name[0] == 0 ||
         strcmp(name, "dumb") == 0)
         return false;
-    if (setlocale(LC_CTYPE, "") == NULL || strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
-        setlocale(LC_CTYPE, "C.UTF-8");
     screen = newterm(NULL, stdout, stdin);
     if (screen == NULL) return false;
     if (tigetstr("cup") == NULL) {

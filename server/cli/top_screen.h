@@ -1,7 +1,7 @@
 /* top_screen.h - the terminal of `inferd ctl top`: ncurses.
  *
- * One screen at a time.  It has the terminal from open to close; text is UTF-8 (LC_CTYPE), numbers
- * are as everywhere (LC_NUMERIC stays C).  Colours where the terminal has them and NO_COLOR is not
+ * One screen at a time.  It has the terminal from open to close; text is UTF-8, so
+ * top_use_utf8 comes first.  Colours where the terminal has them and NO_COLOR is not
  * set.
  * Thread: main. */
 #ifndef INFERD_TOP_SCREEN_H

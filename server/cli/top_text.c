@@ -1,6 +1,8 @@
 /* top_text.c - see top_text.h. */
 #include "top_text.h"
 
+#include <langinfo.h>
+#include <locale.h>
 #include <wchar.h>
 
 enum { COMBINING_MAX = 2, REPLACED = '?' };
@@ -99,6 +101,11 @@ static uint32_t add_cut(buf *out, const char *text, uint32_t width, bool marks) 
 }
 
 /* ---- texts ---- */
+
+void top_use_utf8(void) {
+    if (setlocale(LC_CTYPE, "") == NULL || strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
+        setlocale(LC_CTYPE, "C.UTF-8");
+}
 
 uint32_t top_width(const char *text) {
     return width_of(text, false);

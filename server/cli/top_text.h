@@ -2,8 +2,8 @@
  *
  * A line is UTF-8 in which a byte below TOP_MARKS is no character: from there on the text has that
  * attribute.  Names and sentences of the daemon come into a line only through top_add_text, so they
- * hold neither marks nor escape sequences.  Columns are those of wcwidth, so LC_CTYPE has to be a
- * UTF-8 locale.
+ * hold neither marks nor escape sequences.  Columns are those of wcwidth, so top_use_utf8 has to
+ * be called before.
  * Thread: main. */
 #ifndef INFERD_TOP_TEXT_H
 #define INFERD_TOP_TEXT_H
@@ -33,6 +33,9 @@ static inline void top_add_mark(buf *out, top_mark mark) {
     buf_add_char(out, (char)mark);
 }
 
+/* Sets LC_CTYPE to that of the environment if it is UTF-8, else to C.UTF-8.  Numbers stay as they
+ * are. */
+void top_use_utf8(void);
 /* Columns of a text after top_add_text. */
 uint32_t top_width(const char *text);
 /* At most `width` columns; a longer text ends with an ellipsis.  Control characters and those that

@@ -3,8 +3,6 @@
  * The first byte is the size of the pieces in which the rest comes.  Checked: pieces of another
  * size give the same events, and every screen has its lines, without a byte that a terminal obeys.
  */
-#include <locale.h>
-
 #include "json_in.h"
 #include "top_state.h"
 #include "top_stream.h"
@@ -58,7 +56,7 @@ static void check_screen(const top_state *state, uint32_t width, uint32_t height
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     static bool begun;
-    if (!begun) setlocale(LC_CTYPE, "C.UTF-8");
+    if (!begun) top_use_utf8();
     if (!begun) json_in_init();
     begun = true;
     if (n == 0) return 0;
