@@ -35,7 +35,7 @@ static const char *key(rig *r, int k) {
 }
 
 static const char *note(rig *r) {
-    const char *text = top_ui_foot(&r->ui, NULL).note;
+    const char *text = top_ui_foot(&r->ui, &r->s, NULL).note;
     return text == NULL ? "" : text;
 }
 
@@ -58,7 +58,7 @@ static void a_load_asks_for_a_plan_names_its_victims_and_waits_for_y(void) {
     EXPECT_STR(
         note(&r),
         "load code: evicts night (96 MiB, idle 40.0 s) and x (0, idle 0), about 400 ms.  y/n");
-    EXPECT_STR(top_ui_foot(&r.ui, NULL).keys, "y yes  n no");
+    EXPECT_STR(top_ui_foot(&r.ui, &r.s, NULL).keys, "y yes  n no");
     EXPECT_STR(key(&r, 'y'), "/admin/models/code/load");
     EXPECT_STR(buf_cstr(&r.rq.body), "{}");
     answer(&r, 202, "{\"model\":\"code\",\"state\":\"loading\"}");
@@ -164,15 +164,50 @@ static void the_plan_is_a_panel(void) {
            "{\"model\":\"a/"
            "b\",\"fits\":true,\"checks\":[{\"kept\":true,\"name\":\"device\",\"text\":\"1 <= 2\"}],"
            "\"bring_up\":{\"s\":2,\"from\":\"file\",\"basis\":\"a guess\"}}");
-    EXPECT_STR(top_ui_foot(&r.ui, NULL).panel,
+    EXPECT_STR(top_ui_foot(&r.ui, &r.s, NULL).panel,
                "PLAN OF a/b\nevicts no model, about 2.0 s.\na/b fits\n  ok  device     1 <= 2\n"
                "  brought up in about 2.0 s, from its file (a guess)\n");
     key(&r, TOP_KEY_ESCAPE);
-    EXPECT(top_ui_foot(&r.ui, NULL).panel == NULL);
+    EXPECT(top_ui_foot(&r.ui, &r.s, NULL).panel == NULL);
     key(&r, '?');
-    EXPECT(strstr(top_ui_foot(&r.ui, NULL).panel, "sort by name") != NULL);
+    EXPECT(strstr(top_ui_foot(&r.ui, &r.s, NULL).panel, "sort by name") != NULL);
     key(&r, '?');
-    EXPECT(top_ui_foot(&r.ui, NULL).panel == NULL);
+    EXPECT(top_ui_foot(&r.ui, &r.s, NULL).panel == NULL);
+    end(&r);
+}
+
+static void the_detail_follows_the_selection(void) {
+    rig r;
+    begin(&r);
+    json_t *v = json_loads("{\"devices\":[{\"id\":0,\"name\":\"cpu0\"},{\"id\":1,\"name\":\"gpu0\"}"
+                           "],\"models\":[{\"id\":1,\"name\":\"code\","
+                           "\"state\":\"failed\",\"error\":\"no "
+                           "memory\",\"pin\":\"none\",\"class\":\"high\",\"weight\":2,"
+                           "\"share\":{\"percent\":30,\"policy\":\"burst\"},\"running\":1,"
+                           "\"waiting\":2,\"in\":3,\"out\":4,\"used\":0.5,"
+                           "\"bytes\":{\"weight\":1024,\"file\":2048,\"kv\":1,\"cached\":2,"
+                           "\"warm\":3,\"parked\":4,\"min\":5,\"max\":6},"
+                           "\"devices\":[0,1],\"context\":512,\"loads\":7,\"evictions\":8,\"last_"
+                           "switch_ms\":400,\"aliases\":[\"c\",\"d\"]}]}",
+                           0, NULL);
+    EXPECT(top_state_take(&r.s, "delta", v, 0));
+    json_decref(v);
+    key(&r, '\r');
+    EXPECT(strncmp(top_ui_foot(&r.ui, &r.s, NULL).panel, "MODEL a/b\nhot, pin warm", 23) == 0);
+    key(&r, 'j');
+    EXPECT_STR(
+        top_ui_foot(&r.ui, &r.s, NULL).panel,
+        "MODEL code\nfailed: no memory\nfailed, pin none, class high, weight 2, share burst 30 %\n"
+        "1 running, 2 waiting; 3 tokens/s in, 4 out; 50.0 % of a device\n"
+        "7 loads, 8 evictions, the last switch took 400 ms\n"
+        "weights 1.0 KiB (file 2.0 KiB), KV 1 B, cached KV 2 B; in host memory: weights 3 B, KV 4 "
+        "B\n"
+        "guaranteed 5 B, at most 6 B\non cpu0, gpu0; context 512 tokens\naliases: c, d\n");
+    key(&r, '?'); // another panel
+    EXPECT(strncmp(top_ui_foot(&r.ui, &r.s, NULL).panel, "KEYS", 4) == 0);
+    key(&r, '\r');
+    key(&r, '\r');
+    EXPECT(top_ui_foot(&r.ui, &r.s, NULL).panel == NULL);
     end(&r);
 }
 
@@ -213,6 +248,7 @@ static const test_case cases[] = {TEST(a_load_asks_for_a_plan_names_its_victims_
                                   TEST(a_refusal_is_shown_with_the_sentence_of_the_daemon),
                                   TEST(one_request_at_a_time_and_it_can_be_given_up),
                                   TEST(the_plan_is_a_panel),
+                                  TEST(the_detail_follows_the_selection),
                                   TEST(the_keys_of_the_order),
                                   TEST(without_models_there_is_nothing_to_command)};
 TEST_MAIN(cases)

@@ -239,7 +239,7 @@ static void draw(top *t) {
         strftime(since, sizeof since, "%H:%M:%S", &when);
         snprintf(trouble, sizeof trouble, "no answer since %s: %s", since, t->lost.text);
     }
-    top_foot foot = top_ui_foot(&t->ui, t->lost_at != 0 ? trouble : NULL);
+    top_foot foot = top_ui_foot(&t->ui, &t->state, t->lost_at != 0 ? trouble : NULL);
     top_view_draw(&t->ui.view, &t->state, &foot, clock_now_us(), &lines);
     if (!lines.failed) top_screen_draw(&lines);
     buf_deinit(&lines);

@@ -7,6 +7,7 @@
 #include "ctl_json.h"
 #include "ctl_show.h"
 #include "json_out.h"
+#include "top_detail.h"
 
 typedef unsigned long long ull;
 
@@ -14,7 +15,7 @@ static const char keys_browse[] =
     "q quit  ? help  s sort  l load  u unload  d drain  p pin  P plan  t tenants";
 static const char help_text[] =
     "KEYS\n"
-    "up, down, j, k, PgUp, PgDn, Home, End: select a model\n"
+    "up, down, j, k, PgUp, PgDn, Home, End: select a model   Enter: all of it\n"
     "s, or 1 to 7: sort by name, state, class, memory, used, tokens/s, last use\n"
     "S, or the same number again: reverse\n"
     "l load   u unload   d drain   D end a drain and load   p pin or unpin\n"
@@ -232,7 +233,7 @@ static void add_problem(buf *out, int status, const json_t *body, const char *wh
 
 static void show_the_plan(top_ui *ui, const json_t *plan) {
     buf_clear(&ui->panel);
-    ui->help = false;
+    ui->help = ui->detail = false;
     buf_add_format(&ui->panel, "PLAN OF %s\n", ui->name);
     add_plan(&ui->panel, plan);
     buf_add_char(&ui->panel, '\n');
@@ -291,11 +292,22 @@ static bool move(top_ui *ui, const top_state *s, int key) {
     return n != 0;
 }
 
-static void toggle_help(top_ui *ui) {
-    bool close = ui->help && ui->panel.n > 0;
+static void close_panel(top_ui *ui) {
     buf_clear(&ui->panel);
-    ui->help = !close;
-    if (!close) buf_add_str(&ui->panel, help_text);
+    ui->help = ui->detail = false;
+}
+
+static void toggle_help(top_ui *ui) {
+    bool opens = !ui->help;
+    close_panel(ui);
+    ui->help = opens;
+    if (opens) buf_add_str(&ui->panel, help_text);
+}
+
+static void toggle_detail(top_ui *ui) {
+    bool opens = !ui->detail;
+    close_panel(ui);
+    ui->detail = opens;
 }
 
 /* Keys that need no request; false: another one. */
@@ -316,15 +328,17 @@ static bool look(top_ui *ui, const top_state *s, int key) {
         return true;
     case 't':
         if (ui->panel.n == 0) v->tenants = !v->tenants;
-        buf_clear(&ui->panel);
+        close_panel(ui);
         return true;
     case '?':
         toggle_help(ui);
         return true;
-    case TOP_KEY_ESCAPE:
     case '\r':
     case '\n':
-        buf_clear(&ui->panel);
+        toggle_detail(ui);
+        return true;
+    case TOP_KEY_ESCAPE:
+        close_panel(ui);
         say(ui, false, "");
         return true;
     case 'q':
@@ -398,13 +412,17 @@ void top_ui_key(top_ui *ui, const top_state *s, int key, top_request *rq) {
     }
 }
 
-top_foot top_ui_foot(top_ui *ui, const char *trouble) {
+top_foot top_ui_foot(top_ui *ui, const top_state *s, const char *trouble) {
     static const char *const keys[] = {[TOP_BROWSES] = keys_browse,
                                        [TOP_PLANS] = "Esc give up  q quit",
                                        [TOP_PINS] =
                                            "h hot  w warm  u unpin  any other key: nothing",
                                        [TOP_ASKS] = "y yes  n no",
                                        [TOP_SENDS] = "Esc give up  q quit"};
+    if (ui->detail) {
+        buf_clear(&ui->panel);
+        top_add_detail(&ui->panel, s, top_view_selected(&ui->view, s));
+    }
     return (top_foot){.trouble = trouble,
                       .note = ui->note.n > 0 ? buf_cstr(&ui->note) : NULL,
                       .bad = ui->bad,

@@ -50,9 +50,10 @@ typedef struct top_ui {
     top_mode mode;
     top_command command; // of the mode
     char *name;          // the model of the command; owned
-    buf note, panel;     // the panel: a plan or the help; empty: none
+    buf note, panel;     // the panel: a plan, the help or a model; empty: none
     bool bad;            // the note is a failure
     bool help;           // the panel is the help
+    bool detail;         // the panel is all of the selected model, as it is now
     bool quit;
     bool gives_up; // the request is to be dropped; its sender sets it to false
 } top_ui;
@@ -71,6 +72,6 @@ void top_ui_key(top_ui *ui, const top_state *s, int key, top_request *rq);
  * `why` says so. */
 void top_ui_answer(top_ui *ui, int status, const json_t *body, const char *why);
 /* What is drawn below the tables.  Borrowed, until the next call of another function. */
-top_foot top_ui_foot(top_ui *ui, const char *trouble);
+top_foot top_ui_foot(top_ui *ui, const top_state *s, const char *trouble);
 
 #endif

@@ -136,6 +136,10 @@ def test_the_screen_shows_the_state_and_sorts_it(terminal, served):
     t.until("^KEYS", "PgUp")
     t.keys("Escape")
     t.until("^EVENTS", absent="^KEYS")
+    t.keys("Enter")
+    t.until("^MODEL chat$", "context .* tokens")
+    t.keys("Enter")
+    t.until("^EVENTS")
     rows = [line for line in t.screen().splitlines() if " normal " in line]
     assert len({line.index(" normal ") + line.count("世") + line.count("界") for line in rows}) == 1  # in columns
     t.tmux("resize-window", "-x", "80", "-y", "24")
