@@ -41,7 +41,7 @@ static void add_memory(buf *out, const json_t *m) {
     add_size(out, "; in host memory: weights ", m, "bytes.warm");
     add_size(out, ", KV ", m, "bytes.parked");
     add_size(out, "\nguaranteed ", m, "bytes.min");
-    if (json_is_number(ctl_member(m, "bytes.max")))
+    if (ctl_count(m, "bytes.max") > 0) // 0 and null: none
         add_size(out, ", at most ", m, "bytes.max");
     else
         buf_add_str(out, ", no maximum");
