@@ -57,6 +57,9 @@ export class Work {
     }
 }
 
+/** Of a step, in tenths of a millisecond where that is much of it. */
+const tookText = (us) => (us < 9950 ? (us / 1000).toFixed(1) + " ms" : seconds(us / 1e6));
+
 /** The step that a device computes: model, rows, time, and its sequences. */
 class Step {
     constructor(store) {
@@ -82,7 +85,7 @@ class Step {
         if (step) setStyle(this.swatch, "background-color", ownerColor(step.model));
         setText(this.rows,
             step ? `${int(step.prefill)} prefill + ${int(step.decode)} decode rows` : "");
-        setText(this.took, step ? seconds(step.us / 1e6) : "");
+        setText(this.took, step ? tookText(step.us) : "");
         const seqs = step ? step.seqs.slice(0, SEQS_MAX) : [];
         while (this.chips.length < seqs.length) this.chips.push(this.chip());
         this.chips.forEach((chip, i) => {
@@ -101,7 +104,7 @@ class Step {
 
     sequence(chip, [request, tenant, rows, prefill]) {
         const name = this.store.tenantName(tenant);
-        setText(chip.id, plain(name ?? request));
+        setText(chip.id, plain(name || request || "–"));
         setText(chip.rows, prefill ? "+" + int(rows) : int(rows));
         setAttr(chip.root, "class", prefill ? "prefill" : "decode");
         setAttr(chip.root, "title",
