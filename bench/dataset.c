@@ -224,6 +224,10 @@ inferd_status dataset_read(dataset *d, const char *spec, inferd_err *err) {
     size_t n = strlen(path);
     if (!is_text && n > 5 && strcmp(path + n - 5, ".json") == 0) is_sharegpt = true;
     *d = (dataset){0};
+    if (!is_text && !is_sharegpt && n > 6 && strcmp(path + n - 6, ".jsonl") == 0)
+        return inferd_fail(err, INFERD_EUNSUPPORTED,
+                           "%s: JSON Lines are not read; text:%s takes its lines as they are", path,
+                           path);
     FILE *file = fopen(path, "re");
     if (file == NULL) return inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
     inferd_status s = dataset_read_file(d, file, is_sharegpt, err);

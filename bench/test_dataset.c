@@ -94,6 +94,8 @@ static void bad_entries_are_named_by_index(void) {
         if (strstr(err.text, WHOLE[i][2]) == NULL) EXPECT_STR(err.text, WHOLE[i][2]);
     }
     EXPECT_EQ(dataset_read(&d, "/nowhere.json", &err), INFERD_EIO);
+    EXPECT_EQ(dataset_read(&d, "/nowhere.jsonl", &err), INFERD_EUNSUPPORTED);
+    EXPECT_EQ(dataset_read(&d, "text:/nowhere.jsonl", &err), INFERD_EIO);
 }
 
 /* Cut and changed bytes are refused or read, and never more than they are. */
