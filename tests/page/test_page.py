@@ -110,7 +110,7 @@ def test_the_board_shows_devices_models_tenants_queue_step_time_charts_and_event
     expect(page.locator("#steps .model")).to_have_text(f.world.models[step["model"]]["name"])
     expect(page.locator("#steps .seqs li:visible")).to_have_count(len(step["seqs"]))
     expect(page.locator("#times .keys")).to_contain_text("requests70 %")
-    expect(page.locator(".device .keys")).to_contain_text("weights340")
+    expect(page.locator(".device .keys").first).to_contain_text("weights340")
     expect(page.locator(".chart")).to_have_count(5)
     expect(page.locator(".chart .keys").first).to_have_text(re.compile(r"P50\d+ ms.*P95\d+ ms"))
     expect(page.locator("#events li").first).to_contain_text("the configuration was read again")
@@ -267,6 +267,17 @@ def test_the_pool_is_also_a_table(open_page):
     expect(rows.filter(has_text="code").filter(has_text="cached")).to_have_text(re.compile(r"code\s*cached\s*62\s*124 MiB\s*2$"))
 
 
+def test_the_pool_can_have_the_whole_window_and_then_names_the_owners(open_page):
+    _, page = open_page()
+    small = page.locator(".map").bounding_box()
+    page.get_by_role("button", name="Enlarge").click()
+    expect(page.locator(".owners li")).to_have_text(["chat752 MiB", "code960 MiB", "night240 MiB"])
+    expect(page.locator("#models")).to_be_hidden()
+    page.wait_for_function("w => document.querySelector('.map').getBoundingClientRect().width > 2 * w", arg=small["width"])
+    page.keyboard.press("Escape")
+    expect(page.locator("#models")).to_be_visible()
+
+
 def test_the_pages_of_the_model_under_the_pointer_stand_out(open_page):
     _, page = open_page()
     before = shot(page)
@@ -363,6 +374,7 @@ def test_a_daemon_that_ends_is_shown_as_such_and_the_page_comes_back_by_itself(o
     expect(page.locator("#link")).to_have_attribute("data-state", "away")
     expect(page.locator("#banner-text")).to_have_text(re.compile(r"no answer since \d\d:\d\d:\d\d"))
     expect(page.locator("body")).to_have_class("stale")
+    expect(page).to_have_title("no answer – inferd")
     expect(page.locator("#models tbody tr")).to_have_count(3)  # the last state stays readable
     f.world.__init__("states")  # another process
     f.up()

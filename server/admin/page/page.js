@@ -60,6 +60,7 @@ function linked(state, detail) {
     if (state === "key") askKey(detail);
     if (state === "live" && byId("key").open) byId("key").close();
     chat.linked(state);
+    title();
 }
 
 function askKey(why) {
@@ -115,8 +116,14 @@ function view() {
     show(byId("chat"), inChat);
     setAttr(byId("to-board"), "aria-current", inChat ? null : "page");
     setAttr(byId("to-chat"), "aria-current", inChat ? "page" : null);
-    document.title = inChat ? "Chat – inferd" : "inferd";
+    title();
     if (inChat) chat.open(location.hash.slice(5).replace(/^=/, ""));
+}
+
+function title() {
+    const name = byId("chat").hidden ? "inferd" : "Chat – inferd";
+    const well = watch.state === "live" || watch.state === "connecting";
+    document.title = well ? name : `${STATES[watch.state]} – ${name}`;
 }
 
 function theme(name) {

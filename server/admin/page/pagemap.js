@@ -94,7 +94,7 @@ export class PageMap {
 
     draw() {
         if (!this.map || !this.box.isConnected) return false;
-        if (this.ratio !== (window.devicePixelRatio || 1)) this.all = true; // another screen, or zoom
+        if (this.ratio !== (window.devicePixelRatio || 1)) this.all = true; // zoom
         if (this.all) this.layOut();
         if (!this.image) return false;
         if (this.all) this.paint(0, this.map.n);

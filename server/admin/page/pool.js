@@ -4,7 +4,7 @@
 import { el, setText, setStyle, setClass, show, button, drawSoon, byId } from "./dom.js";
 import { bytes, int, percent, plain, plural } from "./format.js";
 import { USES, useOf, ownerOf } from "./store.js";
-import { Palette, dark } from "./colors.js";
+import { Palette, dark, ownerColor } from "./colors.js";
 import { PageMap } from "./pagemap.js";
 import { Rows } from "./rows.js";
 
@@ -13,6 +13,7 @@ const BAR = [
     [1, "weight"], [2, "kv"], [3, "cached"], [4, "warm"], [5, "parked"], [6, "quarantine"],
     [7, "absent"], [0, "free"],
 ];
+const OWNERS_MAX = 24;
 const LOUPE_COLS = 19;
 const LOUPE_ROWS = 5;
 const LOUPE_CELL = 10;
@@ -66,6 +67,7 @@ export class Pool {
         setClass(byId("board"), "pool-only", this.enlarged);
         setText(this.wide, this.enlarged ? "Reduce" : "Enlarge");
         this.wide.setAttribute("aria-pressed", String(this.enlarged));
+        for (const d of this.shown.values()) d.listOwners();
     }
 
     reset() {
@@ -156,7 +158,8 @@ class Device {
         this.tableBox = el("div", { class: "scroll table-box", hidden: true, tabindex: 0 });
         this.root = el("section", { class: "device" },
             el("div", { class: "device-head" }, this.name, this.about, this.flags, this.total),
-            this.bar, el("ul", { class: "keys" }, ...this.keys), this.map.box, this.tableBox);
+            this.bar, el("ul", { class: "keys" }, ...this.keys),
+            this.owners = el("ul", { class: "keys owners" }), this.map.box, this.tableBox);
     }
 
     recolor() {
@@ -168,10 +171,11 @@ class Device {
 
     pages(runs) {
         this.map.changed(runs);
-        if (this.table && !this.timer) {
+        if (!this.timer) {
             this.timer = setTimeout(() => {
                 this.timer = 0;
                 this.tabulate();
+                this.listOwners();
             }, 1000);
         }
         if (this.map.at >= 0) this.pool.tip.refresh();
@@ -230,6 +234,31 @@ class Device {
             this.table = new Rows(table, this.columns(), (code) => this.sums.get(code));
         }
         this.table.reset(this.sums.keys());
+    }
+
+    /** In the enlarged pool, which has no table of models beside it: the owners with most pages. */
+    listOwners() {
+        const map = this.pool.store.maps.get(this.id);
+        if (!this.pool.enlarged || !map) return;
+        const page = this.pool.store.devices.get(this.id)?.page_bytes || 0;
+        const held = new Map();
+        for (const { code, n } of sums(map, page).values()) {
+            if (ownerOf(code) >= 0) held.set(ownerOf(code), (held.get(ownerOf(code)) || 0) + n);
+        }
+        const most = [...held].sort(([a, n], [b, m]) => m - n || a - b).slice(0, OWNERS_MAX);
+        most.sort(([a], [b]) => a - b); // they stay in their places while sizes change
+        const items = this.owners.children;
+        while (items.length < most.length) {
+            this.owners.append(el("li", {}, el("i", { class: "swatch" }), el("bdi", {}),
+                el("b", { class: "num" })));
+        }
+        while (items.length > most.length) items[items.length - 1].remove();
+        most.forEach(([owner, n], i) => {
+            const [swatch, name, size] = items[i].children;
+            setStyle(swatch, "background-color", ownerColor(owner));
+            setText(name, plain(this.pool.store.modelName(owner)));
+            setText(size, bytes(n * page));
+        });
     }
 
     columns() {
