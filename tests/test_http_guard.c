@@ -436,6 +436,44 @@ static void keyless_serves_loopback_names_only(void) {
     }
 }
 
+/* A socket of administrators may be forwarded to a port beside a browser. */
+static void a_trusted_socket_serves_its_own_page_only(void) {
+    static const struct {
+        const char *host, *origin;
+        bool served;
+    } tries[] = {
+        {"localhost", NULL, true},
+        {"localhost:8081", "http://localhost:8081", true},
+        {"LOCALHOST:8081", "http://localhost:8081", true},
+        {"127.0.0.1:8081", "http://127.0.0.1:8081", true},
+        {"[::1]:8081", "http://[::1]:8081", true},
+        {"box", NULL, true},
+        {"10.0.0.7:8081", NULL, true},
+        {"localhost:8081", "http://localhost:3000", false}, // another page of this machine
+        {"localhost:8081", "http://localhost", false},
+        {"localhost:8081", "https://localhost:8081", false},
+        {"localhost:8081", "http://evil.example", false},
+        {"localhost:8081", "null", false},
+        {"localhost:8081", "", false},
+        {"evil.example:8081", NULL, false}, // a name that leads to this port
+        {"evil.example:8081", "http://evil.example:8081", false},
+        {"localhost.evil.example", NULL, false},
+        {"127.evil", NULL, false},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(tries); i++) {
+        guard g;
+        guard_refusal why = {0};
+        guard_init(&g, "POST", "/admin/models/a/unload", "HTTP/1.1");
+        guard_header(&g, (bytes){"Host", 4}, (bytes){tries[i].host, strlen(tries[i].host)});
+        if (tries[i].origin != NULL)
+            guard_header(&g, (bytes){"Origin", 6},
+                         (bytes){tries[i].origin, strlen(tries[i].origin)});
+        EXPECT(guard_framing(&g, &why));
+        EXPECT_EQ(guard_socket(&g, &why), tries[i].served);
+        if (!tries[i].served) EXPECT_EQ(why.status, 403);
+    }
+}
+
 static void timeout_hints_are_read_or_ignored(void) {
     static const struct {
         const char *name, *value;
@@ -942,23 +980,15 @@ static void a_route_of_administrators_is_for_them(void) {
 }
 
 static const test_case cases[] = {
-    TEST(doubtful_framing_is_refused_and_closed),
-    TEST(routes_match_the_raw_path),
-    TEST(every_bad_key_gets_the_same_answer),
-    TEST(bodies_are_checked_before_they_are_read),
-    TEST(keyless_serves_loopback_names_only),
-    TEST(timeout_hints_are_read_or_ignored),
-    TEST(tails_are_bounded),
-    TEST(long_lines_are_refused_at_once),
-    TEST(cookies_are_left_away),
-    TEST(no_answer_waits_for_another_event),
-    TEST(bodies_arrive_however_they_are_cut),
-    TEST(half_closed_clients_are_answered_or_told),
-    TEST(answers_are_known_before_the_end),
-    TEST(honest_blocks_pass_however_they_come),
-    TEST(every_head_has_room_however_it_is_cut),
-    TEST(pipelined_requests_are_answered_in_order),
-    TEST(a_route_of_administrators_is_for_them),
+    TEST(doubtful_framing_is_refused_and_closed),   TEST(routes_match_the_raw_path),
+    TEST(every_bad_key_gets_the_same_answer),       TEST(bodies_are_checked_before_they_are_read),
+    TEST(keyless_serves_loopback_names_only),       TEST(a_trusted_socket_serves_its_own_page_only),
+    TEST(timeout_hints_are_read_or_ignored),        TEST(tails_are_bounded),
+    TEST(long_lines_are_refused_at_once),           TEST(cookies_are_left_away),
+    TEST(no_answer_waits_for_another_event),        TEST(bodies_arrive_however_they_are_cut),
+    TEST(half_closed_clients_are_answered_or_told), TEST(answers_are_known_before_the_end),
+    TEST(honest_blocks_pass_however_they_come),     TEST(every_head_has_room_however_it_is_cut),
+    TEST(pipelined_requests_are_answered_in_order), TEST(a_route_of_administrators_is_for_them),
     TEST(a_route_may_write_its_errors_itself),
 };
 TEST_MAIN(cases)
