@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import os
 import re
 import socket
 import subprocess
@@ -277,3 +278,20 @@ def test_a_drain_ends_the_streams(launch, tiny_model, tmp_path):
     assert d.process.wait(20 * SLOW) == 0
     with w.changed:
         assert w.changed.wait_for(lambda: w.ended, 10 * SLOW)
+
+
+def test_the_option_page_makes_a_key_and_prints_the_address(tiny_model, tmp_path):
+    """A newcomer has no configuration, and so no key."""
+    process = subprocess.Popen([BUILD / "inferd", "serve", tiny_model, "--page", "--listen", "127.0.0.1:0"], text=True,
+                               env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}, stdout=subprocess.PIPE)
+    try:
+        assert "base_url" in process.stdout.readline()
+        found = re.fullmatch(r"page: (http://127\.0\.0\.1:\d+)/ui#key=(page-[0-9a-f]{32})\n", process.stdout.readline())
+        url, key = found.groups()
+        assert httpx.get(url + "/ui").status_code == 200
+        assert httpx.get(url + "/admin/state").status_code == 401
+        assert httpx.get(url + "/admin/state", headers={"Authorization": f"Bearer {key}"}).status_code == 200
+        assert httpx.get(url + "/v1/models").status_code == 200  # clients need no key, as without the option
+    finally:
+        process.terminate()
+        assert process.wait(20 * SLOW) == 0
