@@ -20,7 +20,7 @@ static int by_value(const void *a, const void *b) {
 
 bool boot_pool_init(boot_pool *p, const double *values, const size_t *from, size_t n_files) {
     size_t n = from[n_files];
-    *p = (boot_pool){.n = n};
+    *p = (boot_pool){.n = n, .block = 1};
     if (n == 0 || n > UINT32_MAX) return false;
     placed *all = malloc(n * sizeof *all);
     p->sorted = malloc(n * sizeof *p->sorted);
@@ -64,14 +64,23 @@ void boot_tell(const boot_pool *p, double out[BOOT_STATS]) {
     tell(p, p->n, out);
 }
 
+/* As many values as there are, in blocks; the last value is followed by the first one. */
+static void draw_values(const boot_pool *p, size_t first, size_t n, rng *random) {
+    size_t block = p->block > 0 ? p->block : (size_t)(cbrt((double)n) + 0.5);
+    for (size_t drawn = 0; drawn < n;) {
+        size_t at = (size_t)rng_below(random, n);
+        for (size_t i = 0; i < block && drawn < n; i++, drawn++)
+            p->counts[p->ranks[first + (at + i) % n]]++;
+    }
+}
+
 static void draw(const boot_pool *p, rng *random, double out[BOOT_STATS]) {
     size_t n = 0;
     memset(p->counts, 0, p->n * sizeof *p->counts);
     for (size_t i = 0; i < p->n_files; i++) {
         size_t f = p->n_files == 1 ? 0 : (size_t)rng_below(random, p->n_files);
         size_t first = p->from[f], n_values = p->from[f + 1] - first;
-        for (size_t k = 0; k < n_values; k++)
-            p->counts[p->ranks[first + rng_below(random, n_values)]]++;
+        draw_values(p, first, n_values, random);
         n += n_values;
     }
     tell(p, n, out);

@@ -2,8 +2,10 @@
  *
  * Percentile bootstrap: values are drawn again, with replacement, as often as there are values, and
  * a statistic of the drawn ones is taken; the interval holds the middle 95 % of BOOT_ROUNDS such
- * statistics.  With several files of one side, files are drawn first and then values of each drawn
- * file, so differences between runs are part of the interval.
+ * statistics.  Neighbours in time depend on each other, because requests queue behind the same long
+ * prompt, so values may be drawn in blocks of neighbours (circular block bootstrap); drawn one by
+ * one they give intervals that are too narrow.  With several files of one side, files are drawn
+ * first and then values of each drawn file, so differences between runs are part of the interval.
  *
  * Quantiles are nearest-rank.  The same seed gives the same interval on every machine.
  *
@@ -25,10 +27,11 @@ typedef struct boot_pool {
     uint32_t *counts; // [n] how often each was drawn; owned
     size_t from[BOOT_FILES_MAX + 1]; // of file f: ranks[from[f]] up to ranks[from[f + 1]]
     size_t n, n_files;
+    size_t block; // neighbours drawn together; 1 after init, 0: the cube root of their number
 } boot_pool;
 
-/* `values` of file f: [from[f], from[f + 1]).  Files without values are left out.  No values or no
- * memory: false. */
+/* `values` of file f in the order of time: [from[f], from[f + 1]).  Files without values are left
+ * out.  No values or no memory: false. */
 bool boot_pool_init(boot_pool *p, const double *values, const size_t *from, size_t n_files);
 void boot_pool_deinit(boot_pool *p); // accepts a zeroed one
 

@@ -108,6 +108,7 @@ static bool pool_of(boot_pool *out, const side *of, compare_column column, int c
                                      : result_values(of->files[i], column, class_idx, to));
     }
     bool good = values != NULL && boot_pool_init(out, values, from, of->n);
+    if (column != COMPARE_COLUMNS) out->block = 0; // slices are long already
     free(values);
     return good;
 }

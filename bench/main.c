@@ -133,6 +133,7 @@ static inferd_status measure(bench_spec *spec, stats *figures, inferd_err *err) 
 static inferd_status tell(const bench_spec *spec, stats *figures, inferd_err *err) {
     bool json_to_stdout = spec->json_path != NULL && strcmp(spec->json_path, "-") == 0;
     if (!spec->quiet) report_print(json_to_stdout ? stderr : stdout, figures);
+    trail_sort(&figures->kept);
     if (spec->html_path != NULL) {
         inferd_status s = report_html(figures, spec->html_path, err);
         if (s != INFERD_OK) return s;

@@ -15,10 +15,11 @@ void report_print(FILE *to, const stats *s);
 
 /* NULL: no memory.  The caller owns it. */
 json_t *report_json(const stats *s);
-/* "timeline" and "samples", which `inferd-bench compare` needs: an object with both. */
+/* "timeline" and "samples", which `inferd-bench compare` needs: an object with both.  The kept
+ * requests are sorted, so samples are in the order of time. */
 json_t *report_details(const stats *s);
 
-/* One page for a browser; sorts the kept requests. */
+/* One page for a browser; the kept requests are sorted. */
 inferd_status report_html(stats *s, const char *path, inferd_err *err);
 
 /* `path` "-" is standard output.  Members of `details` (NULL: none) are added in compact form. */

@@ -373,7 +373,6 @@ static const char NOTES[] =
 inferd_status report_html(stats *s, const char *path, inferd_err *err) {
     buf out;
     buf_init(&out, HTML_BYTES_MAX);
-    trail_sort(&s->kept);
     head(&out, s);
     streams(&out, s);
     table(&out, s);
