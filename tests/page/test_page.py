@@ -648,6 +648,7 @@ def test_nothing_is_cut_or_scrolls_sideways(open_page, width, height):
         e.offsetParent && e.clientWidth > 1 && e.scrollWidth > e.clientWidth + 1 && !e.matches(".open, .sr, .sr *") &&
         getComputedStyle(e.closest("thead") || e).position !== "absolute").map(e => e.className + ": " + e.textContent)""")
     assert cut == []
+    assert page.evaluate("[...document.querySelectorAll('header dt, header a')].filter(e => e.offsetHeight > 28).length") == 0  # one line
     page.goto(f.url + "/ui#chat")
     expect(page.locator(".column")).to_have_count(1)
     assert page.evaluate(wide)[0] <= width
