@@ -133,6 +133,33 @@ def test_a_delta_changes_the_rows_that_it_names_and_no_other_element(open_page):
         {t for _, t, _ in page.evaluate("window.seen") if re.fullmatch(r"\d+ s", t)}
 
 
+def test_a_row_out_of_sight_is_brought_up_to_date_when_it_comes_into_sight_or_after_five_seconds(open_page):
+    f = Fake("large")
+    _, page = open_page(fake=f, live=False)
+    page.clock.install()
+    page.reload()
+    for _ in range(20):
+        page.clock.run_for(50)
+    expect(page.locator("#models tbody tr")).to_have_count(64)
+    last = page.locator("#models tbody tr").last
+    was = last.locator(".rate").text_content()
+    for i, text in ((1, "111"), (2, "222")):
+        f.send({"models": [{**f.world.models[63], "out": int(text)}], "queue": {**f.world.queue, "running": i}})
+        page.clock.run_for(200)
+        expect(page.locator("#q-running")).to_have_text(str(i))
+        if i == 1:
+            assert last.locator(".rate").text_content() == was
+            page.clock.run_for(6000)
+            page.clock.run_for(200)
+        else:
+            last.scroll_into_view_if_needed()
+            for _ in range(40):  # two seconds of its clock: no five
+                page.clock.run_for(50)
+                if last.locator(".rate").text_content() == text:
+                    break
+        assert last.locator(".rate").text_content() == text
+
+
 def test_rows_come_and_go(open_page):
     f, page = open_page()
     f.send({"models": [{**f.world.models[0], "id": 7, "name": "new"}], "gone": {"models": [1], "tenants": [0, 1, 2]}})
