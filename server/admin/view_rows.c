@@ -37,7 +37,7 @@ static void add_limit(buf *out, const char *name, uint64_t value, uint64_t none)
 /* A moment of the clock of the engines, as Unix time in milliseconds. */
 static void add_moment(buf *out, const char *name, uint64_t at_us, const view_now *now) {
     buf_add_format(out, ",\"%s\":%lld", name,
-                   (long long)(now->unix_ms - (int64_t)(u64_less(now->us, at_us) / 1000)));
+                   (long long)(now->offset_ms + (int64_t)(at_us / 1000)));
 }
 
 void view_add_daemon(buf *out, const app *a, const changer_about *about, const char *boot) {
@@ -163,7 +163,7 @@ static void add_bytes(buf *out, const app *a, const engine_model_info *i, uint64
                    (ull)(i->pages_swapped * page));
     add_u64(out, "file", file_bytes);
     add_u64(out, "min", p->min_bytes);
-    add_limit(out, "max", p->max_bytes, UINT64_MAX);
+    add_limit(out, "max", p->max_bytes == UINT64_MAX ? 0 : p->max_bytes, 0);
     buf_add_char(out, '}');
     bool comes = i->state == MODEL_STAGING || i->state == MODEL_LOADING;
     if (comes && i->bytes_total > 0)

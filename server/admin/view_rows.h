@@ -13,7 +13,8 @@
 /* One moment, by the clock of people and by that of the engines. */
 typedef struct view_now {
     int64_t unix_ms;
-    uint64_t us; // a whole number of milliseconds, so that a moment is always the same number
+    uint64_t us;
+    int64_t offset_ms; // Unix time less that of the engines, kept, so that a moment does not change
 } view_now;
 
 /* One object each, appended. */

@@ -51,6 +51,7 @@ struct viewers {
     uint32_t n;
     char boot[24];
     uint64_t due_us;
+    int64_t offset_ms; // view_now.offset_ms
     row_list lists[ROW_KINDS];
     row daemon, queue;
     map maps[FLEET_DEVICES_MAX];
@@ -414,13 +415,22 @@ static bool is_first(const viewers *v) {
     return true;
 }
 
+/* The clocks are read one after the other, and a moment must not change by that. */
+static view_now look_at_clocks(viewers *v) {
+    enum { SAME_MS = 20 };
+    view_now now = {.unix_ms = app_unix_ms(), .us = clock_now_us()};
+    int64_t offset_ms = now.unix_ms - (int64_t)(now.us / 1000);
+    if (llabs(offset_ms - v->offset_ms) > SAME_MS) v->offset_ms = offset_ms;
+    now.offset_ms = v->offset_ms;
+    return now;
+}
+
 void viewers_tick(viewers *v, uint64_t now_us) {
     if (v == NULL || v->n == 0 || now_us < v->due_us) return;
     v->due_us = now_us + VIEWERS_EVERY_MS * (uint64_t)1000;
     v->n_looks++;
-    look k = {.v = v,
-              .now = {app_unix_ms(), now_us},
-              .room = is_first(v) ? SIZE_MAX : VIEWERS_DELTA_BYTES};
+    look k = {
+        .v = v, .now = look_at_clocks(v), .room = is_first(v) ? SIZE_MAX : VIEWERS_DELTA_BYTES};
     if (app_recent_init(&k.recent, v->app, now_us)) {
         buf_add_format(&k.delta, "event: delta\ndata: {\"now\":%lld", (long long)k.now.unix_ms);
         look_at_rest(&k);
