@@ -441,8 +441,14 @@ static void a_trusted_socket_serves_its_own_page_only(void) {
     static const struct {
         const char *host, *origin;
         bool served;
+        const char *fetch_site;
     } tries[] = {
         {"localhost", NULL, true},
+        {"localhost:8081", NULL, true, "same-origin"},
+        {"localhost:8081", NULL, true, "none"},        // typed into the address bar
+        {"localhost:8081", NULL, false, "cross-site"}, // a picture of another page
+        {"localhost:8081", NULL, false, "same-site"},
+        {"localhost:8081", "http://localhost:8081", false, "cross-site"},
         {"localhost:8081", "http://localhost:8081", true},
         {"LOCALHOST:8081", "http://localhost:8081", true},
         {"127.0.0.1:8081", "http://127.0.0.1:8081", true},
@@ -468,6 +474,9 @@ static void a_trusted_socket_serves_its_own_page_only(void) {
         if (tries[i].origin != NULL)
             guard_header(&g, (bytes){"Origin", 6},
                          (bytes){tries[i].origin, strlen(tries[i].origin)});
+        if (tries[i].fetch_site != NULL)
+            guard_header(&g, (bytes){"Sec-Fetch-Site", 14},
+                         (bytes){tries[i].fetch_site, strlen(tries[i].fetch_site)});
         EXPECT(guard_framing(&g, &why));
         EXPECT_EQ(guard_socket(&g, &why), tries[i].served);
         if (!tries[i].served) EXPECT_EQ(why.status, 403);

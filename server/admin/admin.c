@@ -516,6 +516,12 @@ void admin_running(void *ctx, http_request *rq) {
 void admin_unload_all(void *ctx, http_request *rq) {
     app *a = ctx;
     buf out = {0};
+    /* No key protects the socket: a link or a picture of a web page must not do anything there. */
+    if (http_is_trusted(rq) && rq->method == HTTP_GET) {
+        admin_refuse(rq, 405, "method_not_allowed", NULL,
+                     "on the socket of administrators only POST /unload unloads");
+        return;
+    }
     for (uint32_t i = 0; rq->method != HTTP_HEAD && i < a->config->c->n_models; i++) {
         uint32_t slot = (uint32_t)a->config->slots[i];
         if (fleet_model_state(a->fleet, slot) != MODEL_HOT || app_model(a, slot)->n_generations > 0)

@@ -38,10 +38,12 @@ typedef struct map {
 
 typedef struct viewer {
     list_node link; // in viewers.all
+    bool keyed;     // it came with a key, which the configuration may lose
     viewers *of;
     http_request *rq;
-    bool fresh; // it gets everything next
-    bool slow;  // it has not read what it was sent
+    bool fresh;        // it gets everything next
+    bool slow;         // it has not read what it was sent
+    uint32_t n_behind; // deltas that wait behind that
 } viewer;
 
 struct viewers {
@@ -54,6 +56,7 @@ struct viewers {
     int64_t offset_ms; // view_now.offset_ms
     row_list lists[ROW_KINDS];
     row daemon, queue;
+    uint64_t n_configs; // reloads and changes at the last look
     map maps[FLEET_DEVICES_MAX];
     uint32_t n_looks;
     uint64_t history_sent, events_sent; // rows; changes of the journal
@@ -71,7 +74,7 @@ viewers *viewers_create(app *a, changer *ch) {
     return v;
 }
 
-/* What was sent: nobody needs it any more. */
+/* What was sent is needed no more. */
 static void forget(viewers *v) {
     for (int k = 0; k < ROW_KINDS; k++) {
         for (uint32_t i = 0; i < v->lists[k].n; i++) buf_deinit(&v->lists[k].rows[i].text);
@@ -177,6 +180,7 @@ static void look_at_list(look *k, row_kind kind) {
     viewers *v = k->v;
     row_list *l = &v->lists[kind];
     uint32_t n = n_rows(v, kind), from = n > 0 ? l->next % n : 0;
+    uint32_t n_written = 0;
     bool first = true, full = false;
     for (uint32_t j = 0; j < n; j++) {
         uint32_t i = (from + j) % n, id = id_of(v, kind, i);
@@ -184,7 +188,7 @@ static void look_at_list(look *k, row_kind kind) {
         row *r = &l->rows[id];
         r->seen = v->n_looks;
         if (full) continue;
-        if (!has_room(k)) {
+        if (!has_room(k) || (n_written++ == VIEWERS_ROWS_MAX && k->room != SIZE_MAX)) {
             full = true;
             l->next = i;
             continue;
@@ -403,8 +407,10 @@ static void send_all(viewers *v, int64_t now_ms) {
 static void send_delta(viewers *v, const look *k) {
     LIST_EACH(node, &v->all) {
         viewer *w = LIST_ENTRY(node, viewer, link);
-        w->fresh |= w->slow || k->delta.failed;
-        if (k->any && !w->fresh) http_stream_write(w->rq, k->delta.p, k->delta.n);
+        w->fresh |= k->delta.failed || (w->slow && w->n_behind == VIEWERS_BEHIND_MAX);
+        if (!k->any || w->fresh) continue;
+        w->n_behind += w->slow;
+        http_stream_write(w->rq, k->delta.p, k->delta.n);
     }
 }
 
@@ -413,6 +419,28 @@ static bool is_first(const viewers *v) {
     LIST_EACH(node, &v->all)
         if (!LIST_ENTRY(node, viewer, link)->fresh) return false;
     return true;
+}
+
+static void end_viewer(viewer *w) {
+    http_request *rq = w->rq;
+    rq->user = NULL;
+    rq->on_gone = NULL;
+    rq->on_reader = NULL;
+    http_stream_end(rq);
+    free_viewer(w);
+}
+
+/* Another configuration may lack the key that a viewer came with: it has to show it again. */
+static void check_keys(viewers *v) {
+    changer_about about;
+    changer_get_about(v->changer, &about);
+    uint64_t n_configs = about.reloads.n_applied + about.changes.n_applied;
+    bool same = v->n_configs == n_configs;
+    v->n_configs = n_configs;
+    LIST_EACH_SAFE(node, next, &v->all) {
+        viewer *w = LIST_ENTRY(node, viewer, link);
+        if (!same && w->keyed && !w->fresh) end_viewer(w);
+    }
 }
 
 /* The clocks are read one after the other, and a moment must not change by that. */
@@ -427,6 +455,8 @@ static view_now look_at_clocks(viewers *v) {
 
 void viewers_tick(viewers *v, uint64_t now_us) {
     if (v == NULL || v->n == 0 || now_us < v->due_us) return;
+    check_keys(v);
+    if (v->n == 0) return;
     v->due_us = now_us + VIEWERS_EVERY_MS * (uint64_t)1000;
     v->n_looks++;
     look k = {
@@ -434,7 +464,9 @@ void viewers_tick(viewers *v, uint64_t now_us) {
     if (app_recent_init(&k.recent, v->app, now_us)) {
         buf_add_format(&k.delta, "event: delta\ndata: {\"now\":%lld", (long long)k.now.unix_ms);
         look_at_rest(&k);
-        for (row_kind kind = 0; kind < ROW_KINDS; kind++) look_at_list(&k, kind);
+        /* Another kind first each time: the room may be too small for all. */
+        for (uint32_t i = 0; i < ROW_KINDS; i++)
+            look_at_list(&k, (row_kind)((v->n_looks + i) % ROW_KINDS));
         look_for_gone(&k);
         look_at_events(&k);
         look_at_pages(&k);
@@ -458,6 +490,7 @@ static void on_gone(http_request *rq) {
 static void on_reader(http_request *rq, bool paused) {
     viewer *w = rq->user;
     w->slow = paused;
+    w->n_behind = 0;
 }
 
 void viewers_add(viewers *v, http_request *rq) {
@@ -472,9 +505,10 @@ void viewers_add(viewers *v, http_request *rq) {
     }
     if (!http_stream_begin(rq)) {
         free(w);
+        admin_refuse(rq, 503, "server_overloaded", NULL, "no memory"); // nothing, if it left
         return;
     }
-    *w = (viewer){.of = v, .rq = rq, .fresh = true};
+    *w = (viewer){.of = v, .rq = rq, .fresh = true, .keyed = !http_is_trusted(rq)};
     list_push_back(&v->all, &w->link);
     v->n++;
     rq->user = w;
@@ -485,13 +519,5 @@ void viewers_add(viewers *v, http_request *rq) {
 
 void viewers_end(viewers *v) {
     if (v == NULL) return;
-    LIST_EACH_SAFE(node, next, &v->all) {
-        viewer *w = LIST_ENTRY(node, viewer, link);
-        http_request *rq = w->rq;
-        rq->user = NULL;
-        rq->on_gone = NULL;
-        rq->on_reader = NULL;
-        http_stream_end(rq);
-        free_viewer(w);
-    }
+    LIST_EACH_SAFE(node, next, &v->all) end_viewer(LIST_ENTRY(node, viewer, link));
 }

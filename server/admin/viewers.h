@@ -6,8 +6,9 @@
  *
  * All viewers see the same, so the comparison is made once, whatever their number; without viewers
  * nothing is made and no memory is held.  A viewer that reads too slowly is left out until it has
- * read what it was sent, and then gets everything again.  A delta has room
- * for VIEWERS_DELTA_BYTES; other changes come with the next ones.
+ * read what it was sent, and then gets everything again.  A delta has room for VIEWERS_DELTA_BYTES;
+ * other changes come with the next ones.  After a change of the configuration, viewers that came
+ * with a key have to come again with it.
  * Thread: front. */
 #ifndef INFERD_VIEWERS_H
 #define INFERD_VIEWERS_H
@@ -18,6 +19,8 @@
 enum {
     VIEWERS_MAX = 16,
     VIEWERS_EVERY_MS = 500,
+    VIEWERS_ROWS_MAX = 256,         // of one kind that are looked at each time
+    VIEWERS_BEHIND_MAX = 4,         // deltas that wait for a reader before it gets everything again
     VIEWERS_TENANTS_MAX = 512,      // of the configuration, the first ones
     VIEWERS_DELTA_BYTES = 44 * 1024 // of one delta, but for the last row: 88 KB/s
 };

@@ -22,7 +22,7 @@ static void note_client(api_job *job) {
     if (!api_is_chat(job->route) && job->route != API_COMPLETION) return;
     api_hints_read(header_of, job->rq, &job->hints, &job->error);
     job->explanation.wanted = job->hints.explain;
-    if (job->app->tracer != NULL)
+    if (job->app->tracer != NULL && job->route != API_COUNT_TOKENS)
         job->trace = request_trace_begin(job->app, job->rq, http_header(job->rq, "traceparent"),
                                          http_header(job->rq, "tracestate"),
                                          job->route == API_COMPLETION ? "text_completion" : "chat");
@@ -47,9 +47,13 @@ void api_start(app *a, http_request *rq, api_route route, void (*work)(void *job
         note_client(job);
         if (http_work(rq, work, done, job)) return;
     }
-    api_job_destroy(job);
     api_error e = {0};
     api_fail(&e, API_OVERLOADED, NULL, "the server is short of memory");
+    if (job != NULL) {
+        request_trace_close(job->trace, &(request_trace_end){.status = e.status, .code = e.code});
+        job->trace = NULL;
+    }
+    api_job_destroy(job);
     api_answer_error(rq, &e);
 }
 
@@ -61,7 +65,8 @@ void api_job_destroy(api_job *job) {
     free(job->devices);
     stream_destroy(job->stream);
     transcript_release(job->transcript);
-    request_trace_close(job->trace, &(request_trace_end){0}); // its client left before it began
+    /* Its client left before it began. */
+    request_trace_close(job->trace, &(request_trace_end){.code = "client_left"});
     free(job->weakened);
     buf_deinit(&job->answer);
     app_config_drop(job->config);

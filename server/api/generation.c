@@ -449,8 +449,9 @@ static void end_failed(generation *f) {
     app *a = f->app;
     if (!f->begun && e.fault == API_OVERLOADED)
         e.retry_after_s = admission_refuse(a->admission, f->n_choices, clock_now_us());
-    if (!f->begun) metrics_refused(a->metrics, f->tenant, name_of(f), e.fault);
     if (!f->begun) {
+        metrics_refused(a->metrics, f->tenant, name_of(f), e.fault);
+        app_tell_refusal(a, f->tenant, name_of(f), &e);
         api_answer_error(let_go(f), &e);
         close_generation(f, outcome, e.status);
         return;

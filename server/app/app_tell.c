@@ -86,8 +86,8 @@ static void tell_loaded(app *a, const engine_note *n, int64_t at_ms) {
 static void tell_failed(app *a, const engine_note *n, const engine *e, int64_t at_ms) {
     inferd_err why = {0};
     engine_model_error(e, n->model_idx, &why);
-    journal_add(a->journal, JOURNAL_FAIL, 1, at_ms, "%s could not be loaded: %s",
-                name_of(a, n->model_idx), why.text);
+    journal_add(a->journal, JOURNAL_FAIL, 1, at_ms, "%s could not be loaded%s%s",
+                name_of(a, n->model_idx), why.text[0] != 0 ? ": " : "", why.text);
 }
 
 static void tell_notes(app *a, uint32_t device_idx, uint64_t now_us, int64_t now_ms) {

@@ -26,6 +26,7 @@
 
 #include "admin.h"
 #include "app.h"
+#include "app_tell.h"
 #include "change.h"
 #include "cli.h"
 #include "config.h"
@@ -446,6 +447,8 @@ static void tell_lost(server_life *s) {
         s->told_lost[d] = s->look_inside = true;
         s->look_due_us = 0;
         fleet_lost_why(s->fleet, d, &why);
+        journal_add(s->app->journal, JOURNAL_DEVICE, 1, app_unix_ms(), "the device %s is lost: %s",
+                    fleet_device_name(s->fleet, d), why.text);
         log_begin(&line, LOG_LEVEL_ERROR, "device_gone");
         log_str(&line, "device", fleet_device_name(s->fleet, d));
         if (why.text[0] != 0) log_str(&line, "error", why.text);
@@ -946,6 +949,7 @@ int cli_serve(int argc, char **argv) {
         _exit(status);
     }
     watch_end(status);
+    if (s->app != NULL) app_set_watchdog(s->app, NULL); // requests are answered until the end
     watchdog_stop(s->watchdog); // after this watch_end bounds the time of the exit
     pulse_join(NULL);
     close_all(s);

@@ -123,6 +123,7 @@ void guard_header(guard *g, bytes name, bytes value) {
         {"Expect", offsetof(guard, expect)},
         {"Origin", offsetof(guard, origin)},
         {"X-Api-Key", offsetof(guard, api_key)},
+        {"Sec-Fetch-Site", offsetof(guard, fetch_site)},
     };
     for (size_t i = 0; i < INFERD_COUNT(watched); i++) {
         if (!equals_nocase(name, watched[i].name)) continue;
@@ -246,18 +247,23 @@ static bool is_foreign_name(bytes name) {
 }
 
 bool guard_socket(const guard *g, guard_refusal *why) {
+    static const char only_its_page[] =
+        "On the socket of administrators only its own page may send requests.";
     bytes host = trim(g->host.value), origin = trim(g->origin.value), name;
     if (g->host.n == 1 && split_host(host, &name) && is_foreign_name(name))
         return refuse(why, 403, "host_not_allowed",
                       "On the socket of administrators, Host must be localhost, an address, or a "
                       "name without a dot.");
+    /* A picture or a link of another page has no Origin, and is told by this. */
+    bytes fetch_site = trim(g->fetch_site.value);
+    bool own = equals(fetch_site, "same-origin") || equals(fetch_site, "none"); // none: typed
+    if (g->fetch_site.n > 0 && !own) return refuse(why, 403, "origin_not_allowed", only_its_page);
     if (g->origin.n == 0) return true;
     size_t n = origin.n > 7 && strncasecmp(origin.p, "http://", 7) == 0 ? 7 : 0;
     bytes site = {origin.p + n, origin.n - n};
     if (g->origin.n == 1 && n > 0 && site.n == host.n && strncasecmp(site.p, host.p, host.n) == 0)
         return true;
-    return refuse(why, 403, "origin_not_allowed",
-                  "On the socket of administrators only its own page may send requests.");
+    return refuse(why, 403, "origin_not_allowed", only_its_page);
 }
 
 bool guard_host(const guard *g, bool keyless, guard_refusal *why) {

@@ -46,7 +46,7 @@ typedef struct guard_single {
 typedef struct guard {
     const char *method, *target, *version; // target: raw path, query already cut off
     guard_single content_length, transfer_encoding, host, authorization, content_type, expect;
-    guard_single content_encoding, origin, api_key;
+    guard_single content_encoding, origin, api_key, fetch_site;
     double timeout_s; // the client's own timeout in seconds; 0 = none given
 
     /* set by the steps */

@@ -234,7 +234,9 @@ def test_who_may_watch(served):
     ({"Host": "localhost:8081", "Origin": "http://evil.example"}, 403),
     ({"Host": "localhost:8081", "Origin": "null"}, 403),
     ({"Host": "evil.example", "Origin": "http://evil.example"}, 403),
-    ({"Host": "evil.example:8081"}, 403)])
+    ({"Host": "evil.example:8081"}, 403),
+    ({"Host": "localhost:8081", "Sec-Fetch-Site": "cross-site"}, 403),
+    ({"Host": "localhost:8081", "Sec-Fetch-Site": "same-origin"}, 200)])
 def test_no_other_web_page_reaches_a_forwarded_socket(served, headers, expected):
     assert served.socket.get("/admin/state", headers=headers).status_code == expected
     r = served.socket.post("/admin/plan", json={"load": "a"}, headers=headers)
@@ -260,6 +262,40 @@ def test_files_of_the_page_come_with_a_strict_policy(served):
         assert r.headers["x-content-type-options"] == "nosniff"
         assert client.get("/ui/nothing.js").status_code == 404
         assert client.get("/ui/..%2Findex.html").status_code == 404
+
+
+def test_a_stream_ends_with_the_key_that_it_was_opened_with(served, watch):
+    w = watch()
+    w.until(lambda s: True)
+    text = served.config_path.read_text()
+    config = json.loads(text)
+    config["admin"]["key"] = "another-key-0123456789"
+    with served.http.stream("GET", "/admin/watch", headers={"Authorization": f"Bearer {ADMIN}"}, timeout=30 * SLOW) as r:
+        lines = r.iter_lines()
+        assert next(lines) == "event: all"
+        assert served.socket.put("/admin/config", json=config).status_code == 200
+        for _ in lines:  # to its end, or the timeout
+            pass
+    assert served.http.get("/admin/watch", headers={"Authorization": f"Bearer {ADMIN}"}).status_code == 401
+    r = served.socket.put("/admin/config", content=text, headers={"content-type": "application/json"})
+    assert r.status_code == 200
+    w.until(lambda s: w.texts("config"))  # the socket needs no key: its stream goes on
+    assert not w.ended
+
+
+def test_a_lost_device_is_an_event(launch, tiny_model, tmp_path):
+    sock = tmp_path / "admin.sock"
+    d = launch({"devices": [{"kind": "cpu", "name": n, "memory": "64MiB", "cores": c} for n, c in (("one", "0"), ("two", "1"))],
+                "admin": {"listen": f"unix:{sock}"}, "models": [{"name": "a", "path": tiny_model}]}, args=["--allow-faults"])
+    client = httpx.Client(transport=httpx.HTTPTransport(uds=str(sock)), base_url="http://localhost")
+    w = Watch(sock)
+    w.until(lambda s: len(s["devices"]) == 2)
+    on = w.state["devices"][w.model("a")["devices"][0]]["name"]
+    assert client.post(f"/admin/devices/{on}/lose").status_code == 200
+    d.http.post("/v1/completions", json={"model": "a", "prompt": "x", "max_tokens": 1})
+    w.until(lambda s: any(t.startswith(f"the device {on} is lost") for t in w.texts("device")))
+    w.until(lambda s: any(x["lost"] for x in s["devices"].values()))
+    w.close()
 
 
 def test_the_page_is_off_on_the_main_listener_by_default(launch, tiny_model):
