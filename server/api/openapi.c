@@ -109,8 +109,8 @@ static const operation operations[] = {
     {"/", HTTP_GET, "operation", "getRoot", "What this is, for people", NULL, 0, ANSWERS_TEXT, text_type, 0},
     {"/metrics", HTTP_GET, "operation", "getMetrics", "Prometheus text: a tenant's own figures, all with a key of administrators", NULL, 0, ANSWERS_TEXT, "text/plain; version=0.0.4; charset=utf-8", 0},
     {"/debug/audit", HTTP_GET, "operation", "getAudit", "The engines check their internal counts", NULL, 0, ANSWERS_JSON, "Audit", S500 | S504},
-    {"/ui", HTTP_GET, "admin", "getPage", "The page for administrators", NULL, 0, ANSWERS_TEXT, "text/html; charset=utf-8", S404},
-    {"/ui/*", HTTP_GET, "admin", "getPageFile", "A file of the page", NULL, 0, ANSWERS_TEXT, "text/javascript; charset=utf-8", S404},
+    {"/ui", HTTP_GET, "operation", "getPage", "The page for administrators", NULL, 0, ANSWERS_TEXT, "text/html; charset=utf-8", S404},
+    {"/ui/*", HTTP_GET, "operation", "getPageFile", "A file of the page", NULL, 0, ANSWERS_TEXT, "text/javascript; charset=utf-8", S404},
     {"/admin/watch", HTTP_GET, "admin", "watch", "The state as a stream: all of it, then what changes", NULL, 0, ANSWERS_TEXT, "text/event-stream", 0},
     {"/admin/state", HTTP_GET, "admin", "getState", "The whole state", NULL, 0, ANSWERS_JSON, "State", 0},
     {"/admin/config", HTTP_GET, "admin", "getConfig", "The running configuration, keys masked", NULL, 0, ANSWERS_JSON, "Configuration", S409},
@@ -260,7 +260,9 @@ static void add_success(writer *w, const operation *o, int status, const char *w
     text(w, "'x-request-id':{'$ref':'#/components/headers/RequestId'}},'content':{");
     if (o->kind == ANSWERS_TEXT) {
         string(w, o->answer);
-        text(w, ":{'schema':{'type':'string'}}}}");
+        /* A validator sees an event of a stream as an object of its fields. */
+        bool events = strcmp(o->answer, "text/event-stream") == 0;
+        text(w, events ? ":{'schema':{'type':'object'}}}}" : ":{'schema':{'type':'string'}}}}");
         return;
     }
     text(w, "'application/json':{'schema':");

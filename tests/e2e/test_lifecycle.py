@@ -637,7 +637,7 @@ def test_a_bad_file_under_load_changes_nothing(world, alone):
     answers = []
     running = w.stream()
     c = w.config
-    bad = ["{ not json", "", json.dumps({**c, "models": []}), json.dumps({**c, "listen": 5}),
+    bad = ["{ not json", "", json.dumps({**c, "models": None}), json.dumps({**c, "listen": 5}),
            json.dumps({**c, "models": c["models"] + [{"name": "x", "path": "/nowhere.gguf"}]}),
            json.dumps({**c, "models": [{**c["models"][0], "min": "10GiB"}, c["models"][1]]})]
 
