@@ -62,17 +62,15 @@ static bool has_target(const bench_class *c) {
     return c->slo_ttft_ms > 0 || c->slo_tpot_ms > 0;
 }
 
-/* How many requests with a target the probe will start; 0: a closed loop has one, it is not known.
- */
-static uint64_t requests_of(const slo_run *r, double duration_s) {
+uint64_t slo_requests_of(const bench_spec *spec, double duration_s) {
     uint64_t n = 0;
-    for (uint32_t i = 0; i < r->spec.n_classes; i++) {
-        const bench_class *c = &r->spec.classes[i];
+    for (uint32_t i = 0; i < spec->n_classes; i++) {
+        const bench_class *c = &spec->classes[i];
         arrivals a;
         uint64_t at_ns, end_ns = (uint64_t)(fmax(duration_s - c->start_s, 0) * 1e9);
         if (!has_target(c)) continue;
-        if (c->arrivals.kind == ARRIVALS_CLOSED) return 0;
-        arrivals_init(&a, &c->arrivals, NULL, 1, load_arrivals_rng(&r->spec, i));
+        if (c->arrivals.kind == ARRIVALS_CLOSED || c->turns.hi > 1) return 0;
+        arrivals_init(&a, &c->arrivals, NULL, 1, load_arrivals_rng(spec, i));
         while (arrivals_next(&a, &at_ns) && at_ns < end_ns) n++;
     }
     return n;
@@ -94,7 +92,7 @@ static inferd_status probe_run(slo_run *r, probe *p, bool *is_interrupted, infer
     stats *figures = calloc(1, sizeof *figures);
     if (figures == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for figures");
     prepare(r, p, p->rate / r->rate_given);
-    uint64_t n = requests_of(r, p->duration_s);
+    uint64_t n = slo_requests_of(&r->spec, p->duration_s);
     inferd_status s = stats_init(figures, &r->spec, err);
     if (n > 0) figures->n_missed_max = (uint64_t)((1 - r->attainment) * (double)n + 1e-9) + 1;
     if (s == INFERD_OK) s = load_run(&r->spec, figures, NULL, err);

@@ -13,6 +13,7 @@
 
 #include "inferd/base.h"
 #include "inferd/status.h"
+#include "spec.h"
 
 enum { SLO_PROBES_MAX = 64 };
 
@@ -37,6 +38,10 @@ typedef struct slo_search {
 /* The rate of the next probe; anything but SLO_GOES_ON: the search has ended. */
 slo_reason slo_next(const slo_search *s, double *out_rate);
 void slo_take(slo_search *s, double rate, bool held);
+
+/* How many requests with a target a probe of the spec starts.  0: it is not known, because a class
+ * with a target is a closed loop, or its arrivals are conversations of several requests. */
+uint64_t slo_requests_of(const bench_spec *spec, double duration_s);
 
 /* The command; returns the exit status. */
 int slo_command(int argc, char **argv);

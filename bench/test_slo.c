@@ -52,6 +52,22 @@ static void the_ends_of_the_range_end_the_search(void) {
     EXPECT_EQ(find(&s, 1, rates), SLO_NO_PROBES);
 }
 
+/* Misses are counted per request: the number of conversations would end a probe too early. */
+static void requests_of_conversations_are_not_known(void) {
+    bench_class c = {.arrivals = {.kind = ARRIVALS_CONSTANT, .rate = 4},
+                     .turns = {.lo = 1, .hi = 1}};
+    bench_spec spec = {.classes = &c, .n_classes = 1};
+    EXPECT_EQ(slo_requests_of(&spec, 10), 0); // no class has a target
+    c.slo_ttft_ms = 100;
+    uint64_t n = slo_requests_of(&spec, 10);
+    EXPECT(n >= 39 && n <= 41);
+    c.turns.hi = 3;
+    EXPECT_EQ(slo_requests_of(&spec, 10), 0);
+    c.turns.hi = 1;
+    c.arrivals.kind = ARRIVALS_CLOSED;
+    EXPECT_EQ(slo_requests_of(&spec, 10), 0);
+}
+
 /* ---- progress of a run ---- */
 
 static void progress_is_rare_where_nothing_is_rewritten(void) {
@@ -87,6 +103,6 @@ static void the_time_left_is_the_nearer_end(void) {
 static const test_case CASES[] = {
     TEST(the_bracket_closes_on_the_rate),       TEST(probes_double_and_then_halve_the_bracket),
     TEST(the_ends_of_the_range_end_the_search), TEST(progress_is_rare_where_nothing_is_rewritten),
-    TEST(the_time_left_is_the_nearer_end),
+    TEST(the_time_left_is_the_nearer_end),      TEST(requests_of_conversations_are_not_known),
 };
 TEST_MAIN(CASES)
