@@ -8,6 +8,7 @@
 #include "report.h"
 #include "spec_value.h"
 #include "trail.h"
+#include "utf8.h"
 
 enum { TAIL_VALUES_MIN = 5, COMPARE_SEED = 1 };
 static const json_int_t COUNT_MAX = (json_int_t)1 << 50; // of requests or tokens in a file
@@ -131,16 +132,22 @@ static void verdict(comparison *c, const figure *f, const boot_ratio *r, char ou
                         : "worse, within the margin");
 }
 
-static void row_tell(comparison *c, FILE *to, const char *name, const figure *f, const double of[2],
+/* A ratio to 0 has no number in JSON. */
+static json_t *number_json(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+/* False: no memory. */
+static bool row_tell(comparison *c, FILE *to, const char *name, const figure *f, const double of[2],
                      const boot_ratio *r) {
     char text[64];
     verdict(c, f, r, text);
     fprintf(to, "  %-16s %10.2f %10.2f %8.3f   %6.3f to %6.3f   %s\n", f->name, of[0], of[1],
             r->ratio, r->lo, r->hi, text);
-    json_array_append_new(c->rows,
-                          json_pack("{s:s,s:s,s:f,s:f,s:f,s:f,s:f,s:s}", "group", name, "figure",
-                                    f->name, "a", of[0], "b", of[1], "ratio", r->ratio, "low",
-                                    r->lo, "high", r->hi, "verdict", text));
+    json_t *row = json_pack("{s:s,s:s,s:f,s:f,s:o,s:o,s:o,s:s}", "group", name, "figure", f->name,
+                            "a", of[0], "b", of[1], "ratio", number_json(r->ratio), "low",
+                            number_json(r->lo), "high", number_json(r->hi), "verdict", text);
+    return json_array_append_new(c->rows, row) == 0; // also if `row` is NULL
 }
 
 /* The figures of one column, which share their draws. */
@@ -163,7 +170,7 @@ static bool column_tell(comparison *c, FILE *to, const char *name, int class_idx
         }
         boot_tell(&a, of_a);
         boot_tell(&b, of_b);
-        row_tell(c, to, name, f, (double[]){of_a[f->stat], of_b[f->stat]}, &ratios[f->stat]);
+        good = row_tell(c, to, name, f, (double[]){of_a[f->stat], of_b[f->stat]}, &ratios[f->stat]);
     }
     boot_pool_deinit(&a);
     boot_pool_deinit(&b);
@@ -172,7 +179,11 @@ static bool column_tell(comparison *c, FILE *to, const char *name, int class_idx
 
 static bool group_tell(comparison *c, FILE *to, const char *name, int class_idx) {
     bool good = true;
-    fprintf(to, "\n%s\n  %-16s %10s %10s %8s   %s\n", name, "", "A", "B", "B / A", "95 % interval");
+    char plain[GROUP_NAME_BYTES + 8]; // the name is of a file
+    snprintf(plain, sizeof plain, "%s", name);
+    inferd_blank_controls(plain);
+    fprintf(to, "\n%s\n  %-16s %10s %10s %8s   %s\n", plain, "", "A", "B", "B / A",
+            "95 % interval");
     for (int column = 0; good && column <= COMPARE_COLUMNS; column++)
         good = column_tell(c, to, name, class_idx, (compare_column)column);
     return good;
@@ -228,13 +239,14 @@ static inferd_status tell(comparison *c, inferd_err *err) {
         char name[GROUP_NAME_BYTES + 8];
         snprintf(name, sizeof name, "class %.*s", GROUP_NAME_BYTES,
                  json_string_value(json_object_get(one, "name")));
+        while (!utf8_valid(name)) name[strlen(name) - 1] = 0; // a character that was cut
         good = group_tell(c, to, name, (int)i);
     }
     fprintf(
         to,
         "\nTimes are milliseconds.  Of twenty figures without a difference, one is outside of its "
         "interval by chance.\n");
-    if (!good) return inferd_fail(err, INFERD_ENOMEM, "no memory for the draws");
+    if (!good) return inferd_fail(err, INFERD_ENOMEM, "no memory for the figures");
     if (c->json_path == NULL) return INFERD_OK;
     json_t *root = json_pack("{s:s,s:i,s:I,s:i,s:f,s:I,s:O}", "tool", "inferd-bench compare",
                              "format", 1, "seed", (json_int_t)c->seed, "rounds", BOOT_ROUNDS,

@@ -1,6 +1,9 @@
 /* test_compare.c - intervals against another program's, and results that are no results. */
 #include "../tests/test.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "compare.h"
 #include "trail.h"
 
@@ -240,6 +243,98 @@ static void other_loads_are_named(void) {
     json_decref(root);
 }
 
+/* ---- the command ---- */
+
+enum { REQUESTS = 20 };
+
+/* A result of two classes; every request takes `ms`.  `class_name` is JSON. */
+static void result_write(const char *path, const char *class_name, double ms) {
+    FILE *f = fopen(path, "w");
+    EXPECT(f != NULL);
+    fprintf(f,
+            "{\"tool\":\"inferd-bench\",\"format\":1,\"load\":{\"duration_s\":6,\"classes\":[{"
+            "\"name\":\"%s\",\"models\":{},\"settings\":{}},{\"name\":\"b\",\"models\":{},"
+            "\"settings\":{}}]},\"timeline\":{\"bin_s\":1,\"steady_from_s\":1,\"steady_until_s\":5,"
+            "\"tokens\":{}},\"samples\":{\"n\":%d",
+            class_name, REQUESTS);
+    static const char *const COLUMNS[] = {"class",  "ttft_ms",        "tpot_ms",
+                                          "e2e_ms", "longest_gap_ms", "met"};
+    for (size_t c = 0; c < INFERD_COUNT(COLUMNS); c++) {
+        fprintf(f, ",\"%s\":[", COLUMNS[c]);
+        for (int i = 0; i < REQUESTS; i++)
+            if (c == 1)
+                fprintf(f, "%s%g", i > 0 ? "," : "", ms);
+            else
+                fprintf(f, "%s%s", i > 0 ? "," : "", c == 0 ? "0" : "null");
+        fprintf(f, "]");
+    }
+    fprintf(f, "}}\n");
+    EXPECT_EQ(fclose(f), 0);
+}
+
+/* Runs `compare A B --json OUT` in `folder`; stdout goes to a file there. */
+static int compare_in(const char *folder, const char *class_name, double ms_a, double ms_b) {
+    char a[80], b[80], out[80], text[80];
+    snprintf(a, sizeof a, "%s/a", folder);
+    snprintf(b, sizeof b, "%s/b", folder);
+    snprintf(out, sizeof out, "%s/out", folder);
+    snprintf(text, sizeof text, "%s/text", folder);
+    result_write(a, class_name, ms_a);
+    result_write(b, class_name, ms_b);
+    fflush(stdout);
+    int was = dup(STDOUT_FILENO), fd = open(text, O_CREAT | O_WRONLY | O_TRUNC, 0600);
+    EXPECT(was >= 0 && fd >= 0 && dup2(fd, STDOUT_FILENO) >= 0);
+    int status = compare_command(4, (char *[]){a, b, "--json", out, NULL});
+    fflush(stdout);
+    dup2(was, STDOUT_FILENO);
+    close(was);
+    close(fd);
+    return status;
+}
+
+static void files_remove(const char *folder) {
+    static const char *const NAMES[] = {"a", "b", "out", "text"};
+    char path[80];
+    for (size_t i = 0; i < INFERD_COUNT(NAMES); i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, NAMES[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+}
+
+/* JSON has no infinity: such rows were missing. */
+static void a_ratio_to_nothing_is_null(void) {
+    char folder[] = "/tmp/inferd-compare-XXXXXX", path[80];
+    EXPECT(mkdtemp(folder) != NULL);
+    EXPECT_EQ(compare_in(folder, "chat", 0, 2), 1); // worse
+    snprintf(path, sizeof path, "%s/out", folder);
+    json_t *root = json_load_file(path, 0, NULL), *rows = json_object_get(root, "rows");
+    EXPECT_EQ(json_array_size(rows), 2); // the p50 of all, and of the class
+    const json_t *row = json_array_get(rows, 0);
+    EXPECT(json_is_null(json_object_get(row, "ratio")));
+    EXPECT(json_is_null(json_object_get(row, "low")));
+    EXPECT(json_is_null(json_object_get(row, "high")));
+    EXPECT_NEAR(json_real_value(json_object_get(row, "b")), 2, 0);
+    json_decref(root);
+    files_remove(folder);
+}
+
+/* A name of a file goes to a terminal, and one that is cut stays UTF-8. */
+static void names_of_files_are_plain_in_the_table(void) {
+    char folder[] = "/tmp/inferd-compare-XXXXXX", path[80], text[4096] = "", name[300] = "";
+    EXPECT(mkdtemp(folder) != NULL);
+    EXPECT_EQ(compare_in(folder, "a\\u001b]0;x\\u0007\\u009b31m", 2, 2), 0);
+    snprintf(path, sizeof path, "%s/text", folder);
+    FILE *f = fopen(path, "r");
+    EXPECT(f != NULL && fread(text, 1, sizeof text - 1, f) > 0);
+    if (f != NULL) fclose(f);
+    EXPECT(strstr(text, "class a ]0;x   31m\n") != NULL);
+    for (int i = 0; i < 70; i++) strcat(name, "\xe2\x82\xac");
+    EXPECT_EQ(compare_in(folder, name, 2, 2), 0);
+    EXPECT_EQ(compare_in(folder, name + 1, 2, 2), 2); // no UTF-8
+    files_remove(folder);
+}
+
 static const test_case CASES[] = {
     TEST(intervals_are_those_of_scipy),
     TEST(equal_sides_differ_in_one_of_twenty),
@@ -249,5 +344,7 @@ static const test_case CASES[] = {
     TEST(wrong_results_name_the_member),
     TEST(any_bytes_are_refused_or_usable),
     TEST(other_loads_are_named),
+    TEST(a_ratio_to_nothing_is_null),
+    TEST(names_of_files_are_plain_in_the_table),
 };
 TEST_MAIN(CASES)

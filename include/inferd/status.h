@@ -10,6 +10,7 @@
 #define INFERD_STATUS_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38,10 +39,14 @@ typedef struct inferd_err {
     char text[INFERD_ERR_TEXT_BYTES]; // one sentence, no newline, NUL-terminated, cut at the end
 } inferd_err;
 
-/* Texts quote names from files and requests; control bytes could act on a terminal or a log. */
+/* Texts quote names from files and requests; control characters could act on a terminal or a log.
+ * Those of C1 (U+0080 to U+009f) are two bytes in UTF-8 and become two spaces. */
 static inline void inferd_blank_controls(char *text) {
-    for (; *text != 0; text++)
-        if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = ' ';
+    for (; *text != 0; text++) {
+        bool c1 = (unsigned char)text[0] == 0xc2 && ((unsigned char)text[1] & 0xe0) == 0x80;
+        if (c1) *text++ = ' ';
+        if (c1 || (unsigned char)*text < 0x20 || *text == 0x7f) *text = ' ';
+    }
 }
 
 /* Records a failure and returns its status: `return inferd_fail(err, ...)`.  `err` may be NULL. */
