@@ -1,5 +1,7 @@
 /* test_http_load.c - the transport when there is too much of something, at its end, and where it
  * listens. */
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -567,7 +569,7 @@ static void unix_socket_is_served_and_stale_ones_replaced(void) {
     snprintf(path, sizeof path, "%s/s", folder);
     snprintf(listen, sizeof listen, "unix:%s", path);
     o.listen = listen;
-    /* Left behind by a process that was killed: bound, and nobody listens. */
+    /* Left behind by a process that was killed: bound, without a listener. */
     struct sockaddr_un un = {.sun_family = AF_UNIX};
     int stale = socket(AF_UNIX, SOCK_STREAM, 0);
     snprintf(un.sun_path, sizeof un.sun_path, "%s", path);
@@ -594,6 +596,31 @@ static void unix_socket_is_served_and_stale_ones_replaced(void) {
     rmdir(folder);
 }
 
+/* There unlink fails with EROFS before it looks for the file. */
+static void a_read_only_folder_has_no_stale_socket(void) {
+    http_options o = toy_options();
+    char folder[] = "/tmp/inferd-test-XXXXXX", listen[80];
+    enum { NO_MOUNTS = 77 };
+    int status = 0;
+    EXPECT(mkdtemp(folder) != NULL);
+    snprintf(listen, sizeof listen, "unix:%s/s", folder);
+    o.listen = listen;
+    pid_t child = fork();
+    if (child == 0) {
+        if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 ||
+            mount("none", folder, "tmpfs", MS_RDONLY, NULL) != 0)
+            _exit(NO_MOUNTS);
+        test_failures = 0;
+        open_fails(&o, "s: Read-only file system");
+        fflush(stdout);
+        _exit(test_failures);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    rmdir(folder);
+    if (WEXITSTATUS(status) == NO_MOUNTS) SKIP("no mount namespaces");
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 static const test_case cases[] = {
     TEST(full_server_closes_the_longest_idle),
     TEST(busy_server_says_503_to_one_more),
@@ -616,5 +643,6 @@ static const test_case cases[] = {
     TEST(loopback_is_told_apart),
     TEST(what_cannot_be_listened_on_is_said),
     TEST(unix_socket_is_served_and_stale_ones_replaced),
+    TEST(a_read_only_folder_has_no_stale_socket),
 };
 TEST_MAIN(cases)

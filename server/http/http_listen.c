@@ -112,10 +112,12 @@ inferd_status http_check_listen(const char *listen, bool keyless, inferd_err *er
         listen);
 }
 
-/* INFERD_EBUSY: a process listens at the socket file; INFERD_EINVAL: it is another kind of file. */
-static inferd_status look_at_socket(const address *a, inferd_err *err) {
+/* INFERD_EBUSY: a process listens at the socket file; INFERD_EINVAL: it is another kind of file.
+ * `stale`: there is a socket file without a listener. */
+static inferd_status look_at_socket(const address *a, bool *stale, inferd_err *err) {
     struct stat st;
     const char *path = a->un.sun_path;
+    *stale = false;
     if (lstat(path, &st) != 0) return INFERD_OK;
     if (!S_ISSOCK(st.st_mode))
         return inferd_fail(err, INFERD_EINVAL, "listen unix:%s: exists and is not a socket", path);
@@ -124,15 +126,18 @@ static inferd_status look_at_socket(const address *a, inferd_err *err) {
     /* EAGAIN: a process listens, and its queue is full. */
     bool alive = connect(fd, &a->any, a->n) == 0 || errno != ECONNREFUSED;
     close(fd);
+    *stale = !alive;
     if (!alive) return INFERD_OK;
     return inferd_fail(err, INFERD_EBUSY, "listen unix:%s: in use by another process", path);
 }
 
-/* Removes a socket file without a listener: its process did not end cleanly. */
+/* Removes a socket file without a listener: its process did not end cleanly.  Without a file there
+ * is no unlink: it fails on a read-only file system, and a socket made meanwhile is in use. */
 static inferd_status remove_stale(const address *a, inferd_err *err) {
     const char *path = a->un.sun_path;
-    inferd_status s = look_at_socket(a, err);
-    if (s != INFERD_OK || unlink(path) == 0 || errno == ENOENT) return s;
+    bool stale;
+    inferd_status s = look_at_socket(a, &stale, err);
+    if (s != INFERD_OK || !stale || unlink(path) == 0 || errno == ENOENT) return s;
     return inferd_fail(err, INFERD_EIO, "listen unix:%s: a stale socket that cannot be removed: %s",
                        path, strerror(errno));
 }
@@ -198,9 +203,10 @@ static inferd_status bind_to(const char *listen, const address *a, int unix_mode
 inferd_status http_try_listen(const char *listen, inferd_err *err) {
     address a;
     int fd = -1;
+    bool stale;
     inferd_status s = parse_address(listen, &a, err);
     if (s != INFERD_OK) return s;
-    if (a.any.sa_family == AF_UNIX) return look_at_socket(&a, err);
+    if (a.any.sa_family == AF_UNIX) return look_at_socket(&a, &stale, err);
     s = bind_to(listen, &a, 0, &fd, err);
     if (fd >= 0) close(fd);
     return s;
