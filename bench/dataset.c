@@ -47,7 +47,7 @@ static bool turn_add(dataset *d, const char *user) {
     return text_add(d, user, &d->turns[d->n_turns++].user);
 }
 
-/* Ends an entry whose turns begin at `first_turn`. */
+/* Ends an entry; its turns begin at `first_turn`. */
 static bool entry_add(dataset *d, uint32_t system, size_t first_turn) {
     if (d->n_turns == first_turn) {
         d->n_skipped++;

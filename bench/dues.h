@@ -12,7 +12,7 @@ struct talk;
 typedef struct due {
     uint64_t at_ns;
     uint32_t class_idx;
-    struct talk *talk; // whose next turn is due; NULL: the class starts a request
+    struct talk *talk; // its next turn is due; NULL: the class starts a request
 } due;
 
 typedef struct dues {

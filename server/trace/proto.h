@@ -8,7 +8,7 @@
  * generated code would need around it, and leaves no copied .proto files to keep.  Nothing is read.
  *
  * The length of a message is known when it is closed: its bytes move by the one to five bytes of
- * the length then.  Memory and its bound are those of the buffer, whose `failed` is the only error.
+ * the length then.  Memory and its bound are those of the buffer; its `failed` is the only error.
  * Text must be UTF-8: readers refuse other bytes.
  * Thread: that of its owner. */
 #ifndef INFERD_PROTO_H
