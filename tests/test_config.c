@@ -778,7 +778,7 @@ static void each_new_value_has_its_range(void) {
         {"tracing", "\"endpoint\":\"127.0.0.1:4318\"",
          "endpoint: expected a URL such as \"http://127.0.0.1:4318/v1/traces\""},
         {"tracing", "\"sample_ratio\":1.5", "sample_ratio: must be between 0 and 1"},
-        {"tracing", "\"queue_spans_max\":1", "queue_spans_max: must be between 64 and 1000000"},
+        {"tracing", "\"queue_spans_max\":255", "queue_spans_max: must be between 256 and 1000000"},
         {"tracing", "\"timeout_ms\":0", "timeout_ms: must be between 10 and 600000"},
         {"models[0]", "\"pin\":\"warm\"", NULL},
         {"models[0]", "\"pin\":true", NULL},

@@ -299,7 +299,7 @@ static const option of_tracing[] = {
      .about = "part of the requests without `traceparent` that is traced; absent: 1"},
     {"service_name", OPTION_TEXT, AT(X, service_name), .min = 1, .max = 200,
      .about = "`service.name` of the traces; absent: `inferd`"},
-    {"queue_spans_max", OPTION_U32, AT(X, queue_spans_max), RANGE(64, 1000000, 4096),
+    {"queue_spans_max", OPTION_U32, AT(X, queue_spans_max), RANGE(256, 1000000, 4096),
      .about = "spans that wait to be sent; further ones are dropped and counted"},
     {"timeout_ms", OPTION_U32, AT(X, timeout_ms), RANGE(10, 600000, 10000),
      .about = "for one request to the collector"},

@@ -327,12 +327,12 @@ def test_a_collector_that_is_down_costs_spans_only(serve):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    d = serve(f"http://127.0.0.1:{port}/v1/traces", tracing={"queue_spans_max": 64})
-    flood(d, 30)  # 5 spans each
+    d = serve(f"http://127.0.0.1:{port}/v1/traces", tracing={"queue_spans_max": 256})
+    flood(d, 60)  # 5 spans each
     wait_for(lambda: metric(d, "inferd_spans_dropped_total", why="failed") and metric(d, "inferd_spans_dropped_total", why="queue_full"))
     wait_for(lambda: "event=spans_dropped" in d.stderr())
     assert metric(d, "inferd_spans_sent_total") == 0
-    assert metric(d, "inferd_spans_dropped_total") + metric(d, "inferd_spans_queued") == 31 * 5
+    assert metric(d, "inferd_spans_dropped_total") + metric(d, "inferd_spans_queued") == 61 * 5
     assert d.stop() == 0
     assert d.stderr().count("event=spans_dropped") == 1  # not one for each batch
 
@@ -352,8 +352,8 @@ def test_a_collector_that_refuses_is_not_asked_again(serve, status, why):
 def test_a_collector_that_never_answers_ends_with_the_daemon(serve):
     c = Collector(None)
     try:
-        d = serve(c, tracing={"queue_spans_max": 64, "timeout_ms": 600000})
-        flood(d, 30)
+        d = serve(c, tracing={"queue_spans_max": 256, "timeout_ms": 600000})
+        flood(d, 60)
         assert metric(d, "inferd_spans_dropped_total", why="queue_full") > 0
         assert metric(d, "inferd_spans_queued") > 0
         assert d.stop(timeout=(FLUSH_S + 20) * SLOW) == 0  # not the ten minutes of a request
