@@ -1,6 +1,7 @@
 /* test_doctor.c - the checks of `inferd doctor`, on machines that are folders. */
 #include "doctor.h"
 
+#include <fcntl.h>
 #include <ftw.h>
 #include <limits.h>
 #include <sys/stat.h>
@@ -59,7 +60,7 @@ static const char good_flags[] = "flags\t\t: fpu avx2 fma f16c avx512f avx512bw 
 /* A machine without a fault. */
 static void open_machine(void) {
     strcpy(root, "/tmp/inferd-doctor-XXXXXX");
-    EXPECT(mkdtemp(root) != NULL);
+    EXPECT(mkdtemp(root) != NULL && chmod(root, 0755) == 0);
     snprintf(files, sizeof files, "%.63s/files", root);
     d = (doctor){.root = root};
     d.facts = (doctor_facts){.n_cpus = 8,
@@ -283,6 +284,26 @@ static void pools_must_fit_into_memory(void) {
     close_machine();
 }
 
+static void a_daemon_that_runs_is_not_counted_against_itself(void) {
+    open_machine();
+    use_config("{\"devices\":[{\"kind\":\"cpu\",\"memory\":\"12GiB\"}],\"host_arena\":\"1GiB\","
+               "\"models\":[]}");
+    put("/proc/sys/vm/overcommit_memory", "2\n");
+    listen_answer = INFERD_EBUSY; // another program listens there
+    EXPECT_LINE(doctor_check_memory, "memory.amount", DOCTOR_WARNING, "wanted 13.5 GiB");
+    EXPECT_LINE(doctor_check_memory, "memory.overcommit", DOCTOR_WARNING, "about 13.5 GiB");
+    healthy = true;
+    EXPECT_LINE(doctor_check_memory, "memory.amount", DOCTOR_OK, "the inferd that runs has taken");
+    EXPECT_LINE(doctor_check_memory, "memory.overcommit", DOCTOR_OK, "the inferd that runs has");
+    listen_answer = INFERD_OK;
+    EXPECT_LINE(doctor_check_memory, "memory.amount", DOCTOR_WARNING, "wanted 13.5 GiB");
+    listen_answer = INFERD_EBUSY;
+    use_config("{\"devices\":[{\"kind\":\"cpu\",\"memory\":\"16GiB\"}],\"host_arena\":0,"
+               "\"models\":[]}");
+    EXPECT_LINE(doctor_check_memory, "memory.amount", DOCTOR_PROBLEM, "wanted 16.5 GiB");
+    close_machine();
+}
+
 static void swap_overcommit_and_huge_pages(void) {
     open_machine();
     EXPECT_LINE(doctor_check_memory, "memory.swap", DOCTOR_OK, "none");
@@ -439,6 +460,13 @@ static void keys_are_for_their_owner(void) {
     use_config("{\"models\":[],\"tenants\":[{\"name\":\"t\",\"key\":\"sk-t-012345\"}]}");
     chmod_file("/inferd.json", 0644);
     EXPECT_LINE(doctor_check_files, "files.keys", DOCTOR_PROBLEM, "the configuration, which holds");
+    chmod_file("", 0750); // the folder: other users do not get to the file
+    EXPECT_LINE(doctor_check_files, "files.keys", DOCTOR_OK, "mode 0644, but no other user may");
+    chmod_file("", 0751);
+    EXPECT_LINE(doctor_check_files, "files.keys", DOCTOR_PROBLEM, "the configuration, which holds");
+    EXPECT_EQ(chmod(root, 0700), 0); // nor from further above
+    EXPECT_LINE(doctor_check_files, "files.keys", DOCTOR_OK, root);
+    EXPECT_EQ(chmod(root, 0755), 0);
     chmod_file("/inferd.json", 0640);
     EXPECT_LINE(doctor_check_files, "files.keys", DOCTOR_OK, "mode 0640");
     close_machine();
@@ -455,6 +483,42 @@ static void models_must_be_readable(void) {
     EXPECT_LINE(doctor_check_files, "files.models", DOCTOR_PROBLEM, "No such file");
     use_config("{\"models\":[{\"name\":\"b\",\"path\":\".\"}]}");
     EXPECT_LINE(doctor_check_files, "files.models", DOCTOR_PROBLEM, "not a file");
+    close_machine();
+}
+
+/* GiB wanted of the disk, as the line says. */
+static double disk_wanted(void) {
+    double unused, wanted = -1;
+    const char *figure = line_of(doctor_check_files, "files.disk")->figure;
+    EXPECT_EQ(sscanf(figure, "%lf GiB free, %lf GiB more wanted", &unused, &wanted), 2);
+    return wanted;
+}
+
+/* The files of a daemon that ran take from the free bytes, and are part of what it wants. */
+static void kept_files_are_room_already_taken(void) {
+    enum { MIB = 1 << 20, KEPT = 103 * MIB };
+    char path[PATH_MAX];
+    open_machine();
+    use_config("{\"models\":[],\"state_dir\":\"state\",\"kv_disk\":\"1GiB\",\"limits\":"
+               "{\"responses_bytes_max\":\"1GiB\"}}");
+    put_at(files, "/state/x", "");
+    EXPECT_NEAR(disk_wanted(), 2.0, 0.01);
+    put_at(files, "/state/kv/a", "");
+    put_at(files, "/state/responses/a", "");
+    put_at(files, "/state/other/a", "");
+    static const char *const NAMES[] = {"kv", "responses", "other"};
+    for (size_t i = 0; i < INFERD_COUNT(NAMES); i++) {
+        snprintf(path, sizeof path, "%s/state/%s/a", files, NAMES[i]);
+        int fd = open(path, O_WRONLY);
+        EXPECT(fd >= 0);
+        int failed = posix_fallocate(fd, 0, KEPT);
+        close(fd);
+        if (failed != 0) {
+            close_machine();
+            SKIP("no room for files");
+        }
+    }
+    EXPECT_NEAR(disk_wanted(), 1.8, 0.01);
     close_machine();
 }
 
@@ -478,7 +542,7 @@ static void state_needs_a_folder_and_room(void) {
     use_config("{\"models\":[],\"state_dir\":\"no/state\",\"kv_disk\":\"64TiB\"}");
     EXPECT_LINE(doctor_check_files, "files.state_dir", DOCTOR_PROBLEM, "cannot be made");
     use_config("{\"models\":[],\"state_dir\":\"state\",\"kv_disk\":\"64TiB\"}");
-    EXPECT_LINE(doctor_check_files, "files.disk", DOCTOR_WARNING, "GiB wanted");
+    EXPECT_LINE(doctor_check_files, "files.disk", DOCTOR_WARNING, "GiB more wanted");
     use_config("{\"models\":[],\"log\":{\"path\":\"log/inferd.log\"}}");
     EXPECT_LINE(doctor_check_files, "files.log", DOCTOR_PROBLEM, "may not be written");
     put_at(files, "/log/x", "");
@@ -566,6 +630,7 @@ static const test_case cases[] = {TEST(instructions_are_those_that_kernels_use),
                                   TEST(clocks_are_fast_set_and_synchronised),
                                   TEST(containers_and_guests_are_named),
                                   TEST(pools_must_fit_into_memory),
+                                  TEST(a_daemon_that_runs_is_not_counted_against_itself),
                                   TEST(swap_overcommit_and_huge_pages),
                                   TEST(pinned_memory_matters_with_a_gpu),
                                   TEST(limits_are_those_of_the_daemon),
@@ -575,6 +640,7 @@ static const test_case cases[] = {TEST(instructions_are_those_that_kernels_use),
                                   TEST(keys_are_for_their_owner),
                                   TEST(models_must_be_readable),
                                   TEST(state_needs_a_folder_and_room),
+                                  TEST(kept_files_are_room_already_taken),
                                   TEST(drivers_and_nodes_are_checked),
                                   TEST(mig_and_mps_are_told),
                                   TEST(lines_become_text_and_json)};

@@ -97,6 +97,9 @@ bool doctor_find(const doctor *d, const char *path, const char *name, char *out,
 bool doctor_has_word(const char *words, const char *word);
 /* Devices of the configuration that are, or with "auto" may be, of this kind. */
 uint32_t doctor_n_devices(const doctor *d, const char *kind);
+/* Where the daemon of this configuration listens, and does an inferd answer there? */
+const char *doctor_listen(const doctor *d);
+bool doctor_is_running(const doctor *d);
 bool doctor_has_gpu(const doctor *d); // a PCI device of NVIDIA, or that of WSL
 /* The best instruction set of these flags of /proc/cpuinfo, as kernels/cpu/level.c chooses;
  * `lacks`: what the next one needs, "" for the best. */

@@ -1,5 +1,7 @@
 /* doctor_files.c - checks of files and folders of a configuration; see doctor.h. */
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -29,13 +31,33 @@ static bool has_keys(const json_t *v) {
     return false;
 }
 
+/* A folder above the file that other users cannot enter, so that its mode does not count for them;
+ * false: there is none. */
+static bool find_closed_folder(const char *path, char out[PATH_MAX]) {
+    struct stat st;
+    if (realpath(path, out) == NULL) return false;
+    for (char *slash; (slash = strrchr(out, '/')) != NULL && slash != out;) {
+        *slash = 0;
+        if (stat(out, &st) == 0 && (st.st_mode & S_IXOTH) == 0) return true;
+    }
+    strcpy(out, "/");
+    return stat(out, &st) == 0 && (st.st_mode & S_IXOTH) == 0;
+}
+
 static void check_secret(doctor *d, const char *path, const char *what) {
+    char closed[PATH_MAX];
     struct stat st;
     if (stat(path, &st) != 0) return; // the configuration was read, so a missing one is another's
     bool open = (st.st_mode & (S_IROTH | S_IWOTH)) != 0;
     if (!open) {
         doctor_add(d, DOCTOR_OK, "files.keys", "%.200s: mode %04o", path,
                    (unsigned)st.st_mode & 07777);
+        return;
+    }
+    if (find_closed_folder(path, closed)) {
+        doctor_add(d, DOCTOR_OK, "files.keys",
+                   "%.150s: mode %04o, but no other user may enter %.150s", path,
+                   (unsigned)st.st_mode & 07777, closed);
         return;
     }
     doctor_add(d, DOCTOR_PROBLEM, "files.keys", "%.200s, %s: every user may %s it (mode %04o)",
@@ -115,13 +137,38 @@ static void check_models(doctor *d) {
 
 /* ---- the folder of the state ---- */
 
+/* Bytes of the disk that the files of a folder take; no folder: 0.  The daemon makes no folders in
+ * it and at most some hundred thousand files. */
+static uint64_t folder_bytes(const char *state_dir, const char *name) {
+    char path[PATH_MAX];
+    enum { BLOCK = 512 };
+    uint64_t sum = 0;
+    struct stat st;
+    if (snprintf(path, sizeof path, "%s/%s", state_dir, name) >= (int)sizeof path) return 0;
+    DIR *all = opendir(path);
+    for (struct dirent *e; all != NULL && (e = readdir(all)) != NULL;)
+        if (fstatat(dirfd(all), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+            sum += (uint64_t)st.st_blocks * BLOCK;
+    if (all != NULL) closedir(all);
+    return sum;
+}
+
+/* What kv_disk and kept responses may still grow by, and a little for the rest. */
+static uint64_t disk_wanted(const inferd_config *c) {
+    enum { LITTLE = 16 << 20 };
+    return u64_less(c->kv_disk_bytes, folder_bytes(c->state_dir, "kv")) +
+           u64_less(c->limits.responses_bytes_max, folder_bytes(c->state_dir, "responses")) +
+           LITTLE;
+}
+
 static void check_disk(doctor *d, const char *folder, const char *subject, uint64_t wanted) {
     struct statvfs fs;
     if (statvfs(folder, &fs) != 0) return;
     uint64_t unused = (uint64_t)fs.f_bavail * fs.f_frsize;
     bool fits = unused >= wanted;
-    doctor_add(d, fits ? DOCTOR_OK : DOCTOR_WARNING, subject, "%.1f GiB free, %.1f GiB wanted: %s",
-               (double)unused / GIB, (double)wanted / GIB, folder);
+    doctor_add(d, fits ? DOCTOR_OK : DOCTOR_WARNING, subject,
+               "%.1f GiB free, %.1f GiB more wanted: %s", (double)unused / GIB,
+               (double)wanted / GIB, folder);
     if (!fits)
         doctor_advise(d, "make room, or set kv_disk and limits.responses_bytes_max lower: a full "
                          "disk fails no request, but nothing more is kept");
@@ -163,7 +210,6 @@ static void check_state_mode(doctor *d, const char *path, mode_t mode) {
 }
 
 static void check_state(doctor *d) {
-    enum { LITTLE = 16 << 20 };
     const inferd_config *c = d->config;
     char above[PATH_MAX];
     struct stat st;
@@ -182,8 +228,7 @@ static void check_state(doctor *d) {
         check_state_mode(d, c->state_dir, st.st_mode);
     }
     folder_of(c->state_dir, above);
-    check_disk(d, there ? c->state_dir : above, "files.disk",
-               c->kv_disk_bytes + c->limits.responses_bytes_max + LITTLE);
+    check_disk(d, there ? c->state_dir : above, "files.disk", disk_wanted(c));
 }
 
 static void check_log(doctor *d) {

@@ -14,6 +14,9 @@ typedef unsigned long long ull;
 enum { MIB = 1 << 20 };
 #define PROGRAM_BYTES ((uint64_t)512 * MIB) // beside the pools: the front, tokenizers, grammars
 
+/* A daemon that runs has made its pools: what is left is not what it had. */
+static const char TAKEN[] = "; the inferd that runs has taken its part";
+
 static uint64_t group_bytes(const doctor *d) {
     char groups[PATH_MAX], root[PATH_MAX];
     snprintf(groups, sizeof groups, "%s/proc/self/cgroup", d->root);
@@ -60,7 +63,7 @@ static void check_amount(doctor *d) {
     uint64_t limit = group != 0 && group < total ? group : total;
     uint64_t wanted = d->config != NULL ? bytes_wanted(d, limit, &arena)
                                         : (uint64_t)CPU_MEMORY_BYTES + PROGRAM_BYTES;
-    char text[256];
+    char text[320];
     if (total == 0) {
         doctor_add(d, DOCTOR_OK, "memory.amount", "not told by this machine");
         return;
@@ -71,10 +74,14 @@ static void check_amount(doctor *d) {
         n += snprintf(text + n, sizeof text - (size_t)n, ", control group's limit %.1f GiB",
                       (double)limit / GIB);
     if (d->config != NULL && n > 0)
-        snprintf(text + n, sizeof text - (size_t)n,
-                 "; wanted %.1f GiB: pools of CPU devices, host_arena (%.1f GiB) and 0.5 GiB",
-                 (double)wanted / GIB, (double)arena / GIB);
+        n += snprintf(text + n, sizeof text - (size_t)n,
+                      "; wanted %.1f GiB: pools of CPU devices, host_arena (%.1f GiB) and 0.5 GiB",
+                      (double)wanted / GIB, (double)arena / GIB);
     bool never = wanted > limit && d->config != NULL, now = wanted > u64_min(available, limit);
+    if (now && !never && doctor_is_running(d)) {
+        now = false;
+        snprintf(text + n, sizeof text - (size_t)n, "%s", TAKEN);
+    }
     doctor_add(d,
                never ? DOCTOR_PROBLEM
                : now ? DOCTOR_WARNING
@@ -118,10 +125,10 @@ static void check_overcommit(doctor *d) {
     uint64_t arena, unused = u64_less(limit, taken);
     uint64_t wanted = d->config != NULL ? bytes_wanted(d, doctor_meminfo(d, "MemTotal"), &arena)
                                         : (uint64_t)CPU_MEMORY_BYTES + PROGRAM_BYTES;
-    bool fits = wanted <= unused;
+    bool runs = wanted > unused && doctor_is_running(d), fits = runs || wanted <= unused;
     doctor_add(d, fits ? DOCTOR_OK : DOCTOR_WARNING, "memory.overcommit",
-               "mode 2: %.1f GiB may still be reserved, inferd reserves about %.1f GiB",
-               (double)unused / GIB, (double)wanted / GIB);
+               "mode 2: %.1f GiB may still be reserved, inferd reserves about %.1f GiB%s",
+               (double)unused / GIB, (double)wanted / GIB, runs ? TAKEN : "");
     if (!fits)
         doctor_advise(d, "reserving fails before memory is full: sysctl vm.overcommit_memory=0, or "
                          "a higher vm.overcommit_ratio");

@@ -119,6 +119,17 @@ static void say_owner(const doctor *d, const char *listen, char *out, size_t out
     if (all != NULL) closedir(all);
 }
 
+const char *doctor_listen(const doctor *d) {
+    return d->config != NULL && d->config->listen != NULL ? d->config->listen : "127.0.0.1:8080";
+}
+
+/* The address is asked only where it is in use. */
+bool doctor_is_running(const doctor *d) {
+    inferd_err err;
+    const char *listen = doctor_listen(d);
+    return d->facts.try_listen(listen, &err) == INFERD_EBUSY && d->facts.is_healthy(listen);
+}
+
 static void check_listen(doctor *d, const char *listen) {
     inferd_err err = {0};
     char owner[128] = "";
@@ -204,7 +215,6 @@ static void check_admin(doctor *d) {
 }
 
 void doctor_check_ports(doctor *d) {
-    check_listen(d, d->config != NULL && d->config->listen != NULL ? d->config->listen
-                                                                   : "127.0.0.1:8080");
+    check_listen(d, doctor_listen(d));
     check_admin(d);
 }

@@ -1,8 +1,13 @@
 """`inferd doctor` on this machine, and on configurations that cannot work on it."""
 
 import json
+import os
 import socket
 import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
 
 from conftest import BUILD, SLOW, model_config
 
@@ -39,7 +44,16 @@ def test_this_machine(tmp_path, tiny_model):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["inferd.json"]  # it changes nothing
 
 
-def test_bad_cases(tmp_path, tiny_model):
+@pytest.fixture
+def open_folder():
+    """Other users may enter it, unlike tmp_path."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+def test_bad_cases(open_folder, tiny_model):
+    tmp_path = open_folder
     keys = tmp_path / "shop.keys"
     keys.write_text("sk-shop-0123\n")
     keys.chmod(0o644)
@@ -59,6 +73,8 @@ def test_bad_cases(tmp_path, tiny_model):
     assert checks["ports.listen"]["figure"].startswith(f"{address} is used by py")
     assert "every user may read it (mode 0644)" in checks["files.keys"]["figure"]
     assert "gone.gguf: No such file" in checks["files.models"]["figure"]
+    tmp_path.chmod(0o750)
+    assert check(tmp_path, config)[1]["files.keys"]["level"] == "ok"
 
 
 def test_a_daemon_that_answers_is_no_problem(tmp_path, tiny_model, launch):
