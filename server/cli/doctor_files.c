@@ -137,8 +137,8 @@ static void check_models(doctor *d) {
 
 /* ---- the folder of the state ---- */
 
-/* Bytes of the disk that the files of a folder take; no folder: 0.  The daemon makes no folders in
- * it and at most some hundred thousand files. */
+/* Bytes of the disk that the files of a folder take, not of folders in it: the daemon makes none.
+ * No folder: 0. */
 static uint64_t folder_bytes(const char *state_dir, const char *name) {
     char path[PATH_MAX];
     enum { BLOCK = 512 };
