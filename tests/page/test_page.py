@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import browser as chrome
-from fake_daemon import CACHED, EVIL, FREE, KV, PAGE, Fake, code
+from fake_daemon import CACHED, EVIL, FREE, KV, PAGE, Fake, code, error
 
 WHY_NOT = chrome.why_not()
 if WHY_NOT:
@@ -474,6 +474,31 @@ def test_a_refusal_is_said_in_the_words_of_the_daemon(open_page):
     expect(page.locator("#link")).to_have_attribute("data-state", "refused")
     f.refuse = None
     page.locator("#banner-retry").click()
+    expect(page.locator("#link")).to_have_attribute("data-state", "live")
+
+
+@pytest.mark.parametrize("status,code", [(503, "too_many_viewers"), (404, "not_found")])
+def test_an_answer_without_a_stream_is_said_in_its_words_and_tried_again_also_after_a_key(open_page, status, code):
+    f, page = open_page(key="adm-1", live=False)
+    expect(page.locator("#key")).to_be_visible()
+    f.refuse = (status, error("16 viewers are connected, at most 16", code))
+    page.fill("#key-input", "adm-1")
+    page.keyboard.press("Enter")
+    expect(page.locator("#link")).to_have_attribute("data-state", "away")
+    expect(page.locator("#link")).to_have_text("no stream")
+    expect(page.locator("#banner-text")).to_have_text("16 viewers are connected, at most 16. Trying again.")
+    f.refuse = None
+    expect(page.locator("#link")).to_have_attribute("data-state", "live")
+    expect(page.locator("#banner")).to_be_hidden()
+
+
+def test_a_daemon_that_does_not_answer_after_a_key_is_tried_again(open_page):
+    _, page = open_page(key="adm-1", live=False)
+    expect(page.locator("#key")).to_be_visible()
+    page.route("**/admin/watch", lambda r: r.abort(), times=1)
+    page.fill("#key-input", "adm-1")
+    page.keyboard.press("Enter")
+    expect(page.locator("#banner-text")).to_have_text("The daemon does not answer. Trying again.")
     expect(page.locator("#link")).to_have_attribute("data-state", "live")
 
 

@@ -129,15 +129,18 @@ export async function* events(stream, heard = () => {}) {
  *
  *     connecting -> live       the first event came
  *     live -> away             the stream ended, failed, or was silent for SILENCE_MS
- *     any -> key, refused      401, 403: a person has to do something; retry() goes on
+ *     any -> key, refused      401, 403: a person has to do something
+ *     key, refused -> connecting   retry()
  *
  * `told(state, detail)` is called when the state changes, `event(name, data)` for each event.
+ * `detail` is the sentence of the daemon; `away` has none when the daemon did not answer.
  */
 export class Watch {
     constructor(event, told) {
         this.event = event;
         this.told = told;
         this.state = "connecting";
+        this.detail = "";
         this.tries = 0;
         this.heard = Date.now();
         this.timer = 0;
@@ -146,6 +149,7 @@ export class Watch {
 
     set(state, detail = "") {
         this.state = state;
+        this.detail = detail;
         this.told(state, detail);
     }
 
@@ -153,7 +157,12 @@ export class Watch {
     retry() {
         clearTimeout(this.timer);
         this.abort?.abort();
+        if (this.waitsForPerson()) this.set("connecting");
         this.run();
+    }
+
+    waitsForPerson() {
+        return this.state === "key" || this.state === "refused";
     }
 
     later() {
@@ -169,34 +178,35 @@ export class Watch {
             if (Date.now() - this.lastByte > SILENCE_MS) abort.abort();
         }, 1000);
         this.lastByte = Date.now();
+        let said = "";
         try {
-            await this.read(abort);
+            said = await this.read(abort);
         } catch {
             // no connection, a stream that broke, or bytes that are no event: the same for a viewer
         }
         clearInterval(guard);
         if (this.abort !== abort) return; // retry() began another one
         abort.abort();
-        if (this.state === "key" || this.state === "refused") return;
-        this.set("away");
+        if (this.waitsForPerson()) return;
+        this.set("away", said);
         this.later();
     }
 
+    /** Until the end of a stream; the sentence of the daemon when it gave none, or "". */
     async read(abort) {
         const response = await ask("/admin/watch", "admin_key", { signal: abort.signal });
-        if (this.abort !== abort) return;
-        if (response.status === 401 || response.status === 403) {
+        if (!response.ok) {
             const message = await errorOf(response);
-            this.set(response.status === 401 ? "key" : "refused", message);
-            return;
+            const state = { 401: "key", 403: "refused" }[response.status];
+            if (state && this.abort === abort) this.set(state, message);
+            return message;
         }
-        if (!response.ok) throw new Error("no stream");
         const heard = () => {
             this.lastByte = Date.now();
             this.heard = this.lastByte;
         };
         for await (const { name, data } of events(response.body, heard)) {
-            if (this.abort !== abort) return;
+            if (this.abort !== abort) return "";
             if (name !== "all" && name !== "delta") continue;
             const start = performance.now();
             try {
@@ -208,5 +218,6 @@ export class Watch {
             this.tries = 0;
             if (this.state !== "live") this.set("live");
         }
+        return "";
     }
 }

@@ -43,15 +43,23 @@ const watch = new Watch((name, data, start) => {
 
 // -- connection -----------------------------------------------------------------------------------
 
+/** A daemon that answers, but with an error, is not called silent. */
+function stateWord() {
+    return watch.state === "away" && watch.detail ? "no stream" : STATES[watch.state];
+}
+
 function linked(state, detail) {
-    setText(byId("link"), STATES[state]);
+    setText(byId("link"), stateWord());
     setAttr(byId("link"), "data-state", state);
     const away = state === "away";
-    setClass(document.body, "stale", state !== "live" && state !== "connecting");
+    const begins = state === "connecting" && store.devices.size === 0;
+    setClass(document.body, "stale", state !== "live" && !begins);
     show(byId("banner"), away || state === "refused" || state === "key");
     show(byId("banner-retry"), state !== "key");
     show(byId("banner-key"), state === "key" || state === "refused");
-    if (away) {
+    if (away && detail) {
+        setText(byId("banner-text"), plain(detail) + ". Trying again.");
+    } else if (away) {
         const since = store.devices.size ? `: no answer since ${clock(watch.heard)}` : "";
         setText(byId("banner-text"), `The daemon does not answer${since}. Trying again.`);
     } else if (detail) {
@@ -123,7 +131,7 @@ function view() {
 function title() {
     const name = byId("chat").hidden ? "inferd" : "Chat – inferd";
     const well = watch.state === "live" || watch.state === "connecting";
-    document.title = well ? name : `${STATES[watch.state]} – ${name}`;
+    document.title = well ? name : `${stateWord()} – ${name}`;
 }
 
 function theme(name) {
