@@ -392,6 +392,82 @@ def test_the_error_of_a_command_stands_beside_its_button(open_page):
     expect(note).to_be_hidden()
 
 
+def frames(page):
+    """After two frames, what came before is handled."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def test_of_two_plans_only_the_newer_one_is_asked_about(open_page):
+    f, page = open_page("states")
+    held = []
+    page.route("**/admin/plan", lambda r: held.append(r))
+    press(page, "is-cold", "Load")
+    press(page, "is-warm", "Load")
+    expect(row(page, "is-warm").locator(".acts button").first).to_have_attribute("aria-busy", "true")
+    held[1].continue_()
+    expect(page.locator("#ask-title")).to_have_text("Load is-warm?")
+    with page.expect_response("**/admin/plan"):
+        held[0].continue_()
+    expect(row(page, "is-cold").locator(".acts button").first).not_to_have_attribute("aria-busy", "true")
+    expect(page.locator("#ask-title")).to_have_text("Load is-warm?")
+    confirm(page)
+    assert f.world.done == [("is-warm", "load", {})]
+
+
+def test_a_plan_that_comes_late_does_not_open_over_another_dialog(open_page):
+    _, page = open_page("states")
+    held = []
+    page.route("**/admin/plan", lambda r: held.append(r))
+    press(page, "is-cold", "Load")
+    row(page, "is-warm").locator(".open").click()
+    expect(page.locator("#details")).to_be_visible()
+    held[0].continue_()
+    expect(row(page, "is-cold").locator(".acts button").first).not_to_have_attribute("aria-busy", "true")
+    expect(page.locator("#ask")).to_be_hidden()
+    expect(page.locator("#details-title")).to_have_text("is-warm")
+
+
+@pytest.mark.parametrize("status", [202, 409])
+def test_an_answer_for_a_dialog_that_was_cancelled_leaves_the_next_one_alone(open_page, status):
+    f, page = open_page("states")
+    held = []
+    page.route("**/admin/models/is-cold/load", lambda r: held.append(r))
+    press(page, "is-cold", "Load")
+    for _ in range(2):
+        page.locator("#ask-yes").click()
+    expect(page.locator("#ask-yes")).to_have_attribute("aria-busy", "true")
+    page.locator("#ask-no").click()
+    press(page, "is-warm", "Load")
+    expect(page.locator("#ask-title")).to_have_text("Load is-warm?")
+    expect(page.locator("#ask-yes")).not_to_have_attribute("aria-busy", "true")
+    assert len(held) == 1  # of a double click
+    with page.expect_response("**/is-cold/load"):
+        held[0].fulfill(status=status, json=error("is-cold has no room", "no_room"))
+    if status == 409:
+        expect(page.locator(".note")).to_contain_text("is-cold: is-cold has no room")
+    frames(page)
+    expect(page.locator("#ask")).to_be_visible()
+    expect(page.locator("#ask-error")).to_be_hidden()
+    confirm(page)
+    assert f.world.done == [("is-warm", "load", {})]
+
+
+@pytest.mark.parametrize("scene", ["small", "empty"])
+def test_the_dialog_of_a_model_closes_when_its_id_is_of_another_model_or_of_none(open_page, scene):
+    f, page = open_page("states")
+    row(page, "is-cold").locator(".open").click()
+    expect(page.locator("#details-title")).to_have_text("is-cold")
+    f.drop()
+    expect(page.locator("#link")).to_have_attribute("data-state", "away")
+    expect(page.locator("#link")).to_have_attribute("data-state", "live")
+    expect(page.locator("#details")).to_be_visible()  # the same model
+    f.down()
+    f.world.__init__(scene)
+    f.up()
+    expect(page.locator("#models tbody tr")).to_have_count(len(f.world.models))
+    expect(page.locator("#details")).to_be_hidden()
+
+
 # -- the connection --------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 // commands.js - commands for models: a plan or a question first, then the command, and its error
 // beside the button.
 
-import { el, setText, setStyle, show, button, byId } from "./dom.js";
+import { el, setAttr, setText, setStyle, show, button, byId } from "./dom.js";
 import { bytes, list, plain, plural, seconds } from "./format.js";
 import { command, modelPath } from "./net.js";
 
@@ -37,6 +37,9 @@ export function planSentences(plan, name) {
     return said;
 }
 
+const isBusy = (by) => by.hasAttribute("aria-busy");
+const setBusy = (by, on) => setAttr(by, "aria-busy", on ? "true" : null);
+
 const ASK = {
     unload: ["Unload",
         "It leaves the device when they have ended; a later request brings it back."],
@@ -55,8 +58,9 @@ export class Commands {
         this.noteText = el("span", {});
         this.note.append(this.noteText, button("Close", { class: "small" }, () => this.hideNote()));
         document.body.append(this.note);
+        this.asked = null; // a value of its own for the newest plan or question
         byId("ask-no").addEventListener("click", () => this.dialog.close());
-        this.yes.addEventListener("click", () => this.confirmed?.());
+        this.yes.addEventListener("click", () => !isBusy(this.yes) && this.confirmed?.());
         document.addEventListener("keydown", (e) => e.key === "Escape" && this.hideNote());
     }
 
@@ -67,7 +71,7 @@ export class Commands {
      * @param {HTMLElement} by the button
      */
     async act(m, what, by) {
-        if (!m || by.getAttribute("aria-busy") === "true") return;
+        if (!m || isBusy(by)) return;
         this.hideNote();
         const loads =
             what === "load" || what === "undrain" || (what === "pin" && m.state !== "hot");
@@ -76,11 +80,14 @@ export class Commands {
         else await this.send(m, what, by);
     }
 
-    /** Shows the plan and asks. */
+    /** Shows the plan and asks, unless there is a newer question, or another dialog. */
     async planned(m, what, by) {
-        by.setAttribute("aria-busy", "true");
+        const asked = this.asked = {};
+        setBusy(by, true);
         const plan = await command("/admin/plan", { load: m.name });
-        by.removeAttribute("aria-busy");
+        setBusy(by, false);
+        const top = document.querySelector("dialog[open]");
+        if (this.asked !== asked || top !== by.closest("dialog")) return;
         const name = plain(m.name);
         const verb = { pin: "Load and pin", undrain: "End the drain and load" }[what] ?? "Load";
         const said =
@@ -101,9 +108,16 @@ export class Commands {
         this.text.replaceChildren(...sentences.map((s) => el("p", {}, s)));
         setText(this.yes, verb);
         show(this.error, false);
+        setBusy(this.yes, false);
+        const asked = this.asked = {};
         this.confirmed = async () => {
-            const problem = await this.post(m, what, this.yes);
-            if (problem) {
+            setBusy(this.yes, true);
+            const problem = await this.post(m, what);
+            const isMine = this.asked === asked;
+            if (isMine) setBusy(this.yes, false);
+            if (!isMine || !this.dialog.open) { // cancelled meanwhile
+                if (problem) this.showNote(`${plain(m.name)}: ${problem}`, by);
+            } else if (problem) {
                 setText(this.error, problem);
                 show(this.error, true);
             } else {
@@ -116,18 +130,18 @@ export class Commands {
     }
 
     async send(m, what, by) {
-        const problem = await this.post(m, what, by);
+        setBusy(by, true);
+        const problem = await this.post(m, what);
+        setBusy(by, false);
         if (problem) this.showNote(`${plain(m.name)}: ${problem}`, by);
     }
 
     /** The sentence of an error, or "". */
-    async post(m, what, busy) {
+    async post(m, what) {
         const [verb, level] = what === "pin warm" ? ["pin", "warm"] : [what, "hot"];
         const path = modelPath(m.name, verb);
         if (!path) return "a model of this name cannot be named in a path";
-        busy.setAttribute("aria-busy", "true");
         const answer = await command(path, verb === "pin" ? { level } : {});
-        busy.removeAttribute("aria-busy");
         if (answer.status === 401) this.needKey?.(answer.message);
         return answer.ok ? "" : plain(answer.message);
     }

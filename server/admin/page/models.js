@@ -38,7 +38,7 @@ export class Models {
     reset() {
         this.rows.reset(this.store.models.keys());
         this.summary();
-        this.details.changed(this.store.models.keys());
+        this.details.again();
         show(byId("no-models"), this.store.models.size === 0);
     }
 
@@ -182,21 +182,24 @@ class Details {
             undrain: button("End drain", {}, act("undrain")),
         };
         this.chat = button("Chat", { class: "main" }, () => {
-            const m = store.models.get(this.id);
             this.dialog.close();
-            location.hash = "#chat=" + encodeURIComponent(m.name);
+            location.hash = "#chat=" + encodeURIComponent(this.name);
         });
         byId("details-acts").append(...Object.values(this.buttons), this.chat);
     }
 
     open(id) {
         this.id = id;
-        this.fill();
-        this.dialog.showModal();
+        this.name = this.store.models.get(id)?.name;
+        if (this.fill()) this.dialog.showModal();
     }
 
     changed(ids) {
-        if (this.dialog.open && [...ids].includes(this.id)) this.fill();
+        if ([...ids].includes(this.id)) this.again();
+    }
+
+    again() {
+        if (this.dialog.open && !this.fill()) this.dialog.close();
     }
 
     set(name, value) {
@@ -208,12 +211,10 @@ class Details {
         setText(this.values.get(name), value);
     }
 
+    /** False: the model left; in another process its id may be that of another one. */
     fill() {
         const m = this.store.models.get(this.id);
-        if (!m) {
-            this.dialog.close();
-            return;
-        }
+        if (!m || m.name !== this.name) return false;
         setText(this.title, plain(m.name));
         show(this.error, !!m.error);
         setText(this.error, plain(m.error ?? ""));
@@ -246,5 +247,6 @@ class Details {
         show(b.drain, !m.held);
         show(b.undrain, m.held);
         setClass(this.dialog, "failed", m.state === "failed");
+        return true;
     }
 }
