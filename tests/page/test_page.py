@@ -693,6 +693,35 @@ def test_reasoning_and_tool_calls_are_shown_and_results_go_back(open_page):
     assert f.chats[-1]["messages"][-2]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Kiel"}'}
 
 
+def test_results_of_tool_calls_can_be_sent_again_when_the_request_failed(open_page):
+    f, page = open_page(path="/ui#chat=chat")
+    page.locator("summary", has_text="Tools").click()
+    page.fill("#s-tools", '[{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]')
+    say(page, "weather?")
+    page.locator(".call textarea").fill("hail")
+    page.route("**/v1/chat/completions", lambda r: r.fulfill(status=503, json=error("the queue is full", "queue_full")), times=1)
+    page.locator("#send").click()
+    expect(page.locator(".assistant .error:visible")).to_have_text("the queue is full")
+    expect(page.locator("#send")).to_have_text("Send")
+    page.locator("#send").click()
+    expect(page.locator(".assistant .text").last).to_have_text("The tool said: hail")
+    assert [m["role"] for m in f.chats[-1]["messages"]] == ["user", "assistant", "tool"]
+
+
+def test_columns_of_models_that_another_daemon_does_not_have_close(open_page):
+    f, page = open_page(path="/ui#chat=chat,code,night")
+    expect(page.locator(".column")).to_have_count(3)
+    f.down()
+    f.world.__init__("states")
+    f.world.models[1]["name"] = "code"
+    f.up()
+    expect(page.locator(".column h2")).to_have_text(["code"])
+    assert page.url.endswith("#chat=code")
+    say(page, "hello")
+    expect(page.locator(".assistant .text")).to_have_text("You said: hello ")
+    assert [c["model"] for c in f.chats] == ["code"]
+
+
 def test_log_probabilities_are_told_of_the_token_under_the_pointer_or_the_cursor(open_page):
     f, page = open_page(path="/ui#chat=chat")
     page.check("#s-logprobs")
@@ -740,12 +769,18 @@ def test_an_answer_that_fails_says_why(open_page):
     f = Fake()
     f.gate = threading.Semaphore(2)
     _, page = open_page(fake=f, path="/ui#chat=chat")
-    del f.world.models[0]
+    bodies = []
+
+    def refuse(route):
+        bodies.append(route.request.post_data_json)
+        route.fulfill(status=404, json=error("no such model", "model_not_found"))
+
+    page.route("**/v1/chat/completions", refuse, times=2)
     say(page, "hello")
     expect(page.locator(".assistant .error")).to_have_text("no such model")
     say(page, "hello again")
     expect(page.locator(".assistant .error")).to_have_count(2)
-    assert f.chats[-1]["messages"] == [{"role": "user", "content": "hello again"}]  # what failed is no part of the conversation
+    assert bodies[1]["messages"] == [{"role": "user", "content": "hello again"}]  # what failed is no part of the conversation
     page.locator("#chat-names label", has_text="code").click()
     page.locator("#chat-names label", has_text="chat").click()
     say(page, "hello there, daemon that ends")

@@ -86,8 +86,9 @@ export class Chat {
         this.choose();
     }
 
-    /** The names to choose from, with the states of their models. */
+    /** The names to choose from, with the states of their models; columns of other names close. */
     list() {
+        for (const name of this.columns.keys()) if (!this.names.includes(name)) this.close(name);
         for (const [name, choice] of this.choices) {
             if (this.names.includes(name)) continue;
             choice.root.remove();
@@ -252,6 +253,7 @@ class Column {
 
     async ask(text, settings, options) {
         const before = this.messages.length;
+        const earlier = this.answer;
         if (this.answer) this.messages.push(...this.answer.results());
         if (text.trim()) {
             this.messages.push({ role: "user", content: text });
@@ -271,9 +273,13 @@ class Column {
         this.status();
         await this.read(body, answer, abort, this.figures);
         if (this.abort === abort) this.abort = null;
-        // A message that failed leaves the conversation.
-        if (this.answer === answer && answer.isEmpty()) this.messages.length = before;
-        else if (this.answer === answer) this.messages.push(answer.message());
+        // A message that failed leaves the conversation; results of calls can be sent again.
+        if (this.answer === answer && answer.isEmpty()) {
+            this.messages.length = before;
+            this.answer = earlier;
+        } else if (this.answer === answer) {
+            this.messages.push(answer.message());
+        }
         this.changed();
     }
 
