@@ -722,6 +722,16 @@ def test_columns_of_models_that_another_daemon_does_not_have_close(open_page):
     assert [c["model"] for c in f.chats] == ["code"]
 
 
+def test_strong_text_and_code_end_at_the_next_mark(open_page):
+    """So their time grows with the length of the text, not with its square."""
+    _, page = open_page("empty")
+    made = page.evaluate("""async texts => {
+        const { block } = await import("/ui/markdown.js");
+        return texts.map(t => [...block(t).querySelectorAll("strong, code")].map(e => e.textContent));
+    }""", ["a **b c\nd** *e* **f*g**", "**a ** b**", "x ````a `b` ``c```d``", "**a " * 10_000, "x " + "`" * 10_000 + "a" * 10_000])
+    assert made == [["b c\nd", "f*g"], [], ["b", "c```d"], [], []]
+
+
 def test_log_probabilities_are_told_of_the_token_under_the_pointer_or_the_cursor(open_page):
     f, page = open_page(path="/ui#chat=chat")
     page.check("#s-logprobs")

@@ -4,9 +4,10 @@
 
 import { el, button } from "./dom.js";
 
-// `code`, **strong**, *emphasised*: groups 2, 3 and 4.
-const CODE = /(`+)([^`]|[^`][\s\S]*?[^`])\1(?!`)/;
-const STRONG = /\*\*(\S(?:[\s\S]*?\S)?)\*\*/;
+// `code`, **strong**, *emphasised*: groups 2, 3 and 4.  Marks without an end must not make the
+// time quadratic: a run of backticks begins at its first, and strong text ends at the next `**`.
+const CODE = /(?<!`)(`+)([^`]|[^`][\s\S]*?[^`])\1(?!`)/;
+const STRONG = /\*\*(\S(?:(?:[^*]|\*(?!\*))*\S)?)\*\*/;
 const EMPHASIS = /(?<![*\w])\*(\S(?:[^*\n]*\S)?)\*(?![*\w])/;
 const INLINE = new RegExp([CODE, STRONG, EMPHASIS].map((r) => r.source).join("|"), "g");
 
@@ -57,7 +58,7 @@ export function block(text) {
         return code(fence[3].replace(end, ""), fence[2].trim());
     }
     const head = /^(#{1,6}) +([^\n]*)\n?$/.exec(text);
-    if (head) return inline(el("p", { class: "heading" }), head[2].replace(/ +#+$/, ""));
+    if (head) return inline(el("p", { class: "heading" }), head[2].replace(/(?<! ) +#+$/, ""));
     const lines = text.replace(/\n+$/, "").split("\n");
     const bullet = /^\s*(?:[-*+]|(\d+)[.)]) +/;
     const isList = bullet.test(lines[0]) && lines.every((l) => bullet.test(l) || /^\s+\S/.test(l));
