@@ -276,7 +276,7 @@ class World:
             if p.get("history"):
                 out["history"] = {"rows": p["history"]}
             if p.get("pages"):
-                out["pages"] = [{"device": d, "runs": r} for d, r in p["pages"].items()]
+                out["pages"] = [{"device": d, "n": len(self.maps[d]), "runs": r} for d, r in p["pages"].items()]
             return {"now": int(time.time() * 1000), **out} if out else None
 
     # -- time ------------------------------------------------------------------------------------

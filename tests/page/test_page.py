@@ -237,11 +237,18 @@ def test_a_map_that_comes_after_the_first_event_is_drawn(open_page):
     f = Fake("empty")
     maps, f.world.maps = f.world.maps, {}
     _, page = open_page(fake=f)
-    f.send({"pages": [{"device": 0, "n": len(maps[0]), "runs": [0, 100, code(KV, 0), 100, 412, FREE]}]})
+    f.send({"pages": [{"device": 0, "n": len(maps[0]), "runs": [0, 100, code(KV, 0), 100, 200, FREE]}]})
     page.wait_for_function("() => { const c = document.querySelector('.map'); return c.width > 200 &&"
                            " c.getContext('2d').getImageData(0, 0, 1, 1).data[3] === 255; }")
     page.keyboard.press("m")
-    expect(page.locator("#said")).to_have_text("page 0, a model that left, KV, run of 100, 0 to 99")
+    said = page.locator("#said")
+    expect(said).to_have_text("page 0, a model that left, KV, run of 100, 0 to 99")
+    page.keyboard.press("Control+End")
+    expect(said).to_have_text("page 511, absent, run of 212, 300 to 511")  # no run named these
+    f.send({"pages": [{"device": 0, "n": 600, "runs": [100, 10, code(KV, 0)]}], "queue": {**f.world.queue, "running": 7}})
+    expect(page.locator("#q-running")).to_have_text("7")
+    page.keyboard.press("Control+Home")
+    expect(said).to_have_text("page 0, a model that left, KV, run of 110, 0 to 109")
 
 
 def test_the_pointer_and_the_keyboard_tell_page_owner_use_and_run(open_page):

@@ -12,6 +12,7 @@
 
 export const USES = ["free", "weights", "KV", "cached", "warm", "swapped out", "quarantine",
     "absent", "mixed"];
+const ABSENT = 7;
 const ROWS_MAX = 600;
 const EVENTS_MAX = 256;
 const PAGES_MAX = 1 << 22; // 8 TiB of 2 MiB; a larger number is no number of pages
@@ -105,12 +106,13 @@ export class Store {
 
     pagesNew({ device, n, runs }) {
         const map = { n: Math.max(0, Math.min(n, PAGES_MAX)), codes: new Uint32Array(0) };
-        map.codes = new Uint32Array(map.n);
+        map.codes = new Uint32Array(map.n).fill(ABSENT); // until a run tells more
+        map.codes.set((this.maps.get(device)?.codes ?? []).slice(0, map.n));
         this.maps.set(device, map);
         fill(map, runs);
     }
 
-    /** A device whose map the daemon did not have before comes with `n`. */
+    /** With another `n` than before the map has another size. */
     pagesSet({ device, n, runs }) {
         const map = this.maps.get(device);
         if (n !== undefined && n !== map?.n) {
