@@ -3,7 +3,7 @@
 // An owner has a hue of its own, from the eight of Okabe and Ito, and keeps it: it depends on the
 // id alone.  Models beyond eight get the same hues, lighter or darker.  The use of a page is how
 // much of the hue is left, and a pattern where a cell has room for one; so weights, keys and
-// values, and cache differ for readers who see no hue at all.
+// values, and cache differ without any hue, too.
 
 const HUES = [ // r, g, b
     [86, 180, 233], [230, 159, 0], [0, 158, 115], [204, 121, 167], [0, 114, 178], [213, 94, 0],

@@ -1,4 +1,4 @@
-// rows.js - a table whose rows are known by an id and change in place.
+// rows.js - a table with rows that have an id and change in place.
 //
 // A row's cells are made once.  When the row changes, each column compares its text with the one
 // that is shown, so a row with one other number costs one text node.  A row out of sight is brought
