@@ -81,7 +81,7 @@ typedef struct engine_message {
     engine_model_change *change; // likewise
 } engine_message;
 
-/* For people who watch (scheduler/watch.h).  Guarded by engine.mutex, except where it says so. */
+/* The state that viewers see (scheduler/watch.h).  Guarded by engine.mutex, except as said. */
 typedef struct watch {
     atomic_bool pages_wanted;
     uint32_t *ready; // [n_ready] the newest codes; owned; room for n_ready_room

@@ -78,6 +78,9 @@ void admin_busy(http_request *rq, const inferd_err *err); // answers that change
 void admin_add_state(buf *out, const app *a, const changer_about *about);
 void admin_add_model(buf *out, const app *a, uint32_t config_idx);
 void admin_add_tenant(buf *out, const app *a, uint32_t config_idx);
+/* ,"name":"text", null without one; ,"name":12 */
+void admin_add_text(buf *out, const char *name, const char *text);
+void admin_add_u64(buf *out, const char *name, uint64_t value);
 const char *admin_class_name(gen_class prio);
 const char *admin_pin_name(model_pin pin);
 /* Since the model was last needed: an idle engine published its own figure some time ago. */

@@ -26,7 +26,7 @@ const char *admin_pin_name(model_pin pin) {
     return pin_names[pin];
 }
 
-static void add_text(buf *out, const char *name, const char *text) {
+void admin_add_text(buf *out, const char *name, const char *text) {
     buf_add_format(out, ",\"%s\":", name);
     if (text == NULL)
         buf_add_str(out, "null");
@@ -34,7 +34,7 @@ static void add_text(buf *out, const char *name, const char *text) {
         json_add_string(out, text, strlen(text));
 }
 
-static void add_u64(buf *out, const char *name, uint64_t value) {
+void admin_add_u64(buf *out, const char *name, uint64_t value) {
     buf_add_format(out, ",\"%s\":%llu", name, (unsigned long long)value);
 }
 
@@ -69,15 +69,15 @@ static void add_share(buf *out, const share_spec *s) {
 }
 
 static void add_policy(buf *out, const model_policy *p) {
-    add_text(out, "class", admin_class_name(p->prio));
-    add_u64(out, "weight", p->weight);
-    add_text(out, "pin", admin_pin_name(p->pin));
-    add_u64(out, "min_bytes", p->min_bytes);
-    add_u64(out, "max_bytes", p->max_bytes);
+    admin_add_text(out, "class", admin_class_name(p->prio));
+    admin_add_u64(out, "weight", p->weight);
+    admin_add_text(out, "pin", admin_pin_name(p->pin));
+    admin_add_u64(out, "min_bytes", p->min_bytes);
+    admin_add_u64(out, "max_bytes", p->max_bytes);
     add_share(out, &p->share);
     buf_add_format(out, ",\"slo\":{\"ttft_ms\":%u,\"tpot_ms\":%u}", p->slo_ttft_ms, p->slo_tpot_ms);
     if (p->keep_alive_us == POLICY_NEVER)
-        add_text(out, "keep_alive_s", "never");
+        admin_add_text(out, "keep_alive_s", "never");
     else
         add_s(out, "keep_alive_s", p->keep_alive_us);
     buf_add_format(out, ",\"replicas\":{\"min\":%u,\"max\":%u}", p->replicas_min, p->replicas_max);
@@ -131,17 +131,17 @@ static void add_tenant(buf *out, const app *a, uint32_t config_idx, const app_re
     uint32_t number = a->config->numbers[config_idx], n_running, n_waiting;
     buf_add_str(out, "{\"name\":");
     json_add_string(out, t->name, strlen(t->name));
-    add_text(out, "class", admin_class_name(t->max_class));
-    add_u64(out, "weight", t->policy.weight);
-    add_u64(out, "used_bytes", fleet_tenant_bytes(a->fleet, number));
-    add_u64(out, "min_bytes", t->policy.min_bytes);
-    add_u64(out, "max_bytes", t->policy.max_bytes);
+    admin_add_text(out, "class", admin_class_name(t->max_class));
+    admin_add_u64(out, "weight", t->policy.weight);
+    admin_add_u64(out, "used_bytes", fleet_tenant_bytes(a->fleet, number));
+    admin_add_u64(out, "min_bytes", t->policy.min_bytes);
+    admin_add_u64(out, "max_bytes", t->policy.max_bytes);
     add_share(out, &t->policy.share);
     add_limits(out, &t->limits);
     add_use(out, a, number);
     fleet_tenant_seqs(a->fleet, number, &n_running, &n_waiting);
     buf_add_format(out, ",\"queue\":{\"running\":%u,\"waiting\":%u}", n_running, n_waiting);
-    add_u64(out, "refused", recent->refused[number]);
+    admin_add_u64(out, "refused", recent->refused[number]);
     add_recent(out, recent, &recent->by_tenant[number]);
     buf_add_str(out, ",\"models\":");
     if (t->n_models == 0) buf_add_str(out, "null");
@@ -150,7 +150,7 @@ static void add_tenant(buf *out, const app *a, uint32_t config_idx, const app_re
         json_add_string(out, t->models[i], strlen(t->models[i]));
     }
     if (t->n_models > 0) buf_add_char(out, ']');
-    add_u64(out, "keys", t->n_keys);
+    admin_add_u64(out, "keys", t->n_keys);
     buf_add_char(out, '}');
 }
 
@@ -196,9 +196,9 @@ static void add_numbers(buf *out, const engine_model_info *i) {
                    (unsigned long long)i->bytes_used, (unsigned long long)i->bytes_held,
                    (unsigned long long)i->bytes_cached, (unsigned long long)i->bytes_done,
                    (unsigned long long)i->bytes_total);
-    add_u64(out, "loads", i->n_loads);
-    add_u64(out, "stages", i->n_stages);
-    add_u64(out, "failures", i->n_failed);
+    admin_add_u64(out, "loads", i->n_loads);
+    admin_add_u64(out, "stages", i->n_stages);
+    admin_add_u64(out, "failures", i->n_failed);
     for (int k = 0; k < ENGINE_EVICT_CAUSES; k++)
         buf_add_format(out, "%s\"%s\":%llu", k == 0 ? ",\"evictions\":{" : ",", cause_names[k],
                        (unsigned long long)i->n_evictions[k]);
@@ -211,9 +211,9 @@ static void add_numbers(buf *out, const engine_model_info *i) {
     add_s(out, "device_s", i->device_us);
     add_s(out, "idle_s", admin_idle_us(i, clock_now_us()));
     buf_add_format(out, ",\"held\":%s", i->held ? "true" : "false");
-    add_text(out, "error", i->state == MODEL_FAILED ? i->why.text : NULL);
+    admin_add_text(out, "error", i->state == MODEL_FAILED ? i->why.text : NULL);
     if (i->state == MODEL_FAILED && i->retry_after_ms > 0)
-        add_u64(out, "retry_after_ms", i->retry_after_ms);
+        admin_add_u64(out, "retry_after_ms", i->retry_after_ms);
     else
         buf_add_str(out, ",\"retry_after_ms\":null");
 }
@@ -231,8 +231,8 @@ static void add_replicas(buf *out, const app *a, uint32_t slot) {
         engine_model_get(fleet_engine(a->fleet, d), slot, &i);
         buf_add_str(out, first ? "{\"device\":" : ",{\"device\":");
         json_add_string(out, name, strlen(name));
-        add_text(out, "replica", fleet_replica_state_name(r.state));
-        add_text(out, "state", model_state_name(i.state));
+        admin_add_text(out, "replica", fleet_replica_state_name(r.state));
+        admin_add_text(out, "state", model_state_name(i.state));
         buf_add_format(out,
                        ",\"part\":%u,\"running\":%u,\"waiting\":%u,\"pages\":{\"weight\":%u,"
                        "\"warm\":%u,\"kv\":%u,\"cached\":%u,\"parked\":%u},"
@@ -241,13 +241,13 @@ static void add_replicas(buf *out, const app *a, uint32_t slot) {
                        i.pages_cached, i.pages_swapped, (unsigned long long)r.policy.min_bytes,
                        (unsigned long long)r.policy.max_bytes);
         add_share(out, &r.policy.share);
-        add_text(out, "error", i.state == MODEL_FAILED ? i.why.text : NULL);
+        admin_add_text(out, "error", i.state == MODEL_FAILED ? i.why.text : NULL);
         buf_add_char(out, '}');
         first = false;
     }
     buf_add_format(out, "],\"desired_replicas\":%u", fleet_desired_replicas(a->fleet, slot));
     const char *problem = fleet_placement_problem(a->fleet, slot);
-    add_text(out, "placement_problem", problem[0] != 0 ? problem : NULL);
+    admin_add_text(out, "placement_problem", problem[0] != 0 ? problem : NULL);
 }
 
 static void add_model(buf *out, const app *a, uint32_t config_idx, const app_recent *recent) {
@@ -265,12 +265,12 @@ static void add_model(buf *out, const app *a, uint32_t config_idx, const app_rec
         json_add_string(out, m->aliases[i], strlen(m->aliases[i]));
     }
     buf_add_char(out, ']');
-    add_text(out, "state", model_state_name(info.state));
-    add_u64(out, "slot", slot);
-    add_text(out, "weights_of", own ? NULL : root->name);
-    add_text(out, "path", m->path);
-    add_text(out, "file", model_file_name(app_model(a, slot)->file));
-    add_u64(out, "context", info.context);
+    admin_add_text(out, "state", model_state_name(info.state));
+    admin_add_u64(out, "slot", slot);
+    admin_add_text(out, "weights_of", own ? NULL : root->name);
+    admin_add_text(out, "path", m->path);
+    admin_add_text(out, "file", model_file_name(app_model(a, slot)->file));
+    admin_add_u64(out, "context", info.context);
     add_policy(out, &app_model(a, slot)->policy);
     add_numbers(out, &info);
     add_replicas(out, a, slot);
@@ -296,9 +296,9 @@ static void add_leaving(buf *out, const app *a) {
         if (s->m == NULL || !s->leaving) continue;
         buf_add_str(out, first ? "{\"name\":" : ",{\"name\":");
         json_add_string(out, s->name, strlen(s->name));
-        add_u64(out, "slot", i);
-        add_text(out, "state", model_state_name(fleet_slot_state(a->fleet, i)));
-        add_u64(out, "answers", s->n_generations);
+        admin_add_u64(out, "slot", i);
+        admin_add_text(out, "state", model_state_name(fleet_slot_state(a->fleet, i)));
+        admin_add_u64(out, "answers", s->n_generations);
         buf_add_char(out, '}');
         first = false;
     }
@@ -320,8 +320,8 @@ static void add_device(buf *out, const app *a, uint32_t device_idx, uint64_t map
     engine_get_stats(e, s);
     buf_add_str(out, "{\"name\":");
     json_add_string(out, name, strlen(name));
-    add_text(out, "kind", a->kinds[device_idx]);
-    add_text(out, "about", engine_device_name(e));
+    admin_add_text(out, "kind", a->kinds[device_idx]);
+    admin_add_text(out, "about", engine_device_name(e));
     buf_add_format(
         out,
         ",\"pages\":{\"total\":%u,\"device\":%u,\"host\":%u,\"free\":%u,"
@@ -330,7 +330,7 @@ static void add_device(buf *out, const app *a, uint32_t device_idx, uint64_t map
         s->pages_total, s->pages_device, s->pages_host, s->pages_free, s->pages_device_free,
         s->pages_host_free, s->pages_weight, s->pages_kv, s->pages_cached, s->pages_warm,
         s->pages_swapped, s->pages_quarantine, s->pages_absent, s->one_memory ? "true" : "false");
-    add_u64(out, "page_bytes", s->page_bytes);
+    admin_add_u64(out, "page_bytes", s->page_bytes);
     buf_add_format(
         out, ",\"account\":{\"step_s\":%.6f,\"load_s\":%.6f,\"idle_s\":%.6f,\"wall_s\":%.6f}",
         (double)s->usage_step_us / US_PER_S, (double)s->usage_load_us / US_PER_S,
@@ -342,8 +342,8 @@ static void add_device(buf *out, const app *a, uint32_t device_idx, uint64_t map
     buf_add_format(out, ",\"recent\":{\"window_s\":%.3f,\"step\":%.4f,\"load\":%.4f,\"idle\":%.4f}",
                    (double)t.window_us / US_PER_S, (double)t.step_us / window_us,
                    (double)t.load_us / window_us, (double)t.idle_us / window_us);
-    add_u64(out, "steps", s->n_steps);
-    add_u64(out, "turns", s->n_slices);
+    admin_add_u64(out, "steps", s->n_steps);
+    admin_add_u64(out, "turns", s->n_slices);
     buf_add_format(out,
                    ",\"thrash\":{\"now\":%s,\"reload_s\":%.6f,\"window_s\":%.1f,"
                    "\"attainment\":%.6f}",

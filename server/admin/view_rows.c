@@ -15,23 +15,11 @@
 #define US_PER_S 1e6
 typedef unsigned long long ull;
 
-static void add_text(buf *out, const char *name, const char *text) {
-    buf_add_format(out, ",\"%s\":", name);
-    if (text == NULL)
-        buf_add_str(out, "null");
-    else
-        json_add_string(out, text, strlen(text));
-}
-
-static void add_u64(buf *out, const char *name, uint64_t value) {
-    buf_add_format(out, ",\"%s\":%llu", name, (ull)value);
-}
-
 static void add_limit(buf *out, const char *name, uint64_t value, uint64_t none) {
     if (value == none)
         buf_add_format(out, ",\"%s\":null", name);
     else
-        add_u64(out, name, value);
+        admin_add_u64(out, name, value);
 }
 
 /* A moment of the clock of the engines, as Unix time in milliseconds. */
@@ -46,7 +34,7 @@ void view_add_daemon(buf *out, const app *a, const changer_about *about, const c
     buf_add_format(out, ",\"draining\":%s,\"unsaved\":%u,\"faults\":%s",
                    a->draining ? "true" : "false", about->n_patches,
                    a->allow_faults ? "true" : "false");
-    add_text(out, "config", about->path);
+    admin_add_text(out, "config", about->path);
     buf_add_char(out, '}');
 }
 
@@ -108,10 +96,10 @@ void view_add_device(buf *out, const app *a, uint32_t device_idx, const view_now
     engine_stats s;
     engine_get_stats(e, &s);
     buf_add_format(out, "{\"id\":%u", device_idx);
-    add_text(out, "name", fleet_device_name(a->fleet, device_idx));
-    add_text(out, "kind", a->kinds[device_idx]);
-    add_text(out, "about", engine_device_name(e));
-    add_u64(out, "page_bytes", s.page_bytes);
+    admin_add_text(out, "name", fleet_device_name(a->fleet, device_idx));
+    admin_add_text(out, "kind", a->kinds[device_idx]);
+    admin_add_text(out, "about", engine_device_name(e));
+    admin_add_u64(out, "page_bytes", s.page_bytes);
     add_device_pages(out, &s);
     device_times t = device_recent_get(a->device_recent, device_idx, &s);
     double window_us = t.window_us > 0 ? (double)t.window_us : 1;
@@ -161,8 +149,8 @@ static void add_bytes(buf *out, const app *a, const engine_model_info *i, uint64
                    (ull)(i->pages_weight * page), (ull)(i->pages_kv * page),
                    (ull)(i->pages_cached * page), (ull)(i->pages_warm * page),
                    (ull)(i->pages_swapped * page));
-    add_u64(out, "file", file_bytes);
-    add_u64(out, "min", p->min_bytes);
+    admin_add_u64(out, "file", file_bytes);
+    admin_add_u64(out, "min", p->min_bytes);
     add_limit(out, "max", p->max_bytes == UINT64_MAX ? 0 : p->max_bytes, 0);
     buf_add_char(out, '}');
     bool comes = i->state == MODEL_STAGING || i->state == MODEL_LOADING;
@@ -214,20 +202,20 @@ void view_add_model(buf *out, const app *a, uint32_t config_idx, const app_recen
     engine_model_info i;
     fleet_model_tally(a->fleet, slot, &i);
     buf_add_format(out, "{\"id\":%u", slot);
-    add_text(out, "name", m->name);
+    admin_add_text(out, "name", m->name);
     buf_add_str(out, ",\"aliases\":[");
     for (uint32_t k = 0; k < m->n_aliases; k++) {
         if (k > 0) buf_add_char(out, ',');
         json_add_string(out, m->aliases[k], strlen(m->aliases[k]));
     }
     buf_add_char(out, ']');
-    add_text(out, "state", model_state_name(i.state));
+    admin_add_text(out, "state", model_state_name(i.state));
     buf_add_format(out, ",\"held\":%s", i.held ? "true" : "false");
-    add_text(out, "class", admin_class_name(s->policy.prio));
-    add_text(out, "pin", admin_pin_name(s->policy.pin));
-    add_u64(out, "weight", s->policy.weight);
+    admin_add_text(out, "class", admin_class_name(s->policy.prio));
+    admin_add_text(out, "pin", admin_pin_name(s->policy.pin));
+    admin_add_u64(out, "weight", s->policy.weight);
     add_share(out, &s->policy.share);
-    add_u64(out, "context", i.context);
+    admin_add_u64(out, "context", i.context);
     buf_add_format(out, ",\"running\":%u,\"waiting\":%u", i.n_running, i.n_waiting);
     add_bytes(out, a, &i, s->m != NULL ? model_about(s->m)->file_bytes : 0, &s->policy);
     add_rates(out, recent, &recent->by_name[s->name_idx]);
@@ -236,7 +224,7 @@ void view_add_model(buf *out, const app *a, uint32_t config_idx, const app_recen
     else
         add_moment(out, "wanted_at", u64_less(i.at_us, i.idle_us), now);
     add_switch(out, &i);
-    add_text(out, "error", i.state == MODEL_FAILED ? i.why.text : NULL);
+    admin_add_text(out, "error", i.state == MODEL_FAILED ? i.why.text : NULL);
     add_places(out, a, slot);
     buf_add_char(out, '}');
 }
@@ -253,20 +241,20 @@ void view_add_tenant(buf *out, const app *a, uint32_t config_idx, const app_rece
         today = u.used_day;
     }
     buf_add_format(out, "{\"id\":%u", number);
-    add_text(out, "name", t->name);
-    add_text(out, "class", admin_class_name(t->max_class));
-    add_u64(out, "weight", t->policy.weight);
+    admin_add_text(out, "name", t->name);
+    admin_add_text(out, "class", admin_class_name(t->max_class));
+    admin_add_u64(out, "weight", t->policy.weight);
     if (t->policy.share.percent > 0)
         buf_add_format(out, ",\"entitled\":%.2f", t->policy.share.percent / 100.0);
     else
         buf_add_str(out, ",\"entitled\":null");
-    add_u64(out, "today", today);
+    admin_add_u64(out, "today", today);
     add_limit(out, "limit_today", t->limits.tokens_per_day, CONFIG_NO_LIMIT);
     fleet_tenant_seqs(a->fleet, number, &n_running, &n_waiting);
     buf_add_format(out, ",\"running\":%u,\"waiting\":%u", n_running, n_waiting);
-    add_u64(out, "refused", recent->refused[number]);
+    admin_add_u64(out, "refused", recent->refused[number]);
     add_rates(out, recent, &recent->by_tenant[number]);
-    add_u64(out, "kv", fleet_tenant_bytes(a->fleet, number));
+    admin_add_u64(out, "kv", fleet_tenant_bytes(a->fleet, number));
     buf_add_char(out, '}');
 }
 
@@ -302,6 +290,6 @@ void view_add_history_row(buf *out, const history_row *row) {
 void view_add_event(buf *out, const journal_event *e) {
     buf_add_format(out, "{\"id\":%llu,\"at\":%lld,\"kind\":\"%s\",\"n\":%u", (ull)e->id,
                    (long long)e->at_ms, journal_kind_name(e->kind), e->n);
-    add_text(out, "text", e->text);
+    admin_add_text(out, "text", e->text);
     buf_add_char(out, '}');
 }
