@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -79,7 +80,8 @@ typedef struct server_life {
     uv_loop_t loop;
     uv_async_t woken; // by the engines
     uv_timer_t tick;
-    uv_signal_t signals[3];
+    uv_poll_t signals;
+    int signals_fd;      // SIGTERM, SIGINT, SIGHUP; -1: not open
     uv_prepare_t sleeps; // before the loop waits
     uv_check_t wakes;    // after the loop waited
     pulse pulse;         // of this loop
@@ -551,9 +553,7 @@ static void wake_front(void *ctx) {
     uv_async_send(&s->woken);
 }
 
-static void on_signal(uv_signal_t *handle, int sig) {
-    server_life *s = handle->data;
-    if (s->closing) return;
+static void on_signal(server_life *s, uint32_t sig) {
     pulse_at(PULSE_WORK, "signal");
     if (sig == SIGHUP) {
         if (!s->draining) reload(s);
@@ -563,6 +563,14 @@ static void on_signal(uv_signal_t *handle, int sig) {
     } else {
         end_loop(s); // second signal
     }
+}
+
+static void on_signals(uv_poll_t *poll, int status, int events) {
+    (void)events;
+    server_life *s = poll->data;
+    struct signalfd_siginfo info;
+    while (status == 0 && !s->closing && read(s->signals_fd, &info, sizeof info) == sizeof info)
+        on_signal(s, info.ssi_signo);
 }
 
 /* Every iteration beats, and a tick comes every TICK_MS. */
@@ -578,8 +586,25 @@ static void on_wake(uv_check_t *check) {
 
 /* -- start and stop -- */
 
+/* The signals are blocked and read from a file descriptor: all threads inherit the mask, so that a
+ * further one cannot end a process that is about to exit with 0. */
+static inferd_status open_signals(server_life *s, inferd_err *err) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    s->signals_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    if (s->signals_fd < 0) return inferd_fail(err, INFERD_EIO, "signals: %s", strerror(errno));
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    int rc = uv_poll_init(&s->loop, &s->signals, s->signals_fd);
+    if (rc == 0) rc = uv_poll_start(&s->signals, UV_READABLE, on_signals);
+    if (rc != 0) return inferd_fail(err, INFERD_EIO, "signals: %s", uv_strerror(rc));
+    s->signals.data = s;
+    return INFERD_OK;
+}
+
 static inferd_status open_loop(server_life *s, inferd_err *err) {
-    static const int wanted[3] = {SIGTERM, SIGINT, SIGHUP};
     int rc = uv_loop_init(&s->loop);
     if (rc != 0) return inferd_fail(err, INFERD_EIO, "event loop: %s", uv_strerror(rc));
     s->loop_open = true;
@@ -592,13 +617,7 @@ static inferd_status open_loop(server_life *s, inferd_err *err) {
     uv_check_init(&s->loop, &s->wakes);
     uv_prepare_start(&s->sleeps, on_sleep); // the handle started first runs last
     uv_check_start(&s->wakes, on_wake);
-    for (int i = 0; i < 3; i++) {
-        if ((rc = uv_signal_init(&s->loop, &s->signals[i])) != 0 ||
-            (rc = uv_signal_start(&s->signals[i], on_signal, wanted[i])) != 0)
-            return inferd_fail(err, INFERD_EIO, "signals: %s", uv_strerror(rc));
-        s->signals[i].data = s;
-    }
-    return INFERD_OK;
+    return open_signals(s, err);
 }
 
 /* A reload replaces the configuration: copies the device settings that are still needed. */
@@ -868,6 +887,7 @@ static void close_all(server_life *s) {
     while (uv_run(&s->loop, UV_RUN_DEFAULT) != 0) {
     }
     uv_loop_close(&s->loop);
+    if (s->signals_fd >= 0) close(s->signals_fd);
     for (uint32_t i = 0; s->found_owned && i < s->found.n; i++) {
         free((char *)(uintptr_t)s->found.devices[i].backend.uuid);
         free((char *)(uintptr_t)s->found.devices[i].backend.cores);
@@ -900,6 +920,7 @@ int cli_serve(int argc, char **argv) {
         free(s);
         return status;
     }
+    s->signals_fd = -1;
     signal(SIGPIPE, SIG_IGN);
     json_in_init();
     inferd_err err = {0};

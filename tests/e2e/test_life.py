@@ -366,6 +366,15 @@ def test_second_sigterm_ends_at_once(launch, tiny_model):
         assert time.monotonic() - began < 5 * SLOW
 
 
+def test_signals_during_the_end_do_not_change_the_exit_status(launch, tiny_model):
+    for _ in range(3):
+        d = launch(model_config(tiny_model, "tiny"))
+        while d.alive():
+            d.process.send_signal(signal.SIGTERM)
+            d.process.send_signal(signal.SIGHUP)
+        assert d.stop() == 0
+
+
 def test_drain_timeout_cuts_with_an_error(launch, tiny_model):
     d = launch({**model_config(tiny_model, "tiny"), "limits": {"drain_timeout_s": 1}})
     got = b""

@@ -317,7 +317,7 @@ def test_models_come_and_go_by_reload(launch, alone):
     # A bad file changes nothing.
     for bad in ({**three, "models": [{"name": "x", "path": "/nowhere.gguf"}]},
                 {**three, "models": three["models"] + [{"name": "b", "path": dummy(9)}]},
-                {**three, "models": []}):
+                {**three, "models": [{"name": "x"}]}):
         rewrite(d, bad)
         assert listed(d) == ["b", "c"]
         assert said(ask(d, "b", prompt_of(3))) == alone(2, prompt_of(3))
