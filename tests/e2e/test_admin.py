@@ -323,14 +323,15 @@ def test_a_model_that_leaves_is_told_until_it_has_left(fresh):
     rest = json.loads(fresh.text)
     rest["models"] = [m for m in rest["models"] if m["name"] != "c"]
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        asked = pool.submit(fresh.ask, "c", 1900)
+        asked = [pool.submit(fresh.ask, "c", 1900) for _ in range(8)]  # a second, in which all of it is asked
         fresh.until(lambda: fresh.model("c")["running"] > 0)
         assert fresh.admin.put("/admin/config", json=rest).status_code == 200
         leaving, running = fresh.state()["leaving"], fresh.admin.get("/running").json()["running"]
-        assert not asked.done()
-        assert [(m["name"], m["answers"]) for m in leaving] == [("c", 1)] and leaving[0]["state"] in ("hot", "draining")
+        assert not all(a.done() for a in asked)
+        assert [m["name"] for m in leaving] == ["c"] and leaving[0]["state"] in ("hot", "draining")
+        assert 1 <= leaving[0]["answers"] <= 8
         assert {"model": "c", "state": "stopping", "ttl": 0} in running and len(running) == 4, running
-        assert asked.result().status_code == 200
+        assert {200} <= {a.result().status_code for a in asked} <= {200, 404}  # 404: it came when the model had left
     fresh.until(lambda: fresh.state()["leaving"] == [])
     assert "c" not in [m["model"] for m in fresh.admin.get("/running").json()["running"]]
 

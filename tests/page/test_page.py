@@ -26,6 +26,9 @@ def chromium():
         yield b
 
 
+AFTER_FRAMES = """async () => { for (let i = 0; i < 5; i++) await new Promise(requestAnimationFrame); }"""
+
+
 @pytest.fixture
 def open_page(chromium):
     """A function that starts a daemon with a scene and opens the page on it."""
@@ -40,6 +43,7 @@ def open_page(chromium):
         tab.page.goto(f.url + path)
         if live:
             expect(tab.page.locator("#link")).to_have_attribute("data-state", "live")
+            tab.page.evaluate(AFTER_FRAMES)  # the first drawing, which is spread over a few
         return f, tab.page
 
     yield start
@@ -119,6 +123,7 @@ def test_the_board_shows_devices_models_tenants_queue_step_time_charts_and_event
 
 def test_a_delta_changes_the_rows_that_it_names_and_no_other_element(open_page):
     f, page = open_page()
+    expect(page.locator("#models tbody tr")).to_have_count(len(f.world.models))  # drawn in the next frame
     page.evaluate("""() => {
         window.seen = [];
         new MutationObserver(l => l.forEach(m => window.seen.push([m.type, m.target.textContent, m.addedNodes.length])))
