@@ -13,13 +13,13 @@
  *
  * The front thread is the one that runs this; the loop belongs to libuv. */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -553,7 +553,7 @@ static void wake_front(void *ctx) {
     uv_async_send(&s->woken);
 }
 
-static void on_signal(server_life *s, uint32_t sig) {
+static void on_signal(server_life *s, int sig) {
     pulse_at(PULSE_WORK, "signal");
     if (sig == SIGHUP) {
         if (!s->draining) reload(s);
@@ -568,9 +568,8 @@ static void on_signal(server_life *s, uint32_t sig) {
 static void on_signals(uv_poll_t *poll, int status, int events) {
     (void)events;
     server_life *s = poll->data;
-    struct signalfd_siginfo info;
-    while (status == 0 && !s->closing && read(s->signals_fd, &info, sizeof info) == sizeof info)
-        on_signal(s, info.ssi_signo);
+    unsigned char sig;
+    while (status == 0 && !s->closing && read(s->signals_fd, &sig, 1) == 1) on_signal(s, sig);
 }
 
 /* Every iteration beats, and a tick comes every TICK_MS. */
@@ -586,17 +585,27 @@ static void on_wake(uv_check_t *check) {
 
 /* -- start and stop -- */
 
-/* The signals are blocked and read from a file descriptor: all threads inherit the mask, so that a
- * further one cannot end a process that is about to exit with 0. */
+/* The handler stays until the process has ended: libuv would give a signal of a closed handle back
+ * to the system, and a further one would then end a process that is about to exit with 0. */
+static int signals_to = -1; // the pipe's end for writing
+
+static void write_signal(int sig) {
+    int before = errno;
+    unsigned char byte = (unsigned char)sig;
+    ssize_t n = write(signals_to, &byte, 1); // fails: 64 KiB of them have not been read
+    (void)n;
+    errno = before;
+}
+
 static inferd_status open_signals(server_life *s, inferd_err *err) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGHUP);
-    s->signals_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
-    if (s->signals_fd < 0) return inferd_fail(err, INFERD_EIO, "signals: %s", strerror(errno));
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    static const int wanted[3] = {SIGTERM, SIGINT, SIGHUP};
+    struct sigaction action = {.sa_handler = write_signal, .sa_flags = SA_RESTART};
+    int ends[2];
+    if (pipe2(ends, O_NONBLOCK | O_CLOEXEC) != 0)
+        return inferd_fail(err, INFERD_EIO, "signals: %s", strerror(errno));
+    s->signals_fd = ends[0];
+    signals_to = ends[1];
+    for (int i = 0; i < 3; i++) sigaction(wanted[i], &action, NULL);
     int rc = uv_poll_init(&s->loop, &s->signals, s->signals_fd);
     if (rc == 0) rc = uv_poll_start(&s->signals, UV_READABLE, on_signals);
     if (rc != 0) return inferd_fail(err, INFERD_EIO, "signals: %s", uv_strerror(rc));
@@ -887,7 +896,6 @@ static void close_all(server_life *s) {
     while (uv_run(&s->loop, UV_RUN_DEFAULT) != 0) {
     }
     uv_loop_close(&s->loop);
-    if (s->signals_fd >= 0) close(s->signals_fd);
     for (uint32_t i = 0; s->found_owned && i < s->found.n; i++) {
         free((char *)(uintptr_t)s->found.devices[i].backend.uuid);
         free((char *)(uintptr_t)s->found.devices[i].backend.cores);
@@ -920,7 +928,6 @@ int cli_serve(int argc, char **argv) {
         free(s);
         return status;
     }
-    s->signals_fd = -1;
     signal(SIGPIPE, SIG_IGN);
     json_in_init();
     inferd_err err = {0};
