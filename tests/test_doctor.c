@@ -41,16 +41,18 @@ static bool can(const char *path, int mode) {
     return stat(path, &st) == 0 && (((unsigned)st.st_mode >> 6) & (unsigned)mode) == (unsigned)mode;
 }
 
-static inferd_status listen_answer;
+static inferd_status listen_answer, file_answer;
 static bool healthy;
+static int n_asked;
 
 static inferd_status try_listen(const char *listen, inferd_err *err) {
-    if (listen_answer == INFERD_OK || strncmp(listen, "unix:", 5) == 0) return INFERD_OK;
-    return inferd_fail(err, listen_answer, "listen %s: no", listen);
+    inferd_status s = strncmp(listen, "unix:", 5) == 0 ? file_answer : listen_answer;
+    return s == INFERD_OK ? s : inferd_fail(err, s, "listen %s: no", listen);
 }
 
 static bool is_healthy(const char *listen) {
     (void)listen;
+    n_asked++;
     return healthy;
 }
 
@@ -72,7 +74,7 @@ static void open_machine(void) {
                              .can = can,
                              .try_listen = try_listen,
                              .is_healthy = is_healthy};
-    listen_answer = INFERD_OK;
+    listen_answer = file_answer = INFERD_OK;
     healthy = false;
     put("/proc/cpuinfo", "processor\t: 0\nmodel name\t: Test CPU\n");
     put("/proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 12582912 kB\nSwapTotal: 0 kB\n"
@@ -328,6 +330,8 @@ static void pinned_memory_matters_with_a_gpu(void) {
     d.facts.memlock_max = 8 << 20;
     EXPECT_LINE(doctor_check_memory, "memory.locked", DOCTOR_OK, "8192 KiB");
     put("/sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n");
+    put("/sys/bus/pci/devices/0000:01:00.0/class", "0x030000\n");
+    put("/sys/bus/pci/devices/0000:01:00.0/class", "0x030200\n");
     EXPECT_LINE(doctor_check_memory, "memory.locked", DOCTOR_WARNING, "8192 KiB");
     d.facts.is_root = true;
     EXPECT_LINE(doctor_check_memory, "memory.locked", DOCTOR_OK, "8192 KiB");
@@ -351,6 +355,14 @@ static void limits_are_those_of_the_daemon(void) {
     EXPECT_LINE(doctor_check_limits, "limits.tasks", DOCTOR_PROBLEM, "10 allowed");
     put("/sys/fs/cgroup/box/pids.max", "max\n");
     EXPECT_LINE(doctor_check_limits, "limits.tasks", DOCTOR_OK, "no limit");
+    put("/proc/self/cgroup", "0::/llm.slice/inferd.service\n"); // that of a group above
+    put("/sys/fs/cgroup/llm.slice/pids.max", "50\n");
+    put("/sys/fs/cgroup/llm.slice/pids.current", "45\n");
+    EXPECT_LINE(doctor_check_limits, "limits.tasks", DOCTOR_PROBLEM, "5 allowed");
+    put("/proc/self/cgroup", "5:pids:/docker/8f3a\n"); // not visible in the container
+    EXPECT_LINE(doctor_check_limits, "limits.tasks", DOCTOR_OK, "no limit");
+    put("/sys/fs/cgroup/pids/pids.max", "20\n");
+    EXPECT_LINE(doctor_check_limits, "limits.tasks", DOCTOR_PROBLEM, "20 allowed");
     close_machine();
 }
 
@@ -418,6 +430,74 @@ static void a_used_port_names_its_process(void) {
     close_machine();
 }
 
+static void put_socket(int pid, int inode) {
+    char text[64], link[PATH_MAX];
+    snprintf(text, sizeof text, "/proc/%d/fd/none", pid);
+    put(text, "");
+    snprintf(link, sizeof link, "%s/proc/%d/fd/3", root, pid);
+    snprintf(text, sizeof text, "socket:[%d]", inode);
+    EXPECT_EQ(symlink(text, link), 0);
+}
+
+/* A connection would start the service of the socket unit. */
+static void what_systemd_holds_is_not_asked(void) {
+    char text[PATH_MAX];
+    open_machine();
+    put("/proc/net/tcp",
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n"
+        "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 4711 1\n");
+    put("/proc/1/comm", "systemd\n");
+    put_socket(1, 4711);
+    listen_answer = INFERD_EBUSY;
+    n_asked = 0;
+    EXPECT_LINE(doctor_check_ports, "ports.listen", DOCTOR_OK, "is held by systemd");
+    put("/proc/77/comm", "inferd\n");
+    put_socket(77, 4711); // it was given to the service, which runs
+    healthy = true;
+    EXPECT_EQ(n_asked, 0);
+    EXPECT_LINE(doctor_check_ports, "ports.listen", DOCTOR_OK, "by inferd (pid 77): an inferd");
+    EXPECT_EQ(n_asked, 1);
+
+    snprintf(text, sizeof text, "%s/proc/1/fd/3", root); // of a user that sees neither
+    EXPECT_EQ(unlink(text), 0);
+    snprintf(text, sizeof text, "%s/proc/77/fd/3", root);
+    EXPECT_EQ(unlink(text), 0);
+    EXPECT_LINE(doctor_check_ports, "ports.listen", DOCTOR_WARNING, "used by a process of root");
+    EXPECT_EQ(n_asked, 1);
+    d.facts.is_root = true; // in another container
+    EXPECT_LINE(doctor_check_ports, "ports.listen", DOCTOR_OK, "an inferd that answers");
+
+    snprintf(text, sizeof text,
+             "{\"listen\":\"unix:%s/web.sock\",\"admin\":{\"listen\":\"none\"},\"models\":[]}",
+             files);
+    put_at(files, "/web.sock", "");
+    use_config(text);
+    snprintf(text, sizeof text,
+             "Num       RefCount Protocol Flags    Type St Inode Path\n"
+             "0000000000000000: 00000003 00000000 00000000 0001 03 4713 %s/web.sock\n"
+             "0000000000000000: 00000002 00000000 00010000 0001 01 4712 %s/web.sock\n",
+             files, files);
+    put("/proc/net/unix", text);
+    put_socket(1, 4712);
+    file_answer = INFERD_EBUSY;
+    EXPECT_LINE(doctor_check_ports, "ports.listen", DOCTOR_OK, "is held by systemd");
+    EXPECT_EQ(n_asked, 2);
+    close_machine();
+}
+
+static void a_socket_file_needs_a_folder_that_is_there(void) {
+    char text[PATH_MAX];
+    open_machine();
+    put_at(files, "/x", "");
+    snprintf(text, sizeof text, "{\"listen\":\"unix:%s/web.sock\",\"models\":[]}", files);
+    use_config(text);
+    EXPECT_LINE(doctor_check_ports, "ports.listen", DOCTOR_OK, "is free");
+    snprintf(text, sizeof text, "{\"listen\":\"unix:%s/none/web.sock\",\"models\":[]}", files);
+    use_config(text);
+    EXPECT_LINE(doctor_check_ports, "ports.listen", DOCTOR_PROBLEM, "its folder is missing");
+    close_machine();
+}
+
 static void the_socket_of_administrators_needs_a_folder(void) {
     char text[256], folder[128];
     open_machine();
@@ -437,6 +517,9 @@ static void the_socket_of_administrators_needs_a_folder(void) {
     EXPECT_LINE(doctor_check_ports, "ports.admin", DOCTOR_PROBLEM, "cannot be written");
     use_config("{\"admin\":{\"listen\":\"none\"},\"models\":[]}");
     EXPECT_LINE(doctor_check_ports, "ports.admin", DOCTOR_OK, "none, as configured");
+    put("/lib/systemd/system/inferd.service", "");
+    use_config("{\"admin\":{\"listen\":\"unix:/run/inferd/x/y/admin.sock\"},\"models\":[]}");
+    EXPECT_LINE(doctor_check_ports, "ports.admin", DOCTOR_OK, "inferd.service makes the folder");
     close_machine();
 }
 
@@ -523,6 +606,7 @@ static void kept_files_are_room_already_taken(void) {
 }
 
 static void state_needs_a_folder_and_room(void) {
+    char text[PATH_MAX];
     open_machine();
     use_config("{\"models\":[]}");
     EXPECT_LINE(doctor_check_files, "files.state_dir", DOCTOR_OK, "none");
@@ -547,6 +631,9 @@ static void state_needs_a_folder_and_room(void) {
     EXPECT_LINE(doctor_check_files, "files.log", DOCTOR_PROBLEM, "may not be written");
     put_at(files, "/log/x", "");
     EXPECT_LINE(doctor_check_files, "files.log", DOCTOR_OK, "inferd.log");
+    snprintf(text, sizeof text, "{\"log\":{\"path\":\"%s\"},\"models\":[]}", files);
+    use_config(text);
+    EXPECT_LINE(doctor_check_files, "files.log", DOCTOR_PROBLEM, "a folder, not a file");
     close_machine();
 }
 
@@ -557,8 +644,14 @@ static void drivers_and_nodes_are_checked(void) {
     EXPECT_LINE(doctor_check_gpu, "gpu.device", DOCTOR_OK, "no GPU");
     use_config("{\"devices\":[{\"kind\":\"cuda\"}],\"models\":[]}");
     EXPECT_LINE(doctor_check_gpu, "gpu.device", DOCTOR_PROBLEM, "no GPU");
+    put("/sys/bus/pci/devices/0000:01:00.1/vendor", "0x10de\n");
+    put("/sys/bus/pci/devices/0000:01:00.1/class", "0x040300\n"); // its sound
+    EXPECT_LINE(doctor_check_gpu, "gpu.device", DOCTOR_PROBLEM, "no GPU");
     put("/sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n");
+    put("/sys/bus/pci/devices/0000:01:00.0/class", "0x030200\n");
     EXPECT_LINE(doctor_check_gpu, "gpu.driver", DOCTOR_PROBLEM, "no driver is loaded");
+    use_config("{\"devices\":[{\"kind\":\"cpu\"}],\"models\":[]}");
+    EXPECT_LINE(doctor_check_gpu, "gpu.device", DOCTOR_OK, "the configuration uses none");
     use_config("{\"models\":[]}"); // "auto" serves from the CPU
     EXPECT_LINE(doctor_check_gpu, "gpu.driver", DOCTOR_WARNING, "no driver is loaded");
     put("/proc/driver/nvidia/version",
@@ -636,6 +729,8 @@ static const test_case cases[] = {TEST(instructions_are_those_that_kernels_use),
                                   TEST(limits_are_those_of_the_daemon),
                                   TEST(a_used_port_names_its_process),
                                   TEST(a_used_port_is_that_of_its_address),
+                                  TEST(what_systemd_holds_is_not_asked),
+                                  TEST(a_socket_file_needs_a_folder_that_is_there),
                                   TEST(the_socket_of_administrators_needs_a_folder),
                                   TEST(keys_are_for_their_owner),
                                   TEST(models_must_be_readable),

@@ -3,6 +3,8 @@
  * The checks are in doctor_*.c; here are the facts of this process, the options and the order. */
 #include <errno.h>
 #include <getopt.h>
+#include <grp.h>
+#include <pwd.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -16,13 +18,15 @@
 #include "kernels/machine.h"
 
 static const char usage[] =
-    "usage: inferd doctor [--config FILE.json] [--json] [--strict] [--module FILE]\n"
+    "usage: inferd doctor [--config FILE.json] [--user NAME] [--json] [--strict] [--module FILE]\n"
     "\n"
     "Looks at this machine and, with --config, at everything that the configuration needs of it:\n"
     "CPU, memory, huge pages, limits, addresses, rights of files, GPU and driver, clock.  It\n"
     "changes nothing.  One line per check: ok, warning or problem, and what to do.\n"
     "\n"
     "  --config FILE  check files, addresses and sizes of this configuration, too\n"
+    "  --user NAME    as root: check with the rights of this user; by default that of\n"
+    "                 inferd.service, where it is installed\n"
     "  --json         one JSON object\n"
     "  --strict       status 1 also for warnings\n"
     "  --module FILE  inferd_cuda.so, when it is not beside the program\n"
@@ -32,8 +36,66 @@ static const char usage[] =
 
 /* ---- facts ---- */
 
+/* The user of the service, whose rights count when root asks. */
+static struct service_user {
+    bool set;
+    uid_t uid;
+    gid_t gid;
+    gid_t groups[64], own_groups[64];
+    int n_groups, n_own_groups;
+} service;
+
+static void enter_service(void) {
+    if (!service.set) return;
+    if (setgroups((size_t)service.n_groups, service.groups) != 0 || setegid(service.gid) != 0 ||
+        seteuid(service.uid) != 0)
+        service.set = false; // a container without these rights of root
+}
+
+static void leave_service(void) {
+    if (!service.set) return;
+    INFERD_CHECK(seteuid(0) == 0 && setegid(0) == 0 &&
+                 setgroups((size_t)service.n_own_groups, service.own_groups) == 0);
+}
+
 static bool can(const char *path, int mode) {
-    return eaccess(path, mode) == 0;
+    enter_service();
+    bool may = eaccess(path, mode) == 0;
+    leave_service();
+    return may;
+}
+
+static inferd_status try_listen(const char *listen, inferd_err *err) {
+    enter_service();
+    inferd_status s = http_try_listen(listen, err);
+    leave_service();
+    return s;
+}
+
+/* False: there is no such user. */
+static bool use_service_user(const char *name) {
+    const struct passwd *user = getpwnam(name);
+    if (user == NULL) return false;
+    service.uid = user->pw_uid;
+    service.gid = user->pw_gid;
+    service.n_groups = INFERD_COUNT(service.groups);
+    service.n_own_groups = getgroups(INFERD_COUNT(service.own_groups), service.own_groups);
+    service.set = service.n_own_groups >= 0 && service.uid != 0 &&
+                  getgrouplist(name, service.gid, service.groups, &service.n_groups) >= 0;
+    return true;
+}
+
+/* Rights are those of the service, also when root asks. */
+static void choose_user(doctor *d, const char *asked) {
+    const char *name = asked != NULL ? asked : "inferd";
+    if (geteuid() != 0) return;
+    bool found = (asked != NULL || doctor_has_unit(d)) && use_service_user(name);
+    if (found)
+        doctor_add(d, DOCTOR_OK, "rights.user", "%s%s", name,
+                   asked != NULL ? "" : ", of inferd.service");
+    else
+        doctor_add(d, DOCTOR_OK, "rights.user",
+                   "root, for which every file is readable: --user NAME is another");
 }
 
 /* "0.0.0.0:8080" is asked at 127.0.0.1. */
@@ -75,7 +137,7 @@ void doctor_read_facts(doctor_facts *out) {
                           .cpu_level_asked = getenv("INFERD_CPU"),
                           .mps_folder = getenv("CUDA_MPS_PIPE_DIRECTORY"),
                           .can = can,
-                          .try_listen = http_try_listen,
+                          .try_listen = try_listen,
                           .is_healthy = is_healthy};
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0) out->n_fds_max = limit_of(limit.rlim_max);
     if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0) out->memlock_max = limit_of(limit.rlim_cur);
@@ -129,6 +191,10 @@ static inferd_config *open_config(doctor *d, const char *path) {
     if (n_warnings > 0)
         doctor_advise(d, "%.*s", (int)strcspn(buf_cstr(&text), "\n"), buf_cstr(&text));
     buf_deinit(&text);
+    if (!d->facts.can(path, R_OK)) {
+        doctor_add(d, DOCTOR_PROBLEM, "configuration", "%.200s may not be read by that user", path);
+        doctor_advise(d, "chgrp it to the group of inferd, and chmod g+r");
+    }
     return c;
 }
 
@@ -147,11 +213,14 @@ static void check_all(doctor *d) {
 }
 
 int cli_doctor(int argc, char **argv) {
-    static const struct option longs[] = {
-        {"help", no_argument, NULL, 'h'},         {"config", required_argument, NULL, 'c'},
-        {"json", no_argument, NULL, 'j'},         {"strict", no_argument, NULL, 's'},
-        {"module", required_argument, NULL, 'm'}, {0}};
-    const char *path = NULL;
+    static const struct option longs[] = {{"help", no_argument, NULL, 'h'},
+                                          {"config", required_argument, NULL, 'c'},
+                                          {"json", no_argument, NULL, 'j'},
+                                          {"strict", no_argument, NULL, 's'},
+                                          {"module", required_argument, NULL, 'm'},
+                                          {"user", required_argument, NULL, 'u'},
+                                          {0}};
+    const char *path = NULL, *user = NULL;
     bool json = false, strict = false;
     doctor d = {.root = ""};
     for (int c; (c = getopt_long(argc, argv, "hc:", longs, NULL)) != -1;) {
@@ -164,12 +233,20 @@ int cli_doctor(int argc, char **argv) {
             strict = true;
         else if (c == 'm')
             d.module = optarg;
+        else if (c == 'u')
+            user = optarg;
         else
             return fputs(usage, stderr), CLI_WRONG;
     }
     if (optind != argc) return fputs(usage, stderr), CLI_WRONG;
     json_in_init();
     doctor_read_facts(&d.facts);
+    if (user != NULL && (geteuid() != 0 || getpwnam(user) == NULL)) {
+        fprintf(stderr, "inferd: --user: %s\n",
+                geteuid() != 0 ? "only root can ask for another user" : "no such user");
+        return CLI_WRONG;
+    }
+    choose_user(&d, user);
     inferd_config *config = path != NULL ? open_config(&d, path) : NULL;
     d.config = config;
     check_all(&d);

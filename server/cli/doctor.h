@@ -100,7 +100,9 @@ uint32_t doctor_n_devices(const doctor *d, const char *kind);
 /* Where the daemon of this configuration listens, and does an inferd answer there? */
 const char *doctor_listen(const doctor *d);
 bool doctor_is_running(const doctor *d);
-bool doctor_has_gpu(const doctor *d); // a PCI device of NVIDIA, or that of WSL
+bool doctor_has_gpu(const doctor *d);  // a GPU of NVIDIA on PCI, or that of WSL
+bool doctor_uses_gpu(const doctor *d); // the configuration may use one; or there is none
+bool doctor_has_unit(const doctor *d); // inferd.service is installed
 /* The best instruction set of these flags of /proc/cpuinfo, as kernels/cpu/level.c chooses;
  * `lacks`: what the next one needs, "" for the best. */
 const char *doctor_cpu_level(const char *flags, const char **lacks);

@@ -236,11 +236,16 @@ static void check_log(doctor *d) {
     const char *path = d->config->log.path;
     if (path == NULL) return;
     folder_of(path, folder);
-    bool fine =
-        access(path, F_OK) == 0 ? d->facts.can(path, W_OK) : d->facts.can(folder, W_OK | X_OK);
+    struct stat st;
+    bool there = stat(path, &st) == 0, is_folder = there && S_ISDIR(st.st_mode);
+    bool fine = there ? !is_folder && d->facts.can(path, W_OK) : d->facts.can(folder, W_OK | X_OK);
     doctor_add(d, fine ? DOCTOR_OK : DOCTOR_PROBLEM, "files.log", "%.200s%s", path,
-               fine ? "" : ": may not be written by this user, or its folder is missing");
-    if (!fine) doctor_advise(d, "make its folder for the user of inferd (LogsDirectory=)");
+               fine        ? ""
+               : is_folder ? ": a folder, not a file"
+                           : ": may not be written by this user, or its folder is missing");
+    if (!fine)
+        doctor_advise(d, is_folder ? "name a file in it"
+                                   : "make its folder for the user of inferd (LogsDirectory=)");
 }
 
 void doctor_check_files(doctor *d) {

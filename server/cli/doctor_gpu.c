@@ -136,6 +136,10 @@ void doctor_check_gpu(doctor *d) {
                              "machine a GPU (in a container: docker --gpus all)");
         return;
     }
+    if (!doctor_uses_gpu(d)) {
+        doctor_add(d, DOCTOR_OK, "gpu.device", "the configuration uses none");
+        return;
+    }
     if (!check_driver(d)) return;
     check_nodes(d);
     check_mig(d);
@@ -214,7 +218,7 @@ void doctor_check_gpu_module(doctor *d) {
     uint32_t n = 0;
     inferd_err err = {0};
     backend_options o = {.kind = "cuda", .module_path = d->module};
-    bool there = doctor_has_gpu(d);
+    bool there = doctor_uses_gpu(d) && doctor_has_gpu(d);
     if (!there && !is_must(d) && d->module == NULL) return;
     if (backend_list_devices(&o, found, &n, &err) != INFERD_OK) {
         doctor_add(d, bad(d), "gpu.module", "%s", err.text);

@@ -202,33 +202,46 @@ static void check_descriptors(doctor *d) {
                       (ull)(most - FDS_OTHER), (ull)wanted);
 }
 
-/* The limit and the number of tasks of the control group; UINT64_MAX: no limit. */
-static void read_group_tasks(const doctor *d, uint64_t *most, uint64_t *used) {
-    char text[4096], path[PATH_MAX];
-    static const char *const places[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/pids"};
-    *most = UINT64_MAX;
-    *used = 0;
-    if (!doctor_read(d, "/proc/self/cgroup", text, sizeof text)) return;
-    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+/* Tasks that a group, the ones above it and the mount itself still allow.  In a container the named
+ * folder is often not visible: the mount then is the container's own group. */
+static uint64_t tasks_left(const doctor *d, const char *mount, const char *group) {
+    char folder[PATH_MAX], path[PATH_MAX + 16];
+    uint64_t left = UINT64_MAX;
+    snprintf(folder, sizeof folder, "%s%s", mount, strcmp(group, "/") == 0 ? "" : group);
+    for (;;) {
+        snprintf(path, sizeof path, "%s/pids.max", folder);
+        uint64_t most = doctor_read_number(d, path, UINT64_MAX); // "max": none
+        snprintf(path, sizeof path, "%s/pids.current", folder);
+        if (most != UINT64_MAX)
+            left = u64_min(left, u64_less(most, doctor_read_number(d, path, 0)));
+        char *slash = strrchr(folder, '/');
+        if (slash == NULL || (size_t)(slash - folder) < strlen(mount)) return left;
+        *slash = 0;
+    }
+}
+
+/* Of the control groups; UINT64_MAX: no limit. */
+static uint64_t group_tasks_left(const doctor *d) {
+    char text[4096];
+    uint64_t left = UINT64_MAX;
+    if (!doctor_read(d, "/proc/self/cgroup", text, sizeof text)) return left;
+    for (char *rest = NULL, *line = strtok_r(text, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
         char *controllers = strchr(line, ':');
         char *group = controllers == NULL ? NULL : strchr(controllers + 1, ':');
         if (group == NULL) continue;
-        bool v2 = group == controllers + 1, pids = strncmp(controllers + 1, "pids", 4) == 0;
-        if (!v2 && !pids) continue;
-        snprintf(path, sizeof path, "%s%.1024s/pids.max", places[!v2], group + 1);
-        uint64_t n = doctor_read_number(d, path, UINT64_MAX); // "max": none
-        if (n >= *most) continue;
-        *most = n;
-        snprintf(path, sizeof path, "%s%.1024s/pids.current", places[!v2], group + 1);
-        *used = doctor_read_number(d, path, 0);
+        bool v2 = group == controllers + 1;
+        if (v2)
+            left = u64_min(left, tasks_left(d, "/sys/fs/cgroup", group + 1));
+        else if (strncmp(controllers + 1, "pids:", 5) == 0)
+            left = u64_min(left, tasks_left(d, "/sys/fs/cgroup/pids", group + 1));
     }
+    return left;
 }
 
 static void check_tasks(doctor *d) {
     enum { THREADS_OTHER = 48 }; // front, workers, loaders, a driver's
-    uint64_t group, used, wanted = d->facts.n_cpus + (uint64_t)THREADS_OTHER;
-    read_group_tasks(d, &group, &used);
-    uint64_t left = group == UINT64_MAX ? group : u64_less(group, used);
+    uint64_t wanted = d->facts.n_cpus + (uint64_t)THREADS_OTHER, left = group_tasks_left(d);
     uint64_t own = d->facts.is_root ? UINT64_MAX : d->facts.n_tasks_max;
     bool fits = left >= wanted && own >= wanted;
     if (left == UINT64_MAX && own == UINT64_MAX)

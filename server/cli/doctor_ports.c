@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <limits.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "admin_socket.h"
@@ -55,12 +56,18 @@ static overlap compare(const char *its, const char *ours) {
     return is_any(its) || is_any(ours) ? OVERLAPS : APART;
 }
 
-/* The inode of a socket that listens there, of /proc/net/tcp and tcp6; 0: none.  Two processes may
- * listen on the same port of different addresses. */
-static unsigned long find_inode(const doctor *d, const table_address *ours) {
+/* A listening socket.  inode 0: none was found. */
+typedef struct listener {
+    unsigned long inode;
+    unsigned uid; // of its maker
+} listener;
+
+/* The one that listens there, of /proc/net/tcp and tcp6.  Two processes may listen on the same port
+ * of different addresses. */
+static listener find_listener(const doctor *d, const table_address *ours) {
     enum { LISTENING = 0x0A };
     static const char *const tables[] = {"/proc/net/tcp", "/proc/net/tcp6"};
-    unsigned long inode = 0;
+    listener found = {0};
     overlap best = APART;
     for (size_t i = 0; i < INFERD_COUNT(tables); i++) {
         char path[PATH_MAX], line[512];
@@ -69,17 +76,36 @@ static unsigned long find_inode(const doctor *d, const table_address *ours) {
         while (f != NULL && fgets(line, sizeof line, f) != NULL) {
             char its[33];
             unsigned port = 0, state = 0;
-            unsigned long its_inode = 0;
-            if (sscanf(line, " %*u: %32[0-9A-F]:%x %*s %x %*s %*s %*s %*u %*u %lu", its, &port,
-                       &state, &its_inode) != 4 ||
+            listener one = {0};
+            if (sscanf(line, " %*u: %32[0-9A-F]:%x %*s %x %*s %*s %*s %u %*u %lu", its, &port,
+                       &state, &one.uid, &one.inode) != 5 ||
                 port != ours->port || state != LISTENING)
                 continue;
             overlap now = compare(its, ours->text);
-            if (now > best) inode = its_inode, best = now;
+            if (now > best) found = one, best = now;
         }
         if (f != NULL) fclose(f);
     }
-    return inode;
+    return found;
+}
+
+/* The one with this file, of /proc/net/unix: "ADDRESS: REFS PROTOCOL FLAGS TYPE STATE INODE PATH",
+ * where FLAGS 00010000 is a socket that listens. */
+static listener find_unix_listener(const doctor *d, const char *socket_path) {
+    char path[PATH_MAX], line[512], its[256];
+    listener found = {0};
+    struct stat st;
+    snprintf(path, sizeof path, "%s/proc/net/unix", d->root);
+    FILE *f = fopen(path, "re");
+    while (f != NULL && found.inode == 0 && fgets(line, sizeof line, f) != NULL) {
+        unsigned long inode = 0;
+        if (sscanf(line, "%*x: %*x %*x 00010000 %*x %*x %lu %255[^\n]", &inode, its) == 2 &&
+            strcmp(its, socket_path) == 0)
+            found.inode = inode;
+    }
+    if (f != NULL) fclose(f);
+    if (found.inode != 0 && stat(socket_path, &st) == 0) found.uid = st.st_uid;
+    return found;
 }
 
 static bool has_socket(const char *folder, unsigned long inode) {
@@ -98,25 +124,70 @@ static bool has_socket(const char *folder, unsigned long inode) {
     return found;
 }
 
-/* " by NAME (pid N)", or "": other users' processes are not readable. */
-static void say_owner(const doctor *d, const char *listen, char *out, size_t out_bytes) {
+/* What holds a listening socket, and may it be asked for /health?  A connection to a socket that
+ * only systemd holds would start the service of its socket unit, and a check changes nothing. */
+typedef enum holder_kind {
+    HOLDER_ANY,     // a process; or not known
+    HOLDER_SYSTEMD, // for a socket unit with a service that does not run
+    HOLDER_OF_ROOT, // a process of root, which this user cannot see: perhaps systemd
+} holder_kind;
+typedef struct holder {
+    holder_kind kind;
+    char text[128]; // " by NAME (pid N)"; "": other users' processes are not readable
+} holder;
+
+static bool is_systemd(const char *pid, const char *name) {
+    return strcmp(pid, "1") == 0 && strcmp(name, "systemd") == 0;
+}
+
+static holder find_holder(const doctor *d, const char *listen) {
     char path[PATH_MAX], name[64];
-    out[0] = 0;
+    holder found = {0};
+    bool by_systemd = false;
     table_address ours = read_listen(listen);
-    unsigned long inode = find_inode(d, &ours);
-    if (inode == 0) return;
+    listener l = strncmp(listen, "unix:", 5) == 0 ? find_unix_listener(d, listen + 5)
+                                                  : find_listener(d, &ours);
+    if (l.inode == 0) return found;
     snprintf(path, sizeof path, "%s/proc", d->root);
     DIR *all = opendir(path);
-    for (struct dirent *e; all != NULL && (e = readdir(all)) != NULL;) {
+    for (struct dirent *e; all != NULL && found.text[0] == 0 && (e = readdir(all)) != NULL;) {
         if (!isdigit((unsigned char)e->d_name[0])) continue;
         snprintf(path, sizeof path, "%s/proc/%.20s/fd", d->root, e->d_name);
-        if (!has_socket(path, inode)) continue;
+        if (!has_socket(path, l.inode)) continue;
         snprintf(path, sizeof path, "/proc/%.20s/comm", e->d_name);
         if (!doctor_read(d, path, name, sizeof name)) snprintf(name, sizeof name, "a process");
-        snprintf(out, out_bytes, " by %s (pid %.20s)", name, e->d_name);
-        break;
+        if (is_systemd(e->d_name, name))
+            by_systemd = true; // a service that runs holds it, too
+        else
+            snprintf(found.text, sizeof found.text, " by %s (pid %.20s)", name, e->d_name);
     }
     if (all != NULL) closedir(all);
+    if (found.text[0] != 0) return found;
+    if (by_systemd)
+        found.kind = HOLDER_SYSTEMD;
+    else if (l.uid == 0 && !d->facts.is_root)
+        found.kind = HOLDER_OF_ROOT;
+    return found;
+}
+
+/* Asks only where it changes nothing. */
+static bool is_ours(const doctor *d, const char *listen, const holder *h) {
+    return h->kind == HOLDER_ANY && d->facts.is_healthy(listen);
+}
+
+/* Adds the line of an address that could not be asked; false: it could. */
+static bool tell_not_asked(doctor *d, const char *subject, const char *listen, const holder *h) {
+    if (h->kind == HOLDER_ANY) return false;
+    if (h->kind == HOLDER_SYSTEMD) {
+        doctor_add(d, DOCTOR_OK, subject,
+                   "%.200s is held by systemd for a socket unit, whose service does not run",
+                   listen);
+        return true;
+    }
+    doctor_add(d, DOCTOR_WARNING, subject, "%.200s is used by a process of root", listen);
+    doctor_advise(d, "it was not asked, because that starts the service of a socket unit: as root, "
+                     "inferd doctor can see which process it is");
+    return true;
 }
 
 const char *doctor_listen(const doctor *d) {
@@ -127,48 +198,57 @@ const char *doctor_listen(const doctor *d) {
 bool doctor_is_running(const doctor *d) {
     inferd_err err;
     const char *listen = doctor_listen(d);
-    return d->facts.try_listen(listen, &err) == INFERD_EBUSY && d->facts.is_healthy(listen);
+    if (d->facts.try_listen(listen, &err) != INFERD_EBUSY) return false;
+    holder h = find_holder(d, listen);
+    return is_ours(d, listen, &h);
 }
 
-static void check_listen(doctor *d, const char *listen) {
-    inferd_err err = {0};
-    char owner[128] = "";
-    inferd_status s = d->facts.try_listen(listen, &err);
-    if (s == INFERD_OK) {
-        doctor_add(d, DOCTOR_OK, "ports.listen", "%.200s is free", listen);
-        return;
-    }
-    if (strncmp(listen, "unix:", 5) != 0) say_owner(d, listen, owner, sizeof owner);
-    if (s == INFERD_EBUSY && d->facts.is_healthy(listen)) {
-        doctor_add(d, DOCTOR_OK, "ports.listen", "%.200s is used%s: an inferd that answers /health",
-                   listen, owner);
-        return;
-    }
-    if (s == INFERD_EBUSY)
-        doctor_add(d, DOCTOR_PROBLEM, "ports.listen", "%.200s is used%s", listen,
-                   owner[0] != 0 ? owner : " by another process");
-    else
-        doctor_add(d, DOCTOR_PROBLEM, "ports.listen", "%s", err.text);
-    doctor_advise(d, s == INFERD_EBUSY
-                         ? "end that process, or choose another address: \"listen\", --listen"
-                         : "choose an address of this machine that inferd may use: \"listen\", "
-                           "--listen");
-}
-
-/* ---- the socket of administrators ---- */
-
-/* Is the folder of the socket there and writable, or can it be made? */
-static bool can_make(const doctor *d, const char *path) {
+/* Can a socket's file be made in its folder, which the daemon makes if `makes_folder`? */
+static bool can_make(const doctor *d, const char *path, bool makes_folder) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", path);
-    for (int depth = 0; depth < 2; depth++) {
+    for (int depth = 0; depth < (makes_folder ? 2 : 1); depth++) {
         char *slash = strrchr(folder, '/');
-        if (slash == NULL || slash == folder) return false;
-        *slash = 0;
+        if (slash == NULL) return depth == 0 && d->facts.can(".", W_OK | X_OK);
+        slash[slash == folder] = 0;
         if (access(folder, F_OK) == 0) return d->facts.can(folder, W_OK | X_OK);
     }
     return false;
 }
+
+static void check_listen(doctor *d, const char *listen) {
+    inferd_err err = {0};
+    bool file = strncmp(listen, "unix:", 5) == 0;
+    inferd_status s = d->facts.try_listen(listen, &err);
+    if (s == INFERD_OK && file && !can_make(d, listen + 5, false)) {
+        doctor_add(d, DOCTOR_PROBLEM, "ports.listen",
+                   "%.200s: its folder is missing or cannot be written", listen);
+        doctor_advise(d, "make the folder, owned by the user of inferd");
+        return;
+    }
+    if (s == INFERD_OK) {
+        doctor_add(d, DOCTOR_OK, "ports.listen", "%.200s is free", listen);
+        return;
+    }
+    if (s != INFERD_EBUSY) {
+        doctor_add(d, DOCTOR_PROBLEM, "ports.listen", "%s", err.text);
+        doctor_advise(d, "choose an address of this machine that inferd may use: \"listen\", "
+                         "--listen");
+        return;
+    }
+    holder h = find_holder(d, listen);
+    if (tell_not_asked(d, "ports.listen", listen, &h)) return;
+    if (is_ours(d, listen, &h)) {
+        doctor_add(d, DOCTOR_OK, "ports.listen", "%.200s is used%s: an inferd that answers /health",
+                   listen, h.text);
+        return;
+    }
+    doctor_add(d, DOCTOR_PROBLEM, "ports.listen", "%.200s is used%s", listen,
+               h.text[0] != 0 ? h.text : " by another process");
+    doctor_advise(d, "end that process, or choose another address: \"listen\", --listen");
+}
+
+/* ---- the socket of administrators ---- */
 
 /* True: there is a line about this place. */
 static bool check_place(doctor *d, const char *path, bool configured) {
@@ -177,14 +257,20 @@ static bool check_place(doctor *d, const char *path, bool configured) {
     snprintf(listen, sizeof listen, "unix:%s", path);
     inferd_status s = d->facts.try_listen(listen, &err);
     if (s == INFERD_EBUSY) {
-        bool healthy = d->facts.is_healthy(listen);
+        holder h = find_holder(d, listen);
+        if (tell_not_asked(d, "ports.admin", path, &h)) return true;
+        bool healthy = is_ours(d, listen, &h);
         doctor_add(d, healthy || !configured ? DOCTOR_OK : DOCTOR_PROBLEM, "ports.admin", "%s: %s",
                    path, healthy ? "an inferd answers there" : "in use by another process");
         if (!healthy && configured) doctor_advise(d, "choose another admin.listen");
         return true;
     }
-    if (s == INFERD_OK && can_make(d, path)) {
+    if (s == INFERD_OK && can_make(d, path, true)) {
         doctor_add(d, DOCTOR_OK, "ports.admin", "%s can be made", path);
+        return true;
+    }
+    if (strncmp(path, "/run/inferd/", 12) == 0 && doctor_has_unit(d)) {
+        doctor_add(d, DOCTOR_OK, "ports.admin", "%s: inferd.service makes the folder", path);
         return true;
     }
     if (!configured) return false;

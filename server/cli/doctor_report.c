@@ -187,6 +187,11 @@ bool doctor_has_word(const char *words, const char *word) {
 
 /* ---- devices ---- */
 
+/* Base class 03; the sound and USB functions of a card are devices of their own. */
+static bool is_display(const char *class) {
+    return strncmp(class, "0x03", 4) == 0;
+}
+
 bool doctor_has_gpu(const doctor *d) {
     char pattern[PATH_MAX];
     glob_t found;
@@ -195,12 +200,23 @@ bool doctor_has_gpu(const doctor *d) {
         glob(pattern, 0, NULL, &found) != 0)
         return any;
     for (size_t i = 0; i < found.gl_pathc && !any; i++) {
-        char vendor[16];
-        any = doctor_read(d, found.gl_pathv[i] + strlen(d->root), vendor, sizeof vendor) &&
-              strcmp(vendor, "0x10de") == 0;
+        char vendor[16], class[16], path[PATH_MAX];
+        const char *file = found.gl_pathv[i] + strlen(d->root);
+        snprintf(path, sizeof path, "%.*s/class", (int)(strrchr(file, '/') - file), file);
+        any = doctor_read(d, file, vendor, sizeof vendor) && strcmp(vendor, "0x10de") == 0 &&
+              doctor_read(d, path, class, sizeof class) && is_display(class);
     }
     globfree(&found);
     return any;
+}
+
+bool doctor_uses_gpu(const doctor *d) {
+    return d->config == NULL || d->config->n_devices == 0 || doctor_n_devices(d, "cuda") > 0;
+}
+
+bool doctor_has_unit(const doctor *d) {
+    return doctor_exists(d, "/lib/systemd/system/inferd.service") ||
+           doctor_exists(d, "/etc/systemd/system/inferd.service");
 }
 
 uint32_t doctor_n_devices(const doctor *d, const char *kind) {

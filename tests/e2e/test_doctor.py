@@ -87,6 +87,25 @@ def test_a_daemon_that_answers_is_no_problem(tmp_path, tiny_model, launch):
     assert checks["ports.admin"]["figure"].endswith("an inferd answers there")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask for another user")
+def test_rights_of_another_user(open_folder, tiny_model):
+    """Root may read every file, and the service may not."""
+    model = open_folder / "m.gguf"
+    model.write_bytes(open(tiny_model, "rb").read())
+    model.chmod(0o600)
+    config = fine_config(open_folder, model)
+    status, checks = check(open_folder, config, "--user", "root")
+    assert status == 0 and checks["files.models"]["level"] == "ok", checks
+    status, checks = check(open_folder, config, "--user", "nobody")
+    assert status == 1 and checks["rights.user"]["figure"] == "nobody"
+    assert "may not be read" in checks["files.models"]["figure"]
+    (open_folder / "inferd.json").chmod(0o600)
+    r = doctor("--config", open_folder / "inferd.json", "--user", "nobody")
+    assert r.returncode == 1 and "problem  configuration      " in r.stdout, r.stdout
+    r = doctor("--user", "no-such-user-here")
+    assert r.returncode == 2 and "--user: no such user" in r.stderr
+
+
 def test_wrong_configurations_and_options(tmp_path, tiny_model):
     status, checks = check(tmp_path, {**fine_config(tmp_path, tiny_model), "listn": "x"})
     assert status == 2 and "listn" in checks["configuration"]["figure"]
