@@ -99,6 +99,13 @@ void sd_notify_alive(void) {
     send_lines("WATCHDOG=1");
 }
 
+void sd_notify_more_time(uint32_t seconds) {
+    char lines[LINES_BYTES];
+    snprintf(lines, sizeof lines, "EXTEND_TIMEOUT_USEC=%llu",
+             (unsigned long long)seconds * 1000000);
+    sd_notify_state(lines);
+}
+
 void sd_notify_reloading(void) {
     char lines[LINES_BYTES];
     snprintf(lines, sizeof lines, "RELOADING=1\nMONOTONIC_USEC=%llu",

@@ -18,6 +18,9 @@ void sd_notify_state(const char *lines);
 void sd_notify_flush(void);
 /* "WATCHDOG=1"; if the queue is full it is dropped, since the next one has the same content. */
 void sd_notify_alive(void);
+/* "EXTEND_TIMEOUT_USEC=...": the start or the stop that goes on needs so many seconds from now on.
+ */
+void sd_notify_more_time(uint32_t seconds);
 /* "RELOADING=1" with the time that the protocol requires. */
 void sd_notify_reloading(void);
 /* The manager's time limit between two signs of life; 0: none. */

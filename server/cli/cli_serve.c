@@ -81,12 +81,13 @@ typedef struct server_life {
     uv_async_t woken; // by the engines
     uv_timer_t tick;
     uv_poll_t signals;
-    int signals_fd;      // SIGTERM, SIGINT, SIGHUP; -1: not open
-    uv_prepare_t sleeps; // before the loop waits
-    uv_check_t wakes;    // after the loop waited
-    pulse pulse;         // of this loop
-    watchdog *watchdog;  // owned
-    tracer *tracer;      // owned; NULL: no traces
+    int signals_fd;                           // SIGTERM, SIGINT, SIGHUP; -1: not open
+    uv_prepare_t sleeps;                      // before the loop waits
+    uv_check_t wakes;                         // after the loop waited
+    pulse pulse;                              // of this loop
+    watchdog *watchdog;                       // owned
+    tracer *tracer;                           // owned; NULL: no traces
+    uint64_t extend_due_us, extended_at_done; // of sd_notify_more_time
     uint64_t tick_due_us, drain_from_us, drain_until_us;
     uint64_t last_call_us; // answers to requests that arrive until then are sent; 0: not known yet
     cli_progress bar;
@@ -339,10 +340,24 @@ static void announce(server_life *s) {
     if (!s->draining) sd_notify_state("READY=1");
 }
 
+enum { EXTEND_AFTER_S = 30 }; // of a start, before more time is asked for
+
+/* The unit's time to start is for a start that gets nowhere, not for weights that are being read.
+ */
+static void extend_start(server_life *s, uint64_t done, uint64_t now_us) {
+    enum { EVERY_S = 10, MORE_S = 60, US_PER_S = 1000000 };
+    if (done == s->extended_at_done || now_us < s->extend_due_us) return;
+    sd_notify_more_time(MORE_S);
+    s->extended_at_done = done;
+    s->extend_due_us = now_us + EVERY_S * US_PER_S;
+}
+
 static void begin_drain(server_life *s) {
+    enum { EXIT_S = 15 }; // to cut what is left, close devices and write state
+    uint32_t seconds = s->app->config->c->limits.drain_timeout_s;
     s->draining = true;
     sd_notify_state("STOPPING=1");
-    uint32_t seconds = s->app->config->c->limits.drain_timeout_s;
+    sd_notify_more_time(seconds + EXIT_S);
     s->drain_from_us = clock_now_us();
     s->drain_until_us = s->drain_from_us + (uint64_t)seconds * 1000000;
     log_line line;
@@ -525,6 +540,7 @@ static void on_tick(uv_timer_t *timer) {
         uint64_t done, total;
         fleet_load_progress(s->fleet, &done, &total);
         cli_progress_draw(&s->bar, done, total);
+        if (!s->draining) extend_start(s, done, now);
         announce(s);
     }
     admin_look(s->admin);
@@ -812,6 +828,7 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
     if ((st = open_admin(s, err)) != INFERD_OK) return st;
     cli_progress_init(&s->bar, "loading");
     s->tick_due_us = clock_now_us() + TICK_MS * 1000;
+    s->extend_due_us = s->tick_due_us + EXTEND_AFTER_S * (uint64_t)1000000;
     uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
     return open_watchdog(s, err);
 }

@@ -187,6 +187,7 @@ def test_a_manager_is_told(launch, tiny_model, manager):
     assert manager.next_but("WATCHDOG=1") == ["READY=1"]
     d.process.send_signal(signal.SIGTERM)
     assert manager.next_but("WATCHDOG=1") == ["STOPPING=1"]
+    assert manager.next_but("WATCHDOG=1") == ["EXTEND_TIMEOUT_USEC=45000000"]  # drain_timeout_s, and what is left
     assert d.stop() == 0
 
 
@@ -220,6 +221,7 @@ def test_a_manager_is_not_told_of_a_loop_that_hangs(launch, tiny_model, manager)
     assert manager.all_for(1.5) == []  # it is meant for another process
     assert d.stop() == 0
     assert manager.next() == ["STOPPING=1"]
+    assert manager.next() == ["EXTEND_TIMEOUT_USEC=45000000"]
     d = launch({**model_config(tiny_model, "tiny"), **limits(watchdog_s=0)},
                env={**manager.env, "WATCHDOG_USEC": "1000000"})
     assert manager.next_but("WATCHDOG=1") == ["READY=1"]
