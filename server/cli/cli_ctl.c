@@ -2,8 +2,9 @@
  *
  * Each command is one request; the answer is shown as a table, or unchanged with --json.
  *
- * Exit status: 0 done, 1 refused (the daemon's message is printed) or a plan that does not fit, 2
- * bad usage, 3 no connection to a daemon. */
+ * Exit status: 0 done, 1 refused (the daemon's message is printed), a plan that does not fit, or an
+ * answer that standard output does not take (what the daemon did stays done), 2 bad usage, 3 no
+ * connection to a daemon. */
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
@@ -41,7 +42,8 @@ static const char usage[] =
     "  --json          print the JSON answer unchanged\n"
     "  --help\n"
     "\n"
-    "exit status: 0 done, 1 refused or does not fit, 2 usage, 3 cannot connect\n";
+    "exit status: 0 done, 1 refused, does not fit or cannot be printed, 2 usage, 3 cannot "
+    "connect\n";
 
 enum {
     EXIT_DONE,
@@ -84,10 +86,18 @@ static json_t *parse(const buf *text) {
 
 typedef void show(buf *out, const json_t *answer);
 
-static void print(buf *out) {
-    if (out->n > 0) fwrite(out->p, 1, out->n, stdout);
-    fflush(stdout);
+static volatile sig_atomic_t interrupted; // SIGINT, while tables are repeated
+
+/* False: standard error says why, but not for EPIPE (`| head`), where the reader wants no more. */
+static bool print(buf *out) {
+    bool written = !out->failed && (out->n == 0 || fwrite(out->p, 1, out->n, stdout) == out->n);
+    written = written && fflush(stdout) == 0 && !ferror(stdout);
+    if (out->failed)
+        fputs("inferd: standard output: no memory for the answer\n", stderr);
+    else if (!written && errno != EPIPE && !interrupted)
+        fprintf(stderr, "inferd: standard output: %s\n", strerror(errno));
     buf_deinit(out);
+    return written || interrupted;
 }
 
 /* The socket without an option: that of the environment, or the first default one with a daemon.
@@ -129,7 +139,7 @@ static int ask(const ctl *c, const char *method, const char *path, bytes body, u
         show_blank_controls(&out);
     }
     bool no = fine && how == show_plan && !json_is_true(json_object_get(v, "fits"));
-    print(&out);
+    bool written = print(&out);
     if (!fine) {
         if (v != NULL) show_error(&out, v);
         if (out.n == 0) buf_add_format(&out, "inferd: the answer has status %d\n", answer.status);
@@ -139,7 +149,7 @@ static int ask(const ctl *c, const char *method, const char *path, bytes body, u
     }
     json_decref(v);
     buf_deinit(&answer.body);
-    return fine && !no ? EXIT_DONE : EXIT_REFUSED;
+    return fine && written && !no ? EXIT_DONE : EXIT_REFUSED;
 }
 
 /* ---- commands ---- */
@@ -153,8 +163,6 @@ static void show_command(buf *out, const json_t *v) {
 static int do_show(const ctl *c, show *how) {
     return ask(c, "GET", "/admin/state", (bytes){0}, TIMEOUT_S, how);
 }
-
-static volatile sig_atomic_t interrupted;
 
 static void on_interrupt(int sig) {
     (void)sig;

@@ -289,3 +289,24 @@ def test_tables_remain_where_there_is_no_screen(terminal, served):
         t.until("^DEVICE ", "^MODEL +STATE", absent="^> ")
         t.keys("C-c")
         assert t.ended() == 0
+
+
+@pytest.mark.parametrize("words", [["state"], ["models"], ["--json", "tenants"], ["config", "get"], ["plan", "--load", "chat"],
+                                   ["load", "chat"], ["set", "model", "chat", "weight=1"], ["top", "--every", "0.1"],
+                                   ["top", "--count", "1"]])
+def test_output_that_cannot_be_written_is_a_failure(served, words):
+    command = [BUILD / "inferd", "ctl", "--socket", served.path, *words]
+    with open("/dev/full", "w") as full:
+        r = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60 * SLOW)
+    assert (r.returncode, r.stderr) == (1, "inferd: standard output: No space left on device\n")
+
+
+def test_a_closed_pipe_ends_the_tables_without_a_message(served):
+    """Also where SIGPIPE is ignored, as in a service or under `trap '' PIPE`."""
+    reader, writer = os.pipe()
+    top = subprocess.Popen([BUILD / "inferd", "ctl", "--socket", served.path, "top", "--every", "0.1"], stdout=writer,
+                           stderr=subprocess.PIPE, text=True, restore_signals=False)  # Python ignores SIGPIPE
+    os.close(writer)
+    assert os.read(reader, 7) == b"DEVICE "
+    os.close(reader)
+    assert top.communicate(timeout=60 * SLOW)[1] == "" and top.returncode == 1
