@@ -20,6 +20,7 @@
 #include "ctl_show.h"
 #include "inferd/json_whole.h"
 #include "json_in.h"
+#include "top_screen.h"
 
 static const char usage[] =
     "usage: inferd ctl [--socket PATH | --url URL [--key-env NAME]] COMMAND\n"
@@ -171,7 +172,7 @@ static void on_interrupt(int sig) {
 
 static int do_tables(const ctl *c) {
     int status = EXIT_DONE;
-    bool screen = isatty(STDOUT_FILENO) && !c->json;
+    bool screen = isatty(STDOUT_FILENO) && top_screen_named() && !c->json;
     struct sigaction sa = {.sa_handler = on_interrupt}; // no SA_RESTART: the signal ends a wait
     sigaction(SIGINT, &sa, NULL);
     for (double i = 0; status == EXIT_DONE && !interrupted && (c->count == 0 || i < c->count);

@@ -301,9 +301,7 @@ static void wait(top *t, const sigset_t *mask) {
 }
 
 bool cli_top_can(void) {
-    const char *name = getenv("TERM");
-    return isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && name != NULL && name[0] != 0 &&
-           strcmp(name, "dumb") != 0;
+    return isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && top_screen_named();
 }
 
 int cli_top(const ctl_target *target) {

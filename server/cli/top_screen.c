@@ -47,11 +47,13 @@ static void choose_looks(void) {
 
 /* ---- the terminal ---- */
 
-bool top_screen_open(void) {
+bool top_screen_named(void) {
     const char *name = getenv("TERM");
-    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || name == NULL || name[0] == 0 ||
-        strcmp(name, "dumb") == 0)
-        return false;
+    return name != NULL && name[0] != 0 && strcmp(name, "dumb") != 0;
+}
+
+bool top_screen_open(void) {
+    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || !top_screen_named()) return false;
     screen = newterm(NULL, stdout, stdin);
     if (screen == NULL) return false;
     if (tigetstr("cup") == NULL) {

@@ -12,6 +12,8 @@
 
 enum { TOP_KEY_NONE = -1, TOP_KEY_RESIZED = -2, TOP_KEY_GONE = -3 };
 
+/* TERM has a name other than "dumb": the terminal obeys escape sequences. */
+bool top_screen_named(void);
 /* False: standard input or output is no terminal, or one that cannot place its cursor. */
 bool top_screen_open(void);
 void top_screen_close(void); // also when it is not open: the terminal is as it was

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pty
 import re
 import shlex
 import shutil
@@ -310,3 +311,19 @@ def test_a_closed_pipe_ends_the_tables_without_a_message(served):
     assert os.read(reader, 7) == b"DEVICE "
     os.close(reader)
     assert top.communicate(timeout=60 * SLOW)[1] == "" and top.returncode == 1
+
+
+@pytest.mark.parametrize("term", [None, "", "dumb", "xterm"])
+def test_tables_have_escape_sequences_only_for_a_terminal_with_a_name(served, term):
+    env = {k: v for k, v in os.environ.items() if k != "TERM"} | ({} if term is None else {"TERM": term})
+    ours, theirs = pty.openpty()
+    top = subprocess.Popen([BUILD / "inferd", "ctl", "--socket", served.path, "top", "--count", "2", "--every", "0.1"],
+                           stdin=theirs, stdout=theirs, env=env)
+    os.close(theirs)
+    said = b""
+    with contextlib.suppress(OSError):  # EIO: the other end is closed
+        while piece := os.read(ours, 65536):
+            said += piece
+    os.close(ours)
+    assert top.wait() == 0 and said.count(b"DEVICE  ") >= 2
+    assert said.count(b"\033") == (4 if term == "xterm" else 0)
