@@ -95,6 +95,19 @@ def test_bash_completes_commands_options_and_values(made, helps):
     assert completed(made, "inferd serve --config", "") == set()  # files: compopt -o default
 
 
+def test_bash_completes_what_may_follow_a_word_of_ctl(made, tmp_path, monkeypatch):
+    (tmp_path / "plan.json").touch()
+    monkeypatch.chdir(tmp_path)
+    for before in ("", "--socket /run/a.sock", "--url http : //localhost : 8080", "--json --key-env NAME"):
+        assert completed(made, f"inferd ctl {before}", "un") == {"unload", "undrain", "unpin"}
+        assert completed(made, f"inferd ctl {before} set", "") == {"model", "tenant"}
+        assert completed(made, f"inferd ctl {before} config", "") == {"get", "put"}
+        assert completed(made, f"inferd ctl {before} plan", "") == {"model", "plan.json"}
+        for words in ("slow", "load", "config put", "set model", "slow cpu0", "plan model", "pin set"):
+            assert completed(made, f"inferd ctl {before} {words}", "") == set(), words  # files
+    assert completed(made, "inferd ctl set model", "--p") == {"--persist"}
+
+
 # A terminal for zsh: it types, presses Tab twice, and shows what was printed.
 ZSH = """
 zmodload zsh/zpty
