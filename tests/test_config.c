@@ -1904,7 +1904,8 @@ static void failed_writing_changes_nothing(void) {
     /* A folder that cannot be written; root can, and so becomes somebody else. */
     chmod(folder, 0555);
     if (root) EXPECT_EQ(seteuid(no_user), 0);
-    write_fails(file, "creating a temporary file: Permission denied");
+    write_fails(file, "creating a temporary file: Permission denied: the daemon may not write "
+                      "there; docs/install.md says how to allow it");
     if (root) EXPECT_EQ(seteuid(0), 0);
     file_holds(file, "old");
     chmod(folder, 0755);
@@ -1916,6 +1917,29 @@ static void failed_writing_changes_nothing(void) {
         EXPECT_EQ(seteuid(0), 0);
         file_holds(file, "old");
     }
+    close_folder();
+}
+
+/* As docs/install.md says for the service: the folder is root's, its group may write there, and the
+ * file is the daemon's own. */
+static void a_file_of_ours_in_a_folder_of_our_group_is_replaced(void) {
+    const uid_t no_user = 65534;
+    const gid_t no_group = 65534;
+    struct stat st;
+    if (geteuid() != 0) SKIP("needs root");
+    open_folder();
+    write_file(file, "old", 3, 0640);
+    EXPECT_EQ(chown(file, no_user, no_group), 0);
+    EXPECT_EQ(chown(folder, 0, no_group), 0);
+    EXPECT_EQ(chmod(folder, 0770), 0);
+    EXPECT_EQ(setegid(no_group), 0);
+    EXPECT_EQ(seteuid(no_user), 0);
+    EXPECT_EQ(config_write_file(file, "the new one", 11, &err), INFERD_OK);
+    EXPECT_EQ(seteuid(0), 0);
+    EXPECT_EQ(setegid(0), 0);
+    file_holds(file, "the new one");
+    EXPECT(stat(file, &st) == 0 && st.st_uid == no_user && st.st_gid == no_group);
+    EXPECT_EQ(st.st_mode & 07777, 0640);
     close_folder();
 }
 
@@ -2243,6 +2267,7 @@ static const test_case cases[] = {
     TEST(text_is_read_as_its_file_would_be),
     TEST(file_is_replaced_as_a_whole),
     TEST(failed_writing_changes_nothing),
+    TEST(a_file_of_ours_in_a_folder_of_our_group_is_replaced),
     TEST(a_killed_writer_leaves_a_private_copy_that_is_swept),
     TEST(what_needs_a_restart_is_named),
     TEST(every_option_is_described),

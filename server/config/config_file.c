@@ -85,7 +85,10 @@ typedef struct replacing {
 } replacing;
 
 static inferd_status io_fail(const replacing *w, const char *doing, inferd_err *err) {
-    return inferd_fail(err, INFERD_EIO, "%s: %s: %s", w->path, doing, strerror(errno));
+    bool denied = errno == EACCES || errno == EPERM || errno == EROFS;
+    return inferd_fail(
+        err, INFERD_EIO, "%s: %s: %s%s", w->path, doing, strerror(errno),
+        denied ? ": the daemon may not write there; docs/install.md says how to allow it" : "");
 }
 
 /* The path of a new file; NULL: see errno.  A dangling link is neither followed nor replaced. */
