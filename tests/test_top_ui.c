@@ -1,6 +1,7 @@
 /* test_top_ui.c - the keys of `inferd ctl top`: what they send, ask and show. */
 #include "json_in.h"
 #include "test.h"
+#include "top_text.h"
 #include "top_ui.h"
 
 /* A daemon with two models, the screen, and the request of the last key. */
@@ -35,8 +36,12 @@ static const char *key(rig *r, int k) {
 }
 
 static const char *note(rig *r) {
-    const char *text = top_ui_foot(&r->ui, &r->s, NULL).note;
-    return text == NULL ? "" : text;
+    static buf text;
+    top_foot foot = top_ui_foot(&r->ui, &r->s, NULL);
+    buf_clear(&text);
+    if (foot.note != NULL) buf_add_str(&text, foot.note);
+    if (foot.ask != NULL) buf_add_format(&text, "  %s", foot.ask);
+    return buf_cstr(&text);
 }
 
 static void answer(rig *r, int status, const char *text) {
@@ -55,15 +60,96 @@ static void a_load_asks_for_a_plan_names_its_victims_and_waits_for_y(void) {
            "{\"fits\":true,\"now\":true,\"bring_up\":{\"s\":0.4},\"victims\":["
            "{\"name\":\"night\",\"bytes\":100663296,\"idle_s\":40},{\"name\":\"x\",\"bytes\":0,"
            "\"idle_s\":0}]}");
-    EXPECT_STR(
-        note(&r),
-        "load code: evicts night (96 MiB, idle 40.0 s) and x (0, idle 0), about 400 ms.  y/n");
-    EXPECT_STR(top_ui_foot(&r.ui, &r.s, NULL).keys, "y yes  n no");
+    EXPECT_STR(note(&r), "load code: evicts 2 models: night (96 MiB, idle 40.0 s) and x (0, idle "
+                         "0), about 400 ms.  y/n");
+    EXPECT_STR(top_ui_foot(&r.ui, &r.s, NULL).keys, "y yes  n no  P the plan");
     EXPECT_STR(key(&r, 'y'), "/admin/models/code/load");
     EXPECT_STR(buf_cstr(&r.rq.body), "{}");
     answer(&r, 202, "{\"model\":\"code\",\"state\":\"loading\"}");
     EXPECT_STR(note(&r), "load code: accepted; its state is loading");
     EXPECT(!r.ui.bad);
+    end(&r);
+}
+
+/* Draws the screen, without marks. */
+static const char *draw(rig *r, uint32_t width, uint32_t height) {
+    static buf out, text;
+    r->ui.view.width = width;
+    r->ui.view.height = height;
+    top_foot foot = top_ui_foot(&r->ui, &r->s, NULL);
+    buf_clear(&out);
+    buf_clear(&text);
+    top_view_draw(&r->ui.view, &r->s, &foot, 0, &out);
+    for (size_t i = 0; i < out.n; i++)
+        if (out.p[i] == '\n' || (unsigned char)out.p[i] >= TOP_MARKS) buf_add_char(&text, out.p[i]);
+    return buf_cstr(&text);
+}
+
+static bool has(const char *screen, const char *text) {
+    if (strstr(screen, text) != NULL) return true;
+    printf("no \"%s\" in:\n%s", text, screen);
+    return false;
+}
+
+/* The question was cut after four lines, and its y/n with it. */
+static void a_question_keeps_its_number_and_y_n_where_not_all_victims_have_room(void) {
+    rig r;
+    buf plan = {0};
+    begin(&r);
+    buf_add_str(&plan, "{\"model\":\"a/b\",\"fits\":true,\"now\":true,\"bring_up\":{\"s\":0.4},"
+                       "\"victims\":[");
+    for (int i = 0; i < 30; i++)
+        buf_add_format(&plan, "%s{\"name\":\"victim%02d\",\"bytes\":100663296,\"idle_s\":40}",
+                       i > 0 ? "," : "", i);
+    buf_add_str(&plan, "]}");
+    draw(&r, 40, 14);
+    key(&r, 'l');
+    answer(&r, 200, buf_cstr(&plan));
+    EXPECT(has(draw(&r, 40, 14),
+               "\nload a/b: evicts 30 models: victim00 (96\nMiB, idle 40.0 s), victim01 (96 MiB,\n"
+               "idle 40.0 s) and 28 more (P shows them),\nabout 400 ms.  y/n\ny yes"));
+    const char *screen = draw(&r, 100, 50);
+    EXPECT(has(screen, "\nload a/b: evicts 30 models: victim00 (96 MiB, idle 40.0 s), "));
+    EXPECT(has(screen, " more (P shows"));
+    EXPECT(has(screen, "  y/n\ny yes"));
+    EXPECT_STR(key(&r, 'P'), ""); // beside the question, which stays
+    screen = draw(&r, 40, 14);
+    EXPECT(has(screen, "\nPLAN OF a/b\n"));
+    EXPECT(has(screen, " more lines: down, PgDn\n"));
+    EXPECT(has(screen, "y/n\ny yes"));
+    key(&r, TOP_KEY_END);
+    screen = draw(&r, 40, 14);
+    EXPECT(has(screen, "brought up in"));
+    EXPECT(has(screen, "\nthe end; up, PgUp: the lines before\n"));
+    key(&r, TOP_KEY_HOME);
+    for (int i = 0; i < 30; i++) { // each one is seen
+        char name[32];
+        snprintf(name, sizeof name, "  evicts      victim%02d", i);
+        for (int k = 0; k < 200 && strstr(draw(&r, 40, 14), name) == NULL; k++)
+            key(&r, TOP_KEY_DOWN);
+        EXPECT(has(draw(&r, 40, 14), name));
+    }
+    EXPECT_STR(key(&r, 'y'), "/admin/models/a%2Fb/load");
+    EXPECT(top_ui_foot(&r.ui, &r.s, NULL).panel == NULL); // the events come back
+    buf_deinit(&plan);
+    end(&r);
+}
+
+/* Without victims, too: a long sentence of the daemon, a long name. */
+static void y_n_is_on_every_screen(void) {
+    rig r;
+    buf text = {0};
+    begin(&r);
+    buf_add_str(&text, "{\"fits\":false,\"problems\":[\"");
+    for (int i = 0; i < 100; i++) buf_add_str(&text, i % 7 == 0 ? "too_large_" : "too large, ");
+    buf_add_str(&text, "\"]}");
+    key(&r, 'l');
+    answer(&r, 200, buf_cstr(&text));
+    for (uint32_t width = TOP_WIDTH_MIN; width < 120; width++) {
+        EXPECT(has(draw(&r, width, 14), "\nload a/b: does not fit; "));
+        EXPECT(has(draw(&r, width, 14), "y/n\ny yes"));
+    }
+    buf_deinit(&text);
     end(&r);
 }
 
@@ -241,14 +327,17 @@ static void without_models_there_is_nothing_to_command(void) {
     end(&r);
 }
 
-static const test_case cases[] = {TEST(a_load_asks_for_a_plan_names_its_victims_and_waits_for_y),
-                                  TEST(a_plan_that_does_not_fit_says_why_before_the_question),
-                                  TEST(the_name_is_one_segment_of_the_path),
-                                  TEST(a_pin_asks_which),
-                                  TEST(a_refusal_is_shown_with_the_sentence_of_the_daemon),
-                                  TEST(one_request_at_a_time_and_it_can_be_given_up),
-                                  TEST(the_plan_is_a_panel),
-                                  TEST(the_detail_follows_the_selection),
-                                  TEST(the_keys_of_the_order),
-                                  TEST(without_models_there_is_nothing_to_command)};
+static const test_case cases[] = {
+    TEST(a_load_asks_for_a_plan_names_its_victims_and_waits_for_y),
+    TEST(a_question_keeps_its_number_and_y_n_where_not_all_victims_have_room),
+    TEST(y_n_is_on_every_screen),
+    TEST(a_plan_that_does_not_fit_says_why_before_the_question),
+    TEST(the_name_is_one_segment_of_the_path),
+    TEST(a_pin_asks_which),
+    TEST(a_refusal_is_shown_with_the_sentence_of_the_daemon),
+    TEST(one_request_at_a_time_and_it_can_be_given_up),
+    TEST(the_plan_is_a_panel),
+    TEST(the_detail_follows_the_selection),
+    TEST(the_keys_of_the_order),
+    TEST(without_models_there_is_nothing_to_command)};
 TEST_MAIN(cases)

@@ -162,3 +162,30 @@ uint32_t top_add_wrapped(buf *out, const char *text, top_mark mark, uint32_t wid
     }
     return n;
 }
+
+uint32_t top_count_wrapped(const char *text, uint32_t width) {
+    uint32_t n = 0;
+    for (; *text != 0 && width >= 2; n++) {
+        size_t length = break_at(text, width);
+        if (length == 0) break;
+        text += length;
+        text += strspn(text, " ");
+    }
+    return n;
+}
+
+uint32_t top_add_wrapped_end(buf *out, const char *text, const char *end, top_mark mark,
+                             uint32_t width, uint32_t lines_max) {
+    buf all = {0};
+    buf_add_format(&all, "%s  %s", text, end);
+    /* Shorter by a column at a time: where a line ends depends on its words. */
+    for (uint32_t columns = width * lines_max;
+         top_count_wrapped(buf_cstr(&all), width) > lines_max && columns > 0; columns--) {
+        buf_clear(&all);
+        top_add_text(&all, text, columns);
+        buf_add_format(&all, "  %s", end);
+    }
+    uint32_t n = top_add_wrapped(out, buf_cstr(&all), mark, width, lines_max);
+    buf_deinit(&all);
+    return n;
+}

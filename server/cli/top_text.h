@@ -51,5 +51,11 @@ void top_add_line(buf *out, const char *line, uint32_t width);
  * lines. */
 uint32_t top_add_wrapped(buf *out, const char *text, top_mark mark, uint32_t width,
                          uint32_t lines_max);
+/* The same with two spaces and `end` behind the text: where not all has room, the text is cut, and
+ * `end`, a word of less than `width` columns, stays. */
+uint32_t top_add_wrapped_end(buf *out, const char *text, const char *end, top_mark mark,
+                             uint32_t width, uint32_t lines_max);
+/* Lines of a text, without a limit. */
+uint32_t top_count_wrapped(const char *text, uint32_t width);
 
 #endif

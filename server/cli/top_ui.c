@@ -13,9 +13,12 @@ typedef unsigned long long ull;
 
 static const char keys_browse[] =
     "q quit  ? help  s sort  l load  u unload  d drain  p pin  P plan  t tenants";
+static const char keys_asks_plan[] = "y yes  n no  P the plan";
+static const char yes_or_no[] = "y/n";
 static const char help_text[] =
     "KEYS\n"
-    "up, down, j, k, PgUp, PgDn, Home, End: select a model   Enter: all of it\n"
+    "up, down, j, k, PgUp, PgDn, Home, End: select a model, or scroll a long plan\n"
+    "Enter: all of the selected model\n"
     "s, or 1 to 7: sort by name, state, class, memory, used, tokens/s, last use\n"
     "S, or the same number again: reverse\n"
     "l load   u unload   d drain   D end a drain and load   p pin or unpin\n"
@@ -36,8 +39,14 @@ static void forget_name(top_ui *ui) {
     ui->name = NULL;
 }
 
+static void forget_plan(top_ui *ui) {
+    json_decref(ui->plan);
+    ui->plan = NULL;
+}
+
 void top_ui_deinit(top_ui *ui) {
     forget_name(ui);
+    forget_plan(ui);
     buf_deinit(&ui->note);
     buf_deinit(&ui->panel);
 }
@@ -108,11 +117,6 @@ static void add_effect(top_ui *ui, const json_t *m) {
     }
 }
 
-static void ask_yes(top_ui *ui) {
-    buf_add_str(&ui->note, "  y/n");
-    ui->mode = TOP_ASKS;
-}
-
 static void send_plan(top_ui *ui, top_request *rq) {
     buf_add_str(&rq->path, "/admin/plan");
     buf_add_str(&rq->body, "{\"load\":");
@@ -150,19 +154,25 @@ static void begin(top_ui *ui, const json_t *m, top_command command, top_request 
     }
     begin_note(ui);
     add_effect(ui, m);
-    ask_yes(ui);
+    ui->mode = TOP_ASKS;
 }
 
 /* ---- answers ---- */
 
-static void add_victims(buf *out, const json_t *plan) {
+static size_t count_victims(const json_t *plan) {
+    return json_array_size(json_object_get(plan, "victims"));
+}
+
+/* Names `n_named` of the victims. */
+static void add_victims(buf *out, const json_t *plan, size_t n_named) {
     const json_t *victims = json_object_get(plan, "victims");
-    size_t n = json_array_size(victims);
-    if (n == 0) buf_add_str(out, "evicts no model");
-    for (size_t i = 0; i < n; i++) {
+    size_t n = count_victims(plan);
+    buf_add_str(out, n == 0 ? "evicts no model" : "evicts ");
+    if (n > 1) buf_add_format(out, "%zu models%s", n, n_named > 0 ? ": " : "");
+    for (size_t i = 0; i < n_named; i++) {
         const json_t *v = json_array_get(victims, i);
         buf_add_format(out, "%s%s (",
-                       i == 0      ? "evicts "
+                       i == 0      ? ""
                        : i + 1 < n ? ", "
                                    : " and ",
                        ctl_text(v, "name"));
@@ -171,6 +181,10 @@ static void add_victims(buf *out, const json_t *plan) {
         show_add_seconds(out, ctl_number(v, "idle_s"));
         buf_add_char(out, ')');
     }
+    if (n_named == 0 && n > 0)
+        buf_add_str(out, n > 1 ? " (P shows them)" : "a model (P shows it)");
+    else if (n_named < n)
+        buf_add_format(out, " and %zu more (P shows them)", n - n_named);
 }
 
 /* Why a plan does not fit: its problems, or the checks that it does not keep. */
@@ -191,7 +205,7 @@ static void add_misfit(buf *out, const json_t *plan) {
 }
 
 /* "evicts night (96 MiB, idle 40 s), about 0.4 s." */
-static void add_plan(buf *out, const json_t *plan) {
+static void add_plan(buf *out, const json_t *plan, size_t n_named) {
     if (!ctl_is(plan, "fits")) {
         add_misfit(out, plan);
         return;
@@ -200,7 +214,7 @@ static void add_plan(buf *out, const json_t *plan) {
         buf_add_str(out, "it is on the device.");
         return;
     }
-    add_victims(out, plan);
+    add_victims(out, plan, n_named);
     if (json_is_number(ctl_member(plan, "bring_up.s"))) {
         buf_add_str(out, ", about ");
         show_add_seconds(out, ctl_number(plan, "bring_up.s"));
@@ -231,14 +245,29 @@ static void add_problem(buf *out, int status, const json_t *body, const char *wh
     buf_deinit(&text);
 }
 
-static void show_the_plan(top_ui *ui, const json_t *plan) {
+static void close_panel(top_ui *ui) {
     buf_clear(&ui->panel);
     ui->help = ui->detail = false;
+    ui->view.panel_first = 0;
+}
+
+static void show_the_plan(top_ui *ui, const json_t *plan) {
+    close_panel(ui);
     buf_add_format(&ui->panel, "PLAN OF %s\n", ui->name);
-    add_plan(&ui->panel, plan);
+    add_plan(&ui->panel, plan, count_victims(plan));
     buf_add_char(&ui->panel, '\n');
     show_plan(&ui->panel, plan);
     say(ui, false, "");
+}
+
+/* The question that a plan precedes: it names as many victims as have room, all if it can. */
+static void write_question(top_ui *ui) {
+    size_t n = count_victims(ui->plan);
+    do {
+        begin_note(ui);
+        add_plan(&ui->note, ui->plan, n);
+        if (ui->command == TOP_PIN_HOT) buf_add_str(&ui->note, "  It then stays on the device.");
+    } while (!top_view_note_fits(&ui->view, buf_cstr(&ui->note), yes_or_no) && n-- > 0);
 }
 
 void top_ui_answer(top_ui *ui, int status, const json_t *body, const char *why) {
@@ -250,14 +279,13 @@ void top_ui_answer(top_ui *ui, int status, const json_t *body, const char *why) 
     if (mode == TOP_PLANS && ui->command == TOP_PLAN && fine) {
         show_the_plan(ui, body);
     } else if (mode == TOP_PLANS && ui->command != TOP_PLAN && status > 0) {
-        if (fine) {
-            add_plan(&ui->note, body);
-        } else {
+        forget_plan(ui);
+        ui->plan = fine ? json_deep_copy(body) : NULL;
+        if (ui->plan == NULL) {
             buf_add_str(&ui->note, "no plan: ");
-            add_problem(&ui->note, status, body, why);
+            add_problem(&ui->note, status, body, fine ? "no memory" : why);
         }
-        if (ui->command == TOP_PIN_HOT) buf_add_str(&ui->note, "  It then stays on the device.");
-        ask_yes(ui);
+        ui->mode = TOP_ASKS;
     } else if (fine) {
         buf_add_format(&ui->note, "accepted; its state is %s", ctl_text(body, "state"));
     } else {
@@ -279,22 +307,28 @@ static void sort_by(top_ui *ui, top_sort sort) {
     buf_deinit(&text);
 }
 
-static bool move(top_ui *ui, const top_state *s, int key) {
-    int32_t page = (int32_t)u32_max(ui->view.n_shown, 2) - 1;
-    int32_t n = key == TOP_KEY_UP || key == 'k'     ? -1
-                : key == TOP_KEY_DOWN || key == 'j' ? 1
-                : key == TOP_KEY_PAGE_UP            ? -page
-                : key == TOP_KEY_PAGE_DOWN          ? page
-                : key == TOP_KEY_HOME               ? INT32_MIN
-                : key == TOP_KEY_END                ? INT32_MAX
-                                                    : 0;
-    if (n != 0) top_view_move(&ui->view, s, n);
-    return n != 0;
+/* Lines or models that a key moves by; 0: another key. */
+static int32_t steps(int key, uint32_t n_shown) {
+    int32_t page = (int32_t)u32_max(n_shown, 2) - 1;
+    return key == TOP_KEY_UP || key == 'k'     ? -1
+           : key == TOP_KEY_DOWN || key == 'j' ? 1
+           : key == TOP_KEY_PAGE_UP            ? -page
+           : key == TOP_KEY_PAGE_DOWN          ? page
+           : key == TOP_KEY_HOME               ? INT32_MIN
+           : key == TOP_KEY_END                ? INT32_MAX
+                                               : 0;
 }
 
-static void close_panel(top_ui *ui) {
-    buf_clear(&ui->panel);
-    ui->help = ui->detail = false;
+/* A plan or the help that has not all its lines on the screen. */
+static bool scroll(top_ui *ui, int key) {
+    int32_t n = ui->panel.n > 0 && !ui->detail ? steps(key, ui->view.panel_shown) : 0;
+    return n != 0 && top_view_scroll_panel(&ui->view, n);
+}
+
+static bool move(top_ui *ui, const top_state *s, int key) {
+    int32_t n = steps(key, ui->view.n_shown);
+    if (n != 0) top_view_move(&ui->view, s, n);
+    return n != 0;
 }
 
 static void toggle_help(top_ui *ui) {
@@ -313,7 +347,7 @@ static void toggle_detail(top_ui *ui) {
 /* Keys that need no request; false: another one. */
 static bool look(top_ui *ui, const top_state *s, int key) {
     top_view *v = &ui->view;
-    if (move(ui, s, key)) return true;
+    if (scroll(ui, key) || move(ui, s, key)) return true;
     if (key >= '1' && key < '1' + TOP_SORTS) {
         sort_by(ui, (top_sort)(key - '1'));
         return true;
@@ -394,8 +428,14 @@ void top_ui_key(top_ui *ui, const top_state *s, int key, top_request *rq) {
     bool waits = ui->mode == TOP_PLANS || ui->mode == TOP_SENDS;
     if (ui->mode == TOP_PINS) {
         choose_pin(ui, key, rq);
+    } else if (ui->mode == TOP_ASKS && key == 'P' && ui->plan != NULL) {
+        show_the_plan(ui, ui->plan);
+    } else if (ui->mode == TOP_ASKS && scroll(ui, key)) {
+        return;
     } else if (ui->mode == TOP_ASKS) {
         ui->mode = TOP_BROWSES;
+        if (ui->plan != NULL && !ui->help && !ui->detail) close_panel(ui); // that of the question
+        forget_plan(ui);
         if (key == 'y' || key == 'Y')
             send_command(ui, rq);
         else
@@ -419,13 +459,17 @@ top_foot top_ui_foot(top_ui *ui, const top_state *s, const char *trouble) {
                                            "h hot  w warm  u unpin  any other key: nothing",
                                        [TOP_ASKS] = "y yes  n no",
                                        [TOP_SENDS] = "Esc give up  q quit"};
+    bool asks = ui->mode == TOP_ASKS;
+    if (asks && ui->plan != NULL) write_question(ui);
     if (ui->detail) {
         buf_clear(&ui->panel);
         top_add_detail(&ui->panel, s, top_view_selected(&ui->view, s));
     }
     return (top_foot){.trouble = trouble,
                       .note = ui->note.n > 0 ? buf_cstr(&ui->note) : NULL,
+                      .ask = asks ? yes_or_no : NULL,
                       .bad = ui->bad,
-                      .keys = keys[ui->mode],
+                      .keys = asks && ui->plan != NULL ? keys_asks_plan : keys[ui->mode],
+                      .scrolls = !ui->detail,
                       .panel = ui->panel.n > 0 ? buf_cstr(&ui->panel) : NULL};
 }

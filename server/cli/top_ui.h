@@ -4,7 +4,8 @@
  *              u, d, pin warm, unpin -> ASKS
  *              P                   -> PLANS, and then the plan is shown
  *              p                   -> PINS    h, w or u says which
- *     PLANS    the plan came       -> ASKS    its victims are named
+ *     PLANS    the plan came       -> ASKS    its victims are named; where not all have room, their
+ *                                             number, and P opens the plan beside the question
  *     ASKS     y                   -> SENDS   the command is sent; any other key: BROWSE
  *     SENDS    the answer came     -> BROWSE  it is shown
  *
@@ -50,6 +51,7 @@ typedef struct top_ui {
     top_mode mode;
     top_command command; // of the mode
     char *name;          // the model of the command; owned
+    json_t *plan;        // that of the question, or NULL; owned
     buf note, panel;     // the panel: a plan, the help or a model; empty: none
     bool bad;            // the note is a failure
     bool help;           // the panel is the help

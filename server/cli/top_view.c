@@ -178,11 +178,38 @@ static void fill(buf *out, size_t from, uint32_t n) {
         buf_add_char(out, '\n');
 }
 
-static void draw_panel(const top_view *v, const top_state *s, const top_foot *foot,
-                       uint32_t n_lines, uint32_t width, buf *out) {
+/* Where not all lines have room, the last one says how many do not. */
+static void draw_text(top_view *v, const top_foot *foot, uint32_t n_lines, uint32_t width,
+                      buf *out) {
+    buf all = {0}, last = {0};
+    top_add_panel(foot->panel, UINT32_MAX, width, &all);
+    uint32_t n = count_lines(&all, 0), n_last = n > n_lines && n_lines > 1;
+    v->panel_shown = u32_less(n_lines, n_last);
+    v->panel_cut = n > n_lines;
+    v->panel_first = u32_min(v->panel_first, u32_less(n, v->panel_shown));
+    uint32_t line = 0, end = v->panel_first + v->panel_shown;
+    for (size_t i = 0; i < all.n; line += all.p[i++] == '\n')
+        if (line >= v->panel_first && line < end) buf_add_char(out, all.p[i]);
+    if (n_last) {
+        top_add_mark(&last, TOP_WEAK);
+        if (end < n)
+            buf_add_format(&last, "and %u more lines%s", n - end,
+                           foot->scrolls ? ": down, PgDn" : "");
+        else
+            buf_add_str(&last, "the end; up, PgUp: the lines before");
+        top_add_line(out, buf_cstr(&last), width);
+    }
+    buf_deinit(&all);
+    buf_deinit(&last);
+}
+
+static void draw_panel(top_view *v, const top_state *s, const top_foot *foot, uint32_t n_lines,
+                       uint32_t width, buf *out) {
     uint32_t n_tenants = s->tenants.n;
+    v->panel_shown = 0;
+    v->panel_cut = false;
     if (foot->panel != NULL) {
-        top_add_panel(foot->panel, n_lines, width, out);
+        draw_text(v, foot, n_lines, width, out);
     } else if (n_lines >= 12 && n_tenants > 0) {
         uint32_t n = u32_min(n_tenants + 1, n_lines / 2);
         top_add_tenants(s, n, width, out);
@@ -197,9 +224,25 @@ static void draw_panel(const top_view *v, const top_state *s, const top_foot *fo
 static void draw_note(const top_foot *foot, uint32_t width, buf *out) {
     if (foot->trouble != NULL)
         top_add_wrapped(out, foot->trouble, TOP_BAD, width, TOP_TROUBLE_LINES_MAX);
-    if (foot->note != NULL)
+    if (foot->note != NULL && foot->ask != NULL)
+        top_add_wrapped_end(out, foot->note, foot->ask, TOP_STRONG, width, TOP_NOTE_LINES_MAX);
+    else if (foot->note != NULL)
         top_add_wrapped(out, foot->note, foot->bad ? TOP_BAD : TOP_STRONG, width,
                         TOP_NOTE_LINES_MAX);
+}
+
+bool top_view_note_fits(const top_view *v, const char *note, const char *ask) {
+    buf all = {0};
+    buf_add_format(&all, "%s  %s", note, ask);
+    uint32_t n = top_count_wrapped(buf_cstr(&all), u32_min(v->width, TOP_WIDTH_MAX));
+    buf_deinit(&all);
+    return n <= TOP_NOTE_LINES_MAX;
+}
+
+bool top_view_scroll_panel(top_view *v, int32_t n) {
+    int64_t to = (int64_t)v->panel_first + n;
+    if (v->panel_cut) v->panel_first = (uint32_t)(to < 0 ? 0 : to); // drawing bounds it
+    return v->panel_cut;
 }
 
 static uint32_t note_lines(const top_foot *foot, uint32_t width) {

@@ -20,7 +20,7 @@ enum {
     TOP_WIDTH_MAX = 100,
     TOP_WIDTH_MIN = 40, // less shows only that it is too small
     TOP_HEIGHT_MIN = 10,
-    TOP_NOTE_LINES_MAX = 4,
+    TOP_NOTE_LINES_MAX = 4, // longer ones are cut, but for their question
     TOP_TROUBLE_LINES_MAX = 2
 };
 
@@ -45,15 +45,20 @@ typedef struct top_view {
     uint32_t selected_at; // its place in the table when it was drawn last
     uint32_t first;       // the first model that is shown
     uint32_t n_shown;     // models that the last screen had room for
+    uint32_t panel_first; // the first line of the foot's panel that is shown
+    uint32_t panel_shown; // lines of it that the last screen had room for; 0: it had no panel
+    bool panel_cut;       // there are more
 } top_view;
 
 /* What is drawn below the tables; texts may come from the daemon, and all are borrowed. */
 typedef struct top_foot {
     const char *trouble; // of the connection; NULL: none
     const char *note;    // NULL or "": none
+    const char *ask;     // the end of the note, which is never cut ("y/n"); NULL: none
     bool bad;            // the note is a failure
     const char *keys;    // the keys that do something now
     const char *panel;   // lines instead of tenants and events; NULL: none
+    bool scrolls;        // keys scroll the panel
 } top_foot;
 
 /* The indexes of the models in the order of the table, [s->models.n]; equal ones by name. */
@@ -65,6 +70,10 @@ const json_t *top_view_selected(top_view *v, const top_state *s);
 /* Appends v->height lines. */
 void top_view_draw(top_view *v, const top_state *s, const top_foot *foot, uint64_t now_us,
                    buf *out);
+/* Scrolls the panel of the last screen; false: it has room for all of it. */
+bool top_view_scroll_panel(top_view *v, int32_t n);
+/* Has a note with this end room on a screen as the last one was, without a cut? */
+bool top_view_note_fits(const top_view *v, const char *note, const char *ask);
 const char *top_sort_name(top_sort sort);
 
 #endif

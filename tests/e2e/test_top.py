@@ -164,6 +164,8 @@ def test_commands_are_confirmed_and_have_their_effect(terminal, served):
     t.until("^> night ")
     t.keys("l")
     t.until(r"^load night: evicts chat \(.* idle .*\), about .*y/n", "^y yes  n no")
+    t.keys("P")
+    t.until("^PLAN OF night", "evicts +chat ", r"^load night: evicts chat \(.*y/n", "^y yes  n no")
     t.keys("n")
     t.until("^nothing was sent")
     assert served.model("night")["state"] == "cold"
