@@ -156,6 +156,19 @@ def test_selectors_of_a_query_are_found(query, want):
     assert selectors(query) == want
 
 
+def outcomes(query):
+    """The matchers of outcome in a query, in order."""
+    return [(operator, value) for metric, matchers in selectors(query.replace("$__rate_interval", "1m").replace("$", ""))[0]
+            if metric == "inferd_requests_total" for label, operator, value in matchers if label == "outcome"]
+
+
+def test_the_board_and_the_alert_count_the_same_failures():
+    """The panel once divided by refused and cancelled requests, too."""
+    panel = outcomes(dict(targets())["Failed requests"])
+    assert panel == [("=~", "error|timeout"), ("!~", "refused|cancelled")]
+    assert outcomes(dict(alerts())["InferdErrorRate"])[:2] == panel
+
+
 # ---- a daemon under load ----
 
 def dummy(seed):
