@@ -25,6 +25,7 @@ KEYS = {"shop": "sk-shop-board-0001", "lab": "sk-lab-board-0001", "poor": "sk-po
         "slow": "sk-slow-board-0001"}
 OF_PROMETHEUS = {"ALERTS": {"alertname", "alertstate", "severity"}, "up": set()}  # not of the daemon
 OF_SCRAPES = {"job", "instance"}
+TWIN = "twin:8080"
 # What a query needs the load for: the families (with labels) that must have grown.
 MOVED = ['inferd_model_evictions_total{.*', 'inferd_preemptions_total{.*', 'inferd_tenant_preempted_seconds_total{.*',
          'inferd_refusals_total{.*reason="quota".*', 'inferd_refusals_total{.*reason="request_rate".*', 'inferd_cached_tokens_total{.*',
@@ -260,7 +261,7 @@ def loaded(daemons, tmp_path_factory):
         try:
             wait_for(lambda: sorted(set(MOVED) - moved(page(daemons[0]))) == [], lambda: set(MOVED) - moved(page(daemons[0])))
             if prometheus:
-                wait_for_scrapes(prometheus, len(daemons), 4)
+                wait_for_scrapes(prometheus, len(daemons) + 1, 4)
             pages, ended = [page(d) for d in daemons], time.time()
         finally:
             stop.set()
@@ -356,7 +357,8 @@ def test_a_name_that_is_not_there_is_a_fault(loaded):
 
 @contextlib.contextmanager
 def scraping(daemons, folder):
-    """The URL of a Prometheus that scrapes the daemons and runs the rules; None: it is not installed."""
+    """The URL of a Prometheus that scrapes the daemons and runs the rules; None: it is not installed.  It scrapes the first one
+    a second time, as TWIN: two instances whose devices, models and tenants have the same names."""
     found = shutil.which("prometheus")
     if found is None:
         yield None
@@ -366,7 +368,8 @@ def scraping(daemons, folder):
         f"global: {{scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 1s}}\n"
         f"rule_files: ['{RULES}']\n"
         f"scrape_configs:\n  - job_name: inferd\n    authorization: {{credentials: {ADMIN}}}\n"
-        f"    static_configs: [{{targets: [{targets}]}}]\n")
+        f"    static_configs: [{{targets: [{targets}]}}, "
+        f"{{targets: ['127.0.0.1:{daemons[0].port}'], labels: {{instance: '{TWIN}'}}}}]\n")
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -386,11 +389,11 @@ def run(prometheus, query, at=None):
     return r.json()["data"]["result"]
 
 
-def wait_for_scrapes(prometheus, n_daemons, n):
+def wait_for_scrapes(prometheus, n_instances, n):
     """n of each, while the daemons work."""
     def done():
         with contextlib.suppress(httpx.HTTPError, AssertionError):
-            return len(run(prometheus, f"sum_over_time(up[10s]) >= {n}")) == n_daemons
+            return len(run(prometheus, f"sum_over_time(up[10s]) >= {n}")) == n_instances
         return False
     wait_for(done, lambda: "Prometheus does not scrape")
 
@@ -415,3 +418,22 @@ def test_a_real_prometheus_has_an_answer_to_every_query(loaded, daemons):
     assert {(r["name"], r["health"]) for g in rules for r in g["rules"]} == {(name, "ok") for name, _ in alerts()}
     firing = {r["metric"]["alertname"] for r in run(prometheus, 'ALERTS{alertstate="firing"}', ended)}
     assert firing <= {"InferdQuotaNearlyUsed", "InferdSpansDropped"}, firing  # a small quota; no collector
+
+
+def test_instances_with_the_same_names_are_told_apart(loaded):
+    """With $instance on All, cpu0 of two daemons was one line, or two lines with one legend."""
+    _, prometheus, ended = loaded
+    if prometheus is None:
+        program("prometheus")
+    faults, n_twins = [], 0
+    for p in panels(json.loads(BOARD.read_text())):
+        for t in p.get("targets", []) if p["type"] not in ("stat", "table") else []:
+            series = [r["metric"] for r in run(prometheus, filled(t["expr"]), ended)]
+            n_twins += any(m.get("instance") == TWIN for m in series)
+            repeated = ("device",) if 'device="$device"' in t["expr"] else ()  # a panel for each
+            lines = [(re.sub(r"{{(\w+)}}", lambda x, m=m: m.get(x.group(1), ""), t["legendFormat"]), *(m.get(r) for r in repeated))
+                     for m in series]
+            if len(set(lines)) < len(lines) or any("device" in m and "instance" not in m for m in series):
+                faults.append((p["title"], t["expr"]))
+    assert faults == []
+    assert n_twins > 20
