@@ -170,6 +170,25 @@ def test_the_board_and_the_alert_count_the_same_failures():
     assert outcomes(dict(alerts())["InferdErrorRate"])[:2] == panel
 
 
+TIME_OF = {"inferd_device_account_seconds_total", "inferd_class_device_seconds_total", "inferd_device_seconds_total",
+           "inferd_model_switch_seconds_total"}  # whose rate is a part of a device's time
+
+
+def test_the_unit_of_a_panel_is_that_of_its_queries():
+    """Numbers of blocks were once drawn as bytes, and numbers of sequences as percent."""
+    n = 0
+    for p in panels(json.loads(BOARD.read_text())):
+        unit = p.get("fieldConfig", {}).get("defaults", {}).get("unit")
+        for t in p.get("targets", []):
+            metrics = [m for m, _ in selectors(t["expr"].replace("$__rate_interval", "1m").replace("$", ""))[0]]
+            if unit == "bytes":
+                assert metrics[0].endswith("_bytes") or ("_pages" in metrics[0] and metrics[1:] == ["inferd_page_bytes"]), t["expr"]
+            elif unit == "percentunit":
+                assert metrics[0].endswith("_ratio") or " / " in t["expr"] or metrics[0] in TIME_OF, t["expr"]
+            n += unit in ("bytes", "percentunit")
+    assert n > 20
+
+
 # ---- a daemon under load ----
 
 def dummy(seed):
