@@ -147,6 +147,43 @@ static void a_refused_batch_is_dropped_and_the_next_is_tried(void) {
     collector_close(&c);
 }
 
+/* A full batch, so that it is sent at once. */
+static tracer_stats send_full_batch(int port) {
+    tracer *t = open_tracer(port, TRACER_BATCH_SPANS, 5000, NULL);
+    for (int i = 0; i < TRACER_BATCH_SPANS / 2; i++) EXPECT(put(t));
+    tracer_stats s = until_settled(t);
+    tracer_close(t);
+    return s;
+}
+
+/* Status 200 with partial_success: they once counted as sent. */
+static void rejected_spans_of_a_taken_batch_are_dropped(void) {
+    static const struct {
+        const char *body;
+        uint64_t n_refused;
+    } rows[] = {
+        {"\x0a\x09\x08\x01\x12\x05quota", 1},
+        {"\x0a\x03\x08\x80\x02", 256},
+        {"\x0a\x03\x08\x80\x08", 512}, // 1024: more than there were
+        {"\x0a\x06\x12\x04slow", 0},   // a warning
+        {"\x0a\x09\x08\x01", 0},       // cut off
+        {"{}", 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        collector c;
+        char answer[256];
+        snprintf(answer, sizeof answer,
+                 "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s",
+                 strlen(rows[i].body), rows[i].body);
+        collector_open(&c, answer);
+        tracer_stats s = send_full_batch(c.port);
+        EXPECT_EQ(s.n_dropped[TRACER_REFUSED], rows[i].n_refused);
+        EXPECT_EQ(s.n_sent, TRACER_BATCH_SPANS - rows[i].n_refused);
+        EXPECT_EQ(atomic_load(&c.n_requests), 1);
+        collector_close(&c);
+    }
+}
+
 /* A collector that reads and does not answer: put returns, what finds no room is counted, and the
  * end comes. */
 static void a_silent_collector_delays_nothing(void) {
@@ -272,6 +309,7 @@ static void an_endpoint_is_a_url_with_a_path(void) {
 
 static const test_case cases[] = {
     TEST(what_is_put_is_sent),
+    TEST(rejected_spans_of_a_taken_batch_are_dropped),
     TEST(a_refused_batch_is_dropped_and_the_next_is_tried),
     TEST(a_silent_collector_delays_nothing),
     TEST(a_closed_port_is_tried_again_and_given_up),

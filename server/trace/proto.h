@@ -5,7 +5,8 @@
  *   field 5, a message   0x2a length fields    proto_open(&w, 5); ... proto_close(&w);
  *
  * A trace needs three wire types of twenty messages, which is less code than what a library with
- * generated code would need around it, and leaves no copied .proto files to keep.  Nothing is read.
+ * generated code would need around it, and leaves no copied .proto files to keep.  otlp_answer.h
+ * reads the only message that comes back.
  *
  * The length of a message is known when it is closed: its bytes move by the one to five bytes of
  * the length then.  Memory and its bound are those of the buffer; its `failed` is the only error.

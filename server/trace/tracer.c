@@ -9,6 +9,7 @@
 #include "inferd/list.h"
 #include "log.h"
 #include "otlp.h"
+#include "otlp_answer.h"
 #include "tracer_parts.h"
 
 enum { US_PER_MS = 1000, US_PER_S = 1000000, POLL_MS_MAX = 1000 };
@@ -35,14 +36,16 @@ struct tracer {
     bool stop;
     uint64_t end_us; // with `stop`: nothing is sent after this time
     tracer_stats stats;
-    char problem[160]; // why the last batch was not sent
+    char problem[200]; // why the last spans that the collector did not take were lost
 
     /* of the thread */
     const curl_api *curl;
     CURLM *multi;
     CURL *easy;
     struct curl_slist *headers;
-    size_t n_answer; // bytes of the answer under way
+    buf answer;         // body of the answer under way
+    size_t n_answer;    // its bytes
+    uint32_t n_refused; // spans of the newest batch that its collector refused, with status 2xx
     uint64_t n_told, told_us;
 };
 
@@ -147,11 +150,13 @@ static void pause_for(tracer *t, uint64_t us) {
 
 /* ---- the thread: one request ---- */
 
+/* 0 cuts the connection.  Without memory the body is not read. */
 static size_t on_answer(char *p, size_t size, size_t n, void *ctx) {
     tracer *t = ctx;
-    (void)p;
     t->n_answer += size * n;
-    return t->n_answer > TRACER_ANSWER_BYTES_MAX ? 0 : size * n;
+    if (t->n_answer > TRACER_ANSWER_BYTES_MAX) return 0;
+    buf_add(&t->answer, p, size * n);
+    return size * n;
 }
 
 static void set_problem(tracer *t, const char *text) {
@@ -181,10 +186,24 @@ static CURLcode transfer(tracer *t) {
 
 typedef enum result { SENT, AGAIN, REFUSED } result;
 
-static result try_once(tracer *t, const buf *body) {
+/* Of status 2xx.  A body that is too long, or is no answer of a collector, refuses nothing. */
+static void read_answer(tracer *t, uint32_t n_spans) {
+    char text[sizeof t->problem];
+    otlp_answer a;
+    if (t->answer.failed || t->n_answer > TRACER_ANSWER_BYTES_MAX ||
+        !otlp_answer_read((bytes){t->answer.p, t->answer.n}, &a) || a.n_rejected == 0)
+        return;
+    t->n_refused = (uint32_t)u64_min(a.n_rejected, n_spans);
+    snprintf(text, sizeof text, "the collector rejected %u of %u spans%s%s", t->n_refused, n_spans,
+             a.message[0] != 0 ? ": " : "", a.message);
+    set_problem(t, text);
+}
+
+static result try_once(tracer *t, const buf *body, uint32_t n_spans) {
     char text[128];
     long status = 0;
     t->n_answer = 0;
+    buf_clear(&t->answer);
     t->curl->easy_setopt_(t->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body->n);
     t->curl->easy_setopt_(t->easy, CURLOPT_POSTFIELDS, body->p);
     CURLcode code = transfer(t);
@@ -194,18 +213,22 @@ static result try_once(tracer *t, const buf *body) {
         return AGAIN;
     }
     t->curl->easy_getinfo_(t->easy, CURLINFO_RESPONSE_CODE, &status);
-    if (status >= 200 && status < 300) return SENT;
+    if (status >= 200 && status < 300) {
+        read_answer(t, n_spans);
+        return SENT;
+    }
     snprintf(text, sizeof text, "the collector answered %ld", status);
     set_problem(t, text);
     return status == 429 || status == 502 || status == 503 || status == 504 ? AGAIN : REFUSED;
 }
 
-static result send_batch(tracer *t, const buf *body) {
+static result send_batch(tracer *t, const buf *body, uint32_t n_spans) {
     result r = AGAIN;
+    t->n_refused = 0;
     uint64_t pause_us = (uint64_t)TRACER_RETRY_MS * US_PER_MS;
     for (int i = 0; i < TRACER_TRIES && r == AGAIN && time_left_us(t) > 0; i++) {
         if (i > 0) pause_for(t, pause_us << (i - 1));
-        r = try_once(t, body);
+        r = try_once(t, body, n_spans);
     }
     return r;
 }
@@ -238,14 +261,12 @@ static void tell_drops(tracer *t) {
 
 static void note_batch(tracer *t, uint32_t n, bool no_memory, result r) {
     pthread_mutex_lock(&t->mutex);
-    if (no_memory)
-        t->stats.n_dropped[TRACER_NO_MEMORY] += n;
-    else if (r == SENT)
-        t->stats.n_sent += n;
-    else
-        t->stats.n_dropped[r == REFUSED ? TRACER_REFUSED
-                           : t->stop    ? TRACER_ENDED
-                                        : TRACER_FAILED] += n;
+    uint32_t n_sent = !no_memory && r == SENT ? n - t->n_refused : 0;
+    t->stats.n_sent += n_sent;
+    t->stats.n_dropped[no_memory    ? TRACER_NO_MEMORY
+                       : r != AGAIN ? TRACER_REFUSED
+                       : t->stop    ? TRACER_ENDED
+                                    : TRACER_FAILED] += n - n_sent;
     t->n_queued -= n;
     t->n_taken = 0;
     pthread_mutex_unlock(&t->mutex);
@@ -258,7 +279,7 @@ static void *tracer_main(void *arg) {
     for (uint32_t n; (n = next_batch(t, &spans)) > 0;) {
         otlp_add_request(&body, &resource, spans.p, spans.n);
         bool no_memory = spans.failed || body.failed;
-        note_batch(t, n, no_memory, no_memory ? AGAIN : send_batch(t, &body));
+        note_batch(t, n, no_memory, no_memory ? AGAIN : send_batch(t, &body, n));
         tell_drops(t);
         buf_clear(&spans);
         buf_clear(&body);
@@ -353,6 +374,7 @@ inferd_status tracer_open(const tracer_options *o, tracer **out, inferd_err *err
     }
     t->curl = curl;
     list_node_init(&t->queue);
+    buf_init(&t->answer, TRACER_ANSWER_BYTES_MAX);
     inferd_status st = copy_options(t, o) ? open_curl(t, o->headers_file, err)
                                           : inferd_fail(err, INFERD_ENOMEM, "no memory for traces");
     if (st == INFERD_OK) st = open_thread(t, err);
@@ -385,6 +407,7 @@ void tracer_close(tracer *t) {
         explicit_bzero(h->data, strlen(h->data)); // may be secrets
     t->curl->slist_free_all_(t->headers);
     t->curl->global_cleanup_();
+    buf_deinit(&t->answer);
     free(t->endpoint);
     free(t->name);
     free(t->service_name);

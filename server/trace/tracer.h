@@ -7,8 +7,10 @@
  * No request waits for the collector: tracer_put takes a lock that is held for a moment, and spans
  * that find no room are dropped and counted.  A batch is tried TRACER_TRIES times while the
  * collector does not answer, or answers 429, 502, 503 or 504; each try has timeout_ms.  Another
- * status drops it at once.  What the collector answers is not read beyond its status, and more than
- * TRACER_ANSWER_BYTES_MAX of it cuts the connection.  Redirects are not followed.
+ * status drops it at once.  Of an answer with status 2xx the spans that the collector rejected are
+ * read (otlp_answer.h) and counted as refused; the others are sent.  Of an answer longer than
+ * TRACER_ANSWER_BYTES_MAX only the status counts: the connection is cut.  Redirects are not
+ * followed.
  *
  * Dropped spans are logged at most once in TRACER_TOLD_EVERY_S: event=spans_dropped.
  * libcurl sends: it has TLS, proxies and kept connections, and its multi interface can be woken,
@@ -36,7 +38,7 @@ enum {
 typedef enum tracer_drop {
     TRACER_QUEUE_FULL, // the collector is slower than spans come
     TRACER_FAILED,     // no answer, or "again later" TRACER_TRIES times
-    TRACER_REFUSED,    // another status than 2xx
+    TRACER_REFUSED,    // another status than 2xx, or rejected in an answer with 2xx
     TRACER_ENDED,      // the process ended first
     TRACER_NO_MEMORY,
     TRACER_DROPS

@@ -11,7 +11,7 @@ import time
 
 import httpx
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from conftest import SLOW
@@ -24,10 +24,10 @@ FLUSH_S = 2  # TRACER_FLUSH_MS
 
 
 class Collector:
-    """Takes OTLP on a port of its own: `status` is its answer, None: it never answers."""
+    """Takes OTLP on a port of its own: `status` and `answer` are its answer, None: it never answers."""
 
-    def __init__(self, status=200):
-        self.status, self.bodies, self.heads, self.faults = status, [], [], []
+    def __init__(self, status=200, answer=b""):
+        self.status, self.answer, self.bodies, self.heads, self.faults = status, answer, [], [], []
         self.ended = threading.Event()
         collector = self
 
@@ -43,8 +43,9 @@ class Collector:
                     return
                 with contextlib.suppress(OSError):
                     self.send_response(collector.status)
-                    self.send_header("Content-Length", "0")
+                    self.send_header("Content-Length", str(len(collector.answer)))
                     self.end_headers()
+                    self.wfile.write(collector.answer)
 
             def log_message(self, *_):
                 pass
@@ -345,6 +346,23 @@ def test_a_collector_that_refuses_is_not_asked_again(serve, status, why):
         flood(d, 3)
         wait_for(lambda: metric(d, "inferd_spans_dropped_total", why=why) == 20)
         assert sum(len(ExportTraceServiceRequest.FromString(b).resource_spans[0].scope_spans[0].spans) for b in c.bodies) == 20
+    finally:
+        c.close()
+
+
+def test_spans_that_a_collector_rejects_are_not_sent(serve):
+    """With status 200: a partial success, in OpenTelemetry's own encoding."""
+    partial = ExportTraceServiceResponse()
+    partial.partial_success.rejected_spans = 3
+    partial.partial_success.error_message = "over \x1b[31mquota"
+    c = Collector(answer=partial.SerializeToString())
+    try:
+        d = serve(c)
+        assert ask(d).status_code == 200
+        wait_for(lambda: metric(d, "inferd_spans_dropped_total", why="refused") == 3)
+        assert metric(d, "inferd_spans_sent_total") == 2 and len(c.bodies) == 1
+        wait_for(lambda: "event=spans_dropped" in d.stderr())
+        assert 'error="the collector rejected 3 of 5 spans: over  [31mquota"' in d.stderr()
     finally:
         c.close()
 
