@@ -184,6 +184,24 @@ static void rejected_spans_of_a_taken_batch_are_dropped(void) {
     }
 }
 
+/* The cut connection once was a failure, and the batch that the collector had taken came again. */
+static void of_an_endless_answer_the_status_counts(void) {
+    static const char *const statuses[] = {"200 OK", "400 Bad Request"};
+    static char answer[TRACER_ANSWER_BYTES_MAX + 4096];
+    for (int i = 0; i < 2; i++) {
+        collector c;
+        int n = snprintf(answer, sizeof answer, "HTTP/1.1 %s\r\nConnection: close\r\n\r\n",
+                         statuses[i]);
+        memset(answer + n, '\n', sizeof answer - 1 - (size_t)n);
+        collector_open(&c, answer);
+        tracer_stats s = send_full_batch(c.port);
+        EXPECT_EQ(s.n_sent, i == 0 ? TRACER_BATCH_SPANS : 0);
+        EXPECT_EQ(s.n_dropped[TRACER_REFUSED], i == 0 ? 0 : TRACER_BATCH_SPANS);
+        EXPECT_EQ(atomic_load(&c.n_requests), 1);
+        collector_close(&c);
+    }
+}
+
 /* A collector that reads and does not answer: put returns, what finds no room is counted, and the
  * end comes. */
 static void a_silent_collector_delays_nothing(void) {
@@ -310,6 +328,7 @@ static void an_endpoint_is_a_url_with_a_path(void) {
 static const test_case cases[] = {
     TEST(what_is_put_is_sent),
     TEST(rejected_spans_of_a_taken_batch_are_dropped),
+    TEST(of_an_endless_answer_the_status_counts),
     TEST(a_refused_batch_is_dropped_and_the_next_is_tried),
     TEST(a_silent_collector_delays_nothing),
     TEST(a_closed_port_is_tried_again_and_given_up),

@@ -207,7 +207,7 @@ static result try_once(tracer *t, const buf *body, uint32_t n_spans) {
     t->curl->easy_setopt_(t->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body->n);
     t->curl->easy_setopt_(t->easy, CURLOPT_POSTFIELDS, body->p);
     CURLcode code = transfer(t);
-    if (code != CURLE_OK) {
+    if (code != CURLE_OK && t->n_answer <= TRACER_ANSWER_BYTES_MAX) {
         set_problem(t, code == CURLE_ABORTED_BY_CALLBACK ? "the process ended before an answer came"
                                                          : t->curl->easy_strerror_(code));
         return AGAIN;
