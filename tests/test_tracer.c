@@ -19,8 +19,10 @@ typedef struct collector {
     int fd, port;
     pthread_t thread;
     const char *answer; // NULL: it reads and does not answer
+    const char *later;  // from the second request on; NULL: the same
     atomic_uint n_requests, n_bytes;
-    char head[4096]; // of the newest request
+    uint64_t came_us[4]; // of the first requests
+    char head[4096];     // of the newest request
     atomic_bool stop;
 } collector;
 
@@ -41,6 +43,9 @@ static bool read_request(collector *c, int fd) {
         snprintf(c->head, sizeof c->head, "%.*s", (int)(end - text), text);
         atomic_fetch_add(&c->n_bytes, (unsigned)n_body);
     }
+    unsigned i = atomic_load(&c->n_requests);
+    if (i < 4) c->came_us[i] = clock_now_us();
+    if (i > 0 && c->later != NULL) c->answer = c->later;
     atomic_fetch_add(&c->n_requests, 1);
     return true;
 }
@@ -202,6 +207,33 @@ static void of_an_endless_answer_the_status_counts(void) {
     }
 }
 
+#define LATER_ANSWER(seconds)                                                                      \
+    "HTTP/1.1 429 Too Many Requests\r\nRetry-After: " seconds                                      \
+    "\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+static void a_collector_says_when_it_is_asked_again(void) {
+    collector c;
+    collector_open(&c, LATER_ANSWER("3"));
+    c.later = OK_ANSWER;
+    tracer_stats s = send_full_batch(c.port);
+    EXPECT_EQ(s.n_sent, TRACER_BATCH_SPANS);
+    EXPECT_EQ(atomic_load(&c.n_requests), 2);
+    EXPECT(c.came_us[1] - c.came_us[0] >= 3000000); // not its own pause of 1 s
+    collector_close(&c);
+}
+
+static void the_end_does_not_wait_for_retry_after(void) {
+    collector c;
+    collector_open(&c, LATER_ANSWER("86400"));
+    tracer *t = open_tracer(c.port, TRACER_BATCH_SPANS, 5000, NULL);
+    for (int i = 0; i < TRACER_BATCH_SPANS / 2; i++) EXPECT(put(t));
+    while (atomic_load(&c.n_requests) == 0) usleep(1000);
+    uint64_t from_us = clock_now_us();
+    tracer_close(t);
+    EXPECT(clock_now_us() - from_us < TRACER_RETRY_AFTER_S_MAX / 2 * 1000000ull);
+    collector_close(&c);
+}
+
 /* A collector that reads and does not answer: put returns, what finds no room is counted, and the
  * end comes. */
 static void a_silent_collector_delays_nothing(void) {
@@ -329,6 +361,8 @@ static const test_case cases[] = {
     TEST(what_is_put_is_sent),
     TEST(rejected_spans_of_a_taken_batch_are_dropped),
     TEST(of_an_endless_answer_the_status_counts),
+    TEST(a_collector_says_when_it_is_asked_again),
+    TEST(the_end_does_not_wait_for_retry_after),
     TEST(a_refused_batch_is_dropped_and_the_next_is_tried),
     TEST(a_silent_collector_delays_nothing),
     TEST(a_closed_port_is_tried_again_and_given_up),

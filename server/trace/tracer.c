@@ -43,9 +43,10 @@ struct tracer {
     CURLM *multi;
     CURL *easy;
     struct curl_slist *headers;
-    buf answer;         // body of the answer under way
-    size_t n_answer;    // its bytes
-    uint32_t n_refused; // spans of the newest batch that its collector refused, with status 2xx
+    buf answer;             // body of the answer under way
+    size_t n_answer;        // its bytes
+    uint32_t n_refused;     // spans of the newest batch that its collector refused, with status 2xx
+    uint64_t not_before_us; // the collector asked for no try before this time
     uint64_t n_told, told_us;
 };
 
@@ -140,9 +141,8 @@ static uint64_t time_left_us(tracer *t) {
     return left_us;
 }
 
-/* Between two tries; the end cuts it short. */
-static void pause_for(tracer *t, uint64_t us) {
-    uint64_t until_us = clock_now_us() + us;
+/* Before a try; the end cuts it short. */
+static void pause_until(tracer *t, uint64_t until_us) {
     pthread_mutex_lock(&t->mutex);
     while (!t->stop && clock_now_us() < until_us) wait_until(t, until_us);
     pthread_mutex_unlock(&t->mutex);
@@ -199,6 +199,15 @@ static void read_answer(tracer *t, uint32_t n_spans) {
     set_problem(t, text);
 }
 
+/* Retry-After, in seconds or as a date, of an answer that asks for another try. */
+static void read_retry_after(tracer *t) {
+    curl_off_t s = 0; // stays 0 without the header
+    t->curl->easy_getinfo_(t->easy, CURLINFO_RETRY_AFTER, &s);
+    if (s > 0)
+        t->not_before_us =
+            clock_now_us() + u64_min((uint64_t)s, TRACER_RETRY_AFTER_S_MAX) * US_PER_S;
+}
+
 static result try_once(tracer *t, const buf *body, uint32_t n_spans) {
     char text[128];
     long status = 0;
@@ -219,7 +228,9 @@ static result try_once(tracer *t, const buf *body, uint32_t n_spans) {
     }
     snprintf(text, sizeof text, "the collector answered %ld", status);
     set_problem(t, text);
-    return status == 429 || status == 502 || status == 503 || status == 504 ? AGAIN : REFUSED;
+    if (status != 429 && status != 502 && status != 503 && status != 504) return REFUSED;
+    read_retry_after(t);
+    return AGAIN;
 }
 
 static result send_batch(tracer *t, const buf *body, uint32_t n_spans) {
@@ -227,7 +238,8 @@ static result send_batch(tracer *t, const buf *body, uint32_t n_spans) {
     t->n_refused = 0;
     uint64_t pause_us = (uint64_t)TRACER_RETRY_MS * US_PER_MS;
     for (int i = 0; i < TRACER_TRIES && r == AGAIN && time_left_us(t) > 0; i++) {
-        if (i > 0) pause_for(t, pause_us << (i - 1));
+        uint64_t until_us = i > 0 ? clock_now_us() + (pause_us << (i - 1)) : 0;
+        pause_until(t, u64_max(until_us, t->not_before_us));
         r = try_once(t, body, n_spans);
     }
     return r;

@@ -6,8 +6,10 @@
  *
  * No request waits for the collector: tracer_put takes a lock that is held for a moment, and spans
  * that find no room are dropped and counted.  A batch is tried TRACER_TRIES times while the
- * collector does not answer, or answers 429, 502, 503 or 504; each try has timeout_ms.  Another
- * status drops it at once.  Of an answer with status 2xx the spans that the collector rejected are
+ * collector does not answer, or answers 429, 502, 503 or 504; each try has timeout_ms.  A
+ * Retry-After in such an answer delays the next try, also of the next batch, by at most
+ * TRACER_RETRY_AFTER_S_MAX; the end of the process does not wait for it.  Another status drops the
+ * batch at once.  Of an answer with status 2xx the spans that the collector rejected are
  * read (otlp_answer.h) and counted as refused; the others are sent.  Of an answer longer than
  * TRACER_ANSWER_BYTES_MAX only the status counts: the connection is cut.  Redirects are not
  * followed.
@@ -28,6 +30,7 @@ enum {
     TRACER_DELAY_MS = 1000,
     TRACER_TRIES = 3,
     TRACER_RETRY_MS = 1000, // doubles
+    TRACER_RETRY_AFTER_S_MAX = 60,
     TRACER_FLUSH_MS = 2000,
     TRACER_TOLD_EVERY_S = 60,
     TRACER_ANSWER_BYTES_MAX = 65536,
