@@ -111,6 +111,35 @@ static void a_state_has_bounds(void) {
     EXPECT(!trace_context_read_state(text(list), &c));
 }
 
+/* The second header was once lost. */
+static void several_states_are_one_list(void) {
+    static char half[TRACE_STATE_BYTES / 2 + 1] = "b=";
+    const bytes two[] = {text("a=1,c=2"), text("b=2 ")}, gaps[] = {text(""), text("a=1"), {0}};
+    const bytes twice[] = {text("a=1"), text("a=2")}, wrong[] = {text("a=1"), text("B=2")};
+    trace_context c = {0};
+    EXPECT(trace_context_read_states(two, 2, &c));
+    EXPECT_STR(c.state, "a=1,c=2,b=2");
+    EXPECT(trace_context_read_states(two, 1, &c));
+    EXPECT_STR(c.state, "a=1,c=2");
+    EXPECT(trace_context_read_states(gaps, 3, &c));
+    EXPECT_STR(c.state, "a=1");
+    EXPECT(!trace_context_read_states(twice, 2, &c) && c.state[0] == 0);
+    EXPECT(!trace_context_read_states(wrong, 2, &c) && c.state[0] == 0);
+    EXPECT(!trace_context_read_states(NULL, 0, &c));
+    memset(half + 2, 'v', sizeof half - 3); // 256 bytes
+    const bytes full[] = {text(half), {half, 0}, text("a=1")};
+    char other[256];
+    memcpy(other, half, sizeof other);
+    other[0] = 'a';
+    bytes long_ones[] = {text(half), {other, 255}};
+    EXPECT(trace_context_read_states(full, 3, &c));
+    EXPECT_EQ(strlen(c.state), 256 + 1 + 3);
+    EXPECT(trace_context_read_states(long_ones, 2, &c)); // 512 bytes with the comma
+    EXPECT_EQ(strlen(c.state), TRACE_STATE_BYTES);
+    long_ones[1].n = 256;
+    EXPECT(!trace_context_read_states(long_ones, 2, &c));
+}
+
 static void ids_are_random_and_a_ratio_is_kept(void) {
     unsigned char a[TRACE_ID_BYTES], b[TRACE_ID_BYTES];
     EXPECT(trace_id_make(a, sizeof a) && trace_id_make(b, sizeof b));
@@ -127,6 +156,6 @@ static void ids_are_random_and_a_ratio_is_kept(void) {
 static const test_case cases[] = {
     TEST(a_valid_header_is_taken_over),         TEST(a_header_that_breaks_a_rule_is_not_used),
     TEST(a_state_is_a_list_of_keys_and_values), TEST(a_state_has_bounds),
-    TEST(ids_are_random_and_a_ratio_is_kept),
+    TEST(several_states_are_one_list),          TEST(ids_are_random_and_a_ratio_is_kept),
 };
 TEST_MAIN(cases)

@@ -23,8 +23,7 @@ static void note_client(api_job *job) {
     api_hints_read(header_of, job->rq, &job->hints, &job->error);
     job->explanation.wanted = job->hints.explain;
     if (job->app->tracer != NULL && job->route != API_COUNT_TOKENS)
-        job->trace = request_trace_begin(job->app, job->rq, http_header(job->rq, "traceparent"),
-                                         http_header(job->rq, "tracestate"),
+        job->trace = request_trace_begin(job->app, job->rq,
                                          job->route == API_COMPLETION ? "text_completion" : "chat");
 }
 

@@ -35,11 +35,15 @@ struct request_trace {
 
 /* ---- the request ---- */
 
-static bool take_context(const app *a, request_trace *t, bytes traceparent, bytes tracestate) {
+/* A second traceparent makes both invalid; lines of tracestate are one list. */
+static bool take_context(const app *a, request_trace *t, http_request *rq) {
     double ratio = a->config->c->tracing.sample_ratio;
-    t->has_parent = trace_context_read(traceparent, &t->context);
+    bytes parent, states[TRACE_STATE_MEMBERS];
+    t->has_parent =
+        http_headers(rq, "traceparent", &parent, 1) == 1 && trace_context_read(parent, &t->context);
     if (t->has_parent) {
-        trace_context_read_state(tracestate, &t->context);
+        uint32_t n = http_headers(rq, "tracestate", states, TRACE_STATE_MEMBERS);
+        if (n <= TRACE_STATE_MEMBERS) trace_context_read_states(states, n, &t->context);
         return (t->context.flags & TRACE_SAMPLED) != 0;
     }
     t->context = (trace_context){.flags = TRACE_SAMPLED};
@@ -47,11 +51,10 @@ static bool take_context(const app *a, request_trace *t, bytes traceparent, byte
            trace_id_is_sampled(t->context.trace_id, isnan(ratio) ? 1.0 : ratio);
 }
 
-request_trace *request_trace_begin(const app *a, const http_request *rq, bytes traceparent,
-                                   bytes tracestate, const char *operation) {
+request_trace *request_trace_begin(const app *a, http_request *rq, const char *operation) {
     request_trace *t = a->tracer != NULL ? calloc(1, sizeof *t) : NULL;
     if (t == NULL) return NULL;
-    if (!take_context(a, t, traceparent, tracestate) || !trace_id_make(t->id, SPAN_ID_BYTES)) {
+    if (!take_context(a, t, rq) || !trace_id_make(t->id, SPAN_ID_BYTES)) {
         free(t);
         return NULL;
     }

@@ -25,10 +25,10 @@ enum { REQUEST_TRACE_SEQS_MAX = 16 }; // sequences of a request that have spans:
 
 typedef struct request_trace request_trace;
 
-/* operation: as OpenTelemetry calls it, "chat", "text_completion"; static.  NULL: traces are off,
- * the request is not sampled, or there is no memory. */
-request_trace *request_trace_begin(const app *a, const http_request *rq, bytes traceparent,
-                                   bytes tracestate, const char *operation);
+/* Reads traceparent and tracestate: only inside route.handle.  operation: as OpenTelemetry calls
+ * it, "chat", "text_completion"; static.  NULL: traces are off, the request is not sampled, or
+ * there is no memory. */
+request_trace *request_trace_begin(const app *a, http_request *rq, const char *operation);
 
 /* The request was admitted, for the model of this name, which lives as long as the app. */
 void request_trace_admit(request_trace *t, const char *name, gen_class prio, uint32_t n_seqs);

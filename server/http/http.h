@@ -203,5 +203,8 @@ bool http_is_trusted(http_request *rq);
 
 /* The value of a header of the request; p NULL: absent.  Only inside route.handle. */
 bytes http_header(http_request *rq, const char *name);
+/* The values of all headers of that name in the order of the request, the first n_max into `out`.
+ * Returns their number, which may be more.  As http_header. */
+uint32_t http_headers(http_request *rq, const char *name, bytes *out, uint32_t n_max);
 
 #endif

@@ -3,6 +3,7 @@
  * A short answer goes to the library as one buffer.  The library reads a long one in pieces: each
  * piece taken is the only sign of life of a slow reader, and re-arms the stall deadline. */
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 #include "http_internal.h"
@@ -107,6 +108,30 @@ bytes http_header(http_request *rq, const char *name) {
         value == NULL)
         return (bytes){NULL, 0};
     return (bytes){value, n};
+}
+
+typedef struct values {
+    const char *name;
+    bytes *out; // [n_max]
+    uint32_t n, n_max;
+} values;
+
+static enum MHD_Result collect_value(void *cls, enum MHD_ValueKind kind, const char *name,
+                                     size_t name_n, const char *value, size_t value_n) {
+    values *v = cls;
+    (void)kind;
+    if (name_n != strlen(v->name) || strncasecmp(name, v->name, name_n) != 0) return MHD_YES;
+    if (v->n < v->n_max) v->out[v->n] = (bytes){value, value == NULL ? 0 : value_n};
+    v->n++;
+    return MHD_YES;
+}
+
+uint32_t http_headers(http_request *rq, const char *name, bytes *out, uint32_t n_max) {
+    exchange *x = exchange_of(rq);
+    values v = {.name = name, .out = out, .n_max = n_max};
+    INFERD_CHECK(x->phase == EXCHANGE_HANDLING);
+    MHD_get_connection_values_n(x->c->mhd, MHD_HEADER_KIND, collect_value, &v);
+    return v.n;
 }
 
 /* -- answers -- */

@@ -115,6 +115,21 @@ bool trace_context_read_state(bytes tracestate, trace_context *out) {
     return true;
 }
 
+bool trace_context_read_states(const bytes *lines, uint32_t n, trace_context *out) {
+    char joined[TRACE_STATE_BYTES];
+    size_t used = 0;
+    out->state[0] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        bytes line = trim(lines[i]);
+        if (line.n == 0) continue; // a header may be empty
+        if (line.n + (used > 0) > sizeof joined - used) return false;
+        if (used > 0) joined[used++] = ',';
+        memcpy(joined + used, line.p, line.n);
+        used += line.n;
+    }
+    return trace_context_read_state((bytes){joined, used}, out);
+}
+
 /* ---- ids ---- */
 
 bool trace_id_make(unsigned char *out, size_t n) {

@@ -4,8 +4,9 @@
  *                version - trace - span of the caller - flags (1: sampled)
  *
  * A header that breaks a rule of the specification is not used: the request begins a trace of its
- * own.  tracestate is passed on as it came, when it is a valid list of at most TRACE_STATE_BYTES
- * bytes beside a valid traceparent.
+ * own.  traceparent comes once; a request with two of them has none.  tracestate is passed on as it
+ * came, when it is a valid list of at most TRACE_STATE_BYTES bytes beside a valid traceparent;
+ * several headers are joined with a comma.
  * Thread: any. */
 #ifndef INFERD_TRACE_CONTEXT_H
 #define INFERD_TRACE_CONTEXT_H
@@ -30,6 +31,8 @@ typedef struct trace_context {
 bool trace_context_read(bytes traceparent, trace_context *out);
 /* Sets out->state.  False: not a valid list, or too long; it stays "". */
 bool trace_context_read_state(bytes tracestate, trace_context *out);
+/* The same for headers that come `n` times: their values are one list, in their order. */
+bool trace_context_read_states(const bytes *lines, uint32_t n, trace_context *out);
 
 /* Random ids, never all zero.  False: the system gives no random bytes. */
 bool trace_id_make(unsigned char *out, size_t n);

@@ -232,6 +232,18 @@ def test_the_caller_decides_what_is_sampled(serve, collector):
     assert len([s for s in collector.spans() if s.kind == Span.SPAN_KIND_SERVER]) == 2
 
 
+def test_headers_that_come_twice(serve, collector):
+    """Two tracestate are one list, of which the second half was once lost; two traceparent begin a trace, once the first was taken."""
+    d = serve(collector)
+    parent, other = f"00-{TRACE}-{CALLER}-01", f"00-{'a' * 32}-{'b' * 16}-01"
+    assert ask(d, headers=[("traceparent", parent), ("tracestate", "a=1"), ("TraceState", "c=3, b=2")]).status_code == 200
+    t = collector.trace()
+    assert t.root.trace_id.hex() == TRACE and t.root.trace_state == "a=1,c=3, b=2"
+    assert ask(d, headers=[("traceparent", parent), ("Traceparent", other), ("tracestate", "a=1")]).status_code == 200
+    t = collector.trace(2)
+    assert t.root.trace_id.hex() not in (TRACE, "a" * 32) and t.root.parent_span_id == b"" and t.root.trace_state == ""
+
+
 def test_a_refused_and_a_failed_request_say_why(serve, collector):
     d = serve(collector, limits={"queue_timeout_ms": 50, "total_timeout_ms": 50})
     assert ask(d, model="none").status_code == 404

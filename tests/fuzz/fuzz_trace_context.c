@@ -47,6 +47,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     } else {
         INFERD_CHECK(c.state[0] == 0);
     }
+    const bytes lines[] = {{state, n_state}, {parent, n_parent}};
+    if (trace_context_read_states(lines, 2, &c))
+        INFERD_CHECK(c.state[0] != 0 && strlen(c.state) <= n_state + 1 + n_parent);
+    else
+        INFERD_CHECK(c.state[0] == 0);
     free(parent);
     free(state);
     return 0;
