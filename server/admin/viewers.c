@@ -37,8 +37,9 @@ typedef struct map {
 } map;
 
 typedef struct viewer {
-    list_node link; // in viewers.all
-    bool keyed;     // it came with a key, which the configuration may lose
+    list_node link;     // in viewers.all
+    bool keyed;         // it came with a key, which the configuration may lose
+    uint64_t n_configs; // count_configs when the key was checked
     viewers *of;
     http_request *rq;
     bool fresh;        // it gets everything next
@@ -56,7 +57,6 @@ struct viewers {
     int64_t offset_ms; // view_now.offset_ms
     row_list lists[ROW_KINDS];
     row daemon, queue;
-    uint64_t n_configs; // reloads and changes at the last look
     map maps[FLEET_DEVICES_MAX];
     uint32_t n_looks;
     uint64_t history_sent, events_sent; // rows; changes of the journal
@@ -430,16 +430,19 @@ static void end_viewer(viewer *w) {
     free_viewer(w);
 }
 
-/* Another configuration may lack the key that a viewer came with: it has to show it again. */
-static void check_keys(viewers *v) {
+/* Reloads and changes that took effect. */
+static uint64_t count_configs(const viewers *v) {
     changer_about about;
     changer_get_about(v->changer, &about);
-    uint64_t n_configs = about.reloads.n_applied + about.changes.n_applied;
-    bool same = v->n_configs == n_configs;
-    v->n_configs = n_configs;
+    return about.reloads.n_applied + about.changes.n_applied;
+}
+
+/* Another configuration may lack the key that a viewer came with: it has to show it again. */
+static void check_keys(viewers *v) {
+    uint64_t n_configs = count_configs(v);
     LIST_EACH_SAFE(node, next, &v->all) {
         viewer *w = LIST_ENTRY(node, viewer, link);
-        if (!same && w->keyed && !w->fresh) end_viewer(w);
+        if (w->keyed && w->n_configs != n_configs) end_viewer(w);
     }
 }
 
@@ -508,7 +511,11 @@ void viewers_add(viewers *v, http_request *rq) {
         admin_refuse(rq, 503, "server_overloaded", NULL, "no memory"); // nothing, if it left
         return;
     }
-    *w = (viewer){.of = v, .rq = rq, .fresh = true, .keyed = !http_is_trusted(rq)};
+    *w = (viewer){.of = v,
+                  .rq = rq,
+                  .fresh = true,
+                  .keyed = !http_is_trusted(rq),
+                  .n_configs = count_configs(v)};
     list_push_back(&v->all, &w->link);
     v->n++;
     rq->user = w;

@@ -283,6 +283,34 @@ def test_a_stream_ends_with_the_key_that_it_was_opened_with(served, watch):
     assert not w.ended
 
 
+def test_a_viewer_that_fell_behind_ends_with_its_key_too(launch, tmp_path):
+    sock = tmp_path / "admin.sock"
+    d = launch({"devices": [{"kind": "cpu", "memory": "64MiB"}], "admin": {"listen": f"unix:{sock}", "key": ADMIN, "page": True},
+                "models": [{"name": f"m{i}" + "x" * 100, "path": f"dummy:tiny?seed={i}"} for i in range(1, 65)],
+                "tenants": [{"name": f"t{i}" + "y" * 60, "key": f"{TENANT}-{i}"} for i in range(500)]}, args=["--allow-dummy"])
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # "all" does not fit: it stays behind from the start
+    slow.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
+    slow.settimeout(30 * SLOW)
+    slow.connect(("127.0.0.1", d.http.base_url.port))
+    slow.sendall(f"GET /admin/watch HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ADMIN}\r\n\r\n".encode())
+    assert slow.recv(9, socket.MSG_PEEK | socket.MSG_WAITALL) == b"HTTP/1.1 "
+    w = Watch(sock)
+    w.until(lambda s: w.n_deltas >= 8)  # it misses more of them than wait for it
+    config = json.loads(d.config_path.read_text())
+    config["admin"]["key"] = "another-key-0123456789"
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(sock)), base_url="http://localhost") as client:
+        assert client.put("/admin/config", json=config, timeout=30 * SLOW).status_code == 200
+    n = w.n_deltas
+    w.until(lambda s: w.n_deltas > n + 1)
+    text, told = b"", b"a change of the configuration took effect"
+    while not text.endswith(b"\r\n0\r\n\r\n") and told not in text:
+        text += slow.recv(1 << 20)
+    assert told not in text  # that is news of after the change
+    slow.close()
+    w.close()
+
+
 def test_a_lost_device_is_an_event(launch, tiny_model, tmp_path):
     sock = tmp_path / "admin.sock"
     d = launch({"devices": [{"kind": "cpu", "name": n, "memory": "64MiB", "cores": c} for n, c in (("one", "0"), ("two", "1"))],
