@@ -89,10 +89,42 @@ static void quantiles_are_right_to_five_percent(void) {
     history_destroy(h);
 }
 
+static void events_of_a_group_are_one(void) {
+    journal *j = journal_create();
+    for (int i = 0; i < 1000; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "refused for model %d", i % 20);
+        journal_add_in(j, 7, JOURNAL_REFUSE, i, text, "refused for several models");
+        EXPECT_EQ(journal_n(j), 1);
+        EXPECT_STR(journal_at(j, 0)->text, i == 0 ? text : "refused for several models");
+    }
+    EXPECT_EQ(journal_at(j, 0)->n, 1000);
+    journal_add_in(j, 8, JOURNAL_REFUSE, 1000, "refused for another tenant", "");
+    EXPECT_EQ(journal_n(j), 2);
+    journal_destroy(j);
+}
+
+static void refusals_do_not_push_out_other_events(void) {
+    journal *j = journal_create();
+    journal_add(j, JOURNAL_LOAD, 1, 0, "loaded chat");
+    for (int i = 0; i < 1000; i++) {
+        journal_add_in(j, (uint64_t)i + 1, JOURNAL_REFUSE, i, "refused", "");
+        journal_add(j, JOURNAL_FAIL, 1, i, "failed %d", i);
+    }
+    EXPECT_EQ(journal_n(j), 1 + 2 * JOURNAL_CAUSED);
+    EXPECT_EQ(journal_at(j, 0)->kind, JOURNAL_LOAD);
+    for (uint32_t i = 1; i < journal_n(j); i++)
+        EXPECT(journal_at(j, i)->id > journal_at(j, i - 1)->id);
+    EXPECT_EQ(journal_at(j, journal_n(j) - 1)->id, 2001);
+    journal_destroy(j);
+}
+
 static const test_case cases[] = {
     TEST(events_have_growing_numbers),
     TEST(a_repeated_event_is_counted),
     TEST(the_oldest_events_go),
+    TEST(events_of_a_group_are_one),
+    TEST(refusals_do_not_push_out_other_events),
     TEST(a_row_has_what_happened_in_its_second),
     TEST(quantiles_are_right_to_five_percent),
 };

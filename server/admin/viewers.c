@@ -254,18 +254,37 @@ static void add_history(buf *out, const history *h, uint64_t from) {
     buf_add_str(out, "]}");
 }
 
-/* Events that were written or counted since this number of changes. */
-static void add_events(buf *out, const journal *j, uint64_t since) {
-    bool first = true;
+static int by_change(const void *a, const void *b) {
+    const journal_event *const *x = a, *const *y = b;
+    return ((*x)->change > (*y)->change) - ((*x)->change < (*y)->change);
+}
+
+static int by_id(const void *a, const void *b) {
+    const journal_event *const *x = a, *const *y = b;
+    return ((*x)->id > (*y)->id) - ((*x)->id < (*y)->id);
+}
+
+/* Events that were written or counted since this number of changes, at most n_max.  Returns the
+ * number of changes up to which they were sent. */
+static uint64_t add_events(buf *out, const journal *j, uint64_t since, uint32_t n_max) {
+    const journal_event *all[JOURNAL_EVENTS];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < journal_n(j); i++)
+        if (journal_at(j, i)->change > since) all[n++] = journal_at(j, i);
+    uint64_t until = journal_n_changes(j);
+    if (n > n_max) {
+        qsort(all, n, sizeof all[0], by_change);
+        n = n_max;
+        until = all[n - 1]->change;
+        qsort(all, n, sizeof all[0], by_id);
+    }
     buf_add_str(out, ",\"events\":[");
-    for (uint32_t i = 0; i < journal_n(j); i++) {
-        const journal_event *e = journal_at(j, i);
-        if (e->change <= since) continue;
-        if (!first) buf_add_char(out, ',');
-        first = false;
-        view_add_event(out, e);
+    for (uint32_t i = 0; i < n; i++) {
+        if (i > 0) buf_add_char(out, ',');
+        view_add_event(out, all[i]);
     }
     buf_add_char(out, ']');
+    return until;
 }
 
 static void look_at_events(look *k) {
@@ -276,12 +295,12 @@ static void look_at_events(look *k) {
         add_history(&k->delta, a->history, v->history_sent);
         k->any = true;
     }
+    if (k->room == SIZE_MAX) v->events_sent = n_changes; // every viewer gets all of them
     if (n_changes != v->events_sent) {
-        add_events(&k->delta, a->journal, v->events_sent);
+        v->events_sent = add_events(&k->delta, a->journal, v->events_sent, VIEWERS_EVENTS_MAX);
         k->any = true;
     }
     v->history_sent = n;
-    v->events_sent = n_changes;
 }
 
 /* ---- pages ---- */
@@ -386,7 +405,7 @@ static void write_all(const viewers *v, int64_t now_ms, buf *out) {
     buf_add_str(out, ",\"queue\":");
     buf_add(out, v->queue.text.p, v->queue.text.n);
     add_history(out, v->app->history, 0);
-    add_events(out, v->app->journal, 0);
+    add_events(out, v->app->journal, 0, JOURNAL_EVENTS);
     add_all_pages(v, out);
     buf_add_str(out, "}\n\n");
 }

@@ -22,6 +22,7 @@ enum {
     VIEWERS_ROWS_MAX = 256,         // of one kind that are looked at each time
     VIEWERS_BEHIND_MAX = 4,         // deltas that wait for a reader before it gets everything again
     VIEWERS_TENANTS_MAX = 512,      // of the configuration, the first ones
+    VIEWERS_EVENTS_MAX = 24,        // of one delta
     VIEWERS_DELTA_BYTES = 44 * 1024 // of one delta, but for the last row: 88 KB/s
 };
 

@@ -147,9 +147,14 @@ void app_tell_refusal(app *a, int64_t tenant, int64_t name_idx, const api_error 
     a->totals.refused++;
     const char *by = tenant >= 0 && tenant < (int64_t)a->n_tenants ? a->tenants[tenant] : NULL;
     const char *of = name_idx >= 0 ? a->models.names[name_idx] : NULL;
-    journal_add(a->journal, JOURNAL_REFUSE, 1, app_unix_ms(), "refused a request%s%s%s%s: %s",
-                by != NULL ? " of tenant " : "", by != NULL ? by : "", of != NULL ? " for " : "",
-                of != NULL ? of : "", e->code != NULL ? e->code : "an error");
+    const char *code = e->code != NULL ? e->code : "an error";
+    char text[JOURNAL_TEXT_BYTES], several[JOURNAL_TEXT_BYTES];
+    snprintf(text, sizeof text, "refused a request%s%s%s%s: %s", by != NULL ? " of tenant " : "",
+             by != NULL ? by : "", of != NULL ? " for " : "", of != NULL ? of : "", code);
+    snprintf(several, sizeof several, "refused requests%s%s for several models: %s",
+             by != NULL ? " of tenant " : "", by != NULL ? by : "", code);
+    uint64_t group = ((uint64_t)(tenant + 2) << 8) | (uint64_t)e->fault;
+    journal_add_in(a->journal, group, JOURNAL_REFUSE, app_unix_ms(), text, several);
 }
 
 /* ---- all of it ---- */
