@@ -418,7 +418,8 @@ class World:
                      "weights": {"bytes": m["bytes"]["file"]}, "checks": [], "problems": [],
                      "victims": [{"name": v["name"], "when": "load", "why": "idle", "class": v["class"], "bytes": 96 * MIB, "idle_s": 40.0,
                                   "back_s": 0.12} for v in victims if m["state"] != "hot"],
-                     "bring_up": {"s": 0.31, "from": "file", "measured": True}}
+                     "bring_up": {"s": 0, "from": "device", "measured": True} if m["state"] in ("hot", "draining") else
+                     {"s": 0.31, "from": "file", "measured": True}}
 
 
 def error(message, code):

@@ -347,6 +347,14 @@ def test_load_shows_its_plan_first_and_loads_when_it_is_confirmed(open_page):
     expect(row(page, "night").locator(".pill")).to_have_text("hot")
 
 
+def test_a_plan_for_a_drain_that_ends_loads_nothing(open_page):
+    _, page = open_page()
+    press(page, "chat", "Drain")
+    confirm(page)
+    press(page, "chat", "Undrain")
+    expect(page.locator("#ask-text")).to_have_text("chat is on cpu0; nothing is loaded.")
+
+
 def test_a_plan_that_does_not_fit_says_why(open_page):
     _, page = open_page("states")
     press(page, "is-none", "Load")

@@ -20,6 +20,7 @@ export function planSentences(plan, name) {
         for (const c of plan.checks || []) if (c.kept === false) said.push(plain(c.text) + ".");
         return said;
     }
+    if (plan.bring_up?.from === "device") return [`${name} is${where}; nothing is loaded.`];
     const took = isFinite(plan.bring_up?.s) ? `, in about ${seconds(plan.bring_up.s)}` : "";
     const from = { file: " from its file", host: " from host memory" }[plan.bring_up?.from] ?? "";
     said.push(`${name}${size ? " (" + size + ")" : ""} would be loaded${where}${from}${took}.`);
