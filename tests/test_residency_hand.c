@@ -111,6 +111,29 @@ static void a_prefetch_tries_a_model_that_failed(void) {
     core_rig_deinit(&r);
 }
 
+/* The time of the prefetch was added to the load, which was told as one from the file. */
+static void a_load_after_a_prefetch_is_one_from_host_memory(void) {
+    for (int ahead = 0; ahead <= 1; ahead++) {
+        static core_rig r;
+        core_rig_init(&r, 60, WEIGHTS, WEIGHTS);
+        core_rig_open(&r, false);
+        attach_all(&r, 1);
+        if (ahead) {
+            tell(&r, 0, ENGINE_PREFETCH);
+            core_rig_run(&r, 200000);
+            EXPECT_EQ(state_of(&r, 0), MODEL_WARM);
+        }
+        core_rig_submit(&r, 0, request(1, 10, 10));
+        core_rig_finish(&r);
+        const resident *m = &r.core.models.slots[0];
+        EXPECT_EQ(m->from_host.n, ahead);
+        EXPECT_EQ(m->from_file.n, !ahead);
+        EXPECT_EQ(m->last.stage_us > 0, !ahead);
+        EXPECT_EQ(m->parts_sum.stage_us > 0, !ahead);
+        core_rig_deinit(&r);
+    }
+}
+
 /* A client that wants it leaves meanwhile: it is wanted by hand, too. */
 static void a_prefetch_goes_on_without_its_client(void) {
     static core_rig r;
@@ -243,6 +266,7 @@ static const test_case cases[] = {
     TEST(what_is_pinned_warm_goes_before_what_only_lies_there),
     TEST(a_pinned_copy_stays_when_its_model_leaves_the_device),
     TEST(a_prefetch_tries_a_model_that_failed),
+    TEST(a_load_after_a_prefetch_is_one_from_host_memory),
     TEST(a_prefetch_goes_on_without_its_client),
     TEST(a_load_without_room_keeps_no_prefetch_away),
     TEST(a_guarantee_of_one_name_includes_the_weights),

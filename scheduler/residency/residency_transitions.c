@@ -3,6 +3,7 @@
 
 enum {
     STAGED_AGAIN_US = 60000000, // after a cancelled stage: a new one is not cancelled
+    AHEAD_US = 10000,           // a load that begins sooner after a stage belongs to it
     FAILURES_DOUBLED_MAX = 16
 };
 
@@ -323,6 +324,8 @@ void residency_staged(residency *r, uint32_t root, uint64_t now_us) {
     resident *m = &r->slots[root];
     r->staging = RESIDENCY_NONE;
     m->n_stages++;
+    m->staged_us = now_us;
+    m->staged_ahead = m->wanted_since_us == 0 && !m->wanted;
     m->n_tried = 0;
     m->cancelled_us = 0;
     m->prefetch = false;
@@ -367,6 +370,8 @@ void residency_loaded(residency *r, uint32_t root, uint64_t now_us) {
 void residency_load(residency *r, uint32_t root, uint64_t now_us) {
     resident *m = &r->slots[root];
     inferd_err err = {0};
+    /* Reading weights before they were needed is no part of bringing the model up now. */
+    if (m->staged_ahead && now_us - m->staged_us >= AHEAD_US) m->parts = (engine_switch){0};
     note_waits(m, now_us);
     m->begun_us = now_us;
     r->loading = root;
