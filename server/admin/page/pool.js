@@ -31,7 +31,7 @@ export class Pool {
         this.controls();
         store.on("reset", () => this.reset());
         store.on("devices", (ids) => ids.forEach((id) => this.device(id)));
-        store.on("map", (id) => this.shown.get(id)?.map.set(store.maps.get(id)));
+        store.on("map", (id) => this.shown.get(id)?.newMap(store.maps.get(id)));
         store.on("pages", (id, runs) => this.shown.get(id)?.pages(runs));
         matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolor());
     }
@@ -80,7 +80,7 @@ export class Pool {
         for (const id of this.store.devices.keys()) {
             this.device(id);
             const map = this.store.maps.get(id);
-            if (map) this.shown.get(id).map.set(map);
+            if (map) this.shown.get(id).newMap(map);
         }
     }
 
@@ -167,6 +167,12 @@ class Device {
             setStyle(this.segments[i], "background-color", this.pool.bar.css(use));
             setStyle(this.swatches[i], "background-color", this.pool.bar.css(use));
         });
+    }
+
+    newMap(map) {
+        this.map.set(map);
+        this.tabulate();
+        this.listOwners();
     }
 
     pages(runs) {
