@@ -528,9 +528,11 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(200, file.read_bytes(), TYPES.get(file.suffix, "application/octet-stream"),
                            [("Content-Security-Policy", CSP), ("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer")])
 
-    def begin_stream(self):
+    def begin_stream(self, *more):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
+        for name, value in more:
+            self.send_header(name, value)
         self.send_header("Cache-Control", "no-store")
         self.send_header("Connection", "close")
         self.end_headers()
@@ -538,13 +540,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def watch(self):
         q = queue.Queue()
-        self.begin_stream()
+        self.begin_stream(("Transfer-Encoding", "chunked"))
+
+        def write(data):
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
         with self.fake.opening:
-            self.wfile.write(sse("all", self.fake.world.all()))
+            write(sse("all", self.fake.world.all()))
             self.fake.viewers[q] = self.connection
         try:
             while (item := q.get()) is not None:
-                self.wfile.write(item)
+                write(item)
         except OSError:
             pass
         finally:
@@ -645,6 +650,12 @@ class Fake:
         for q, connection in list(self.viewers.items()):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+            q.put(None)
+
+    def end(self):
+        """Ends all streams as a daemon does whose configuration changed; drop() breaks them."""
+        self.send_bytes(b"")
+        for q in list(self.viewers):
             q.put(None)
 
     def close(self):

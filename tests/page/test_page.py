@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import browser as chrome
-from fake_daemon import CACHED, EVIL, FREE, KV, PAGE, Fake, code, error
+from fake_daemon import CACHED, EVIL, FREE, KV, PAGE, WEIGHT, Fake, code, error
 
 WHY_NOT = chrome.why_not()
 if WHY_NOT:
@@ -83,7 +83,7 @@ def shot(page):
 def test_the_files_have_no_way_to_make_markup_of_text():
     files = sorted(PAGE.iterdir())
     assert {f.suffix for f in files} == {".html", ".css", ".js"}
-    assert sum(f.stat().st_size for f in files) <= 175_000
+    assert sum(f.stat().st_size for f in files) <= 180_000
     for f in files:
         text = f.read_text()
         for bad in (r"innerHTML", r"outerHTML", r"insertAdjacentHTML", r"document\.write", r"\beval\(", r"new Function", r"DOMParser",
@@ -306,6 +306,19 @@ def test_the_pool_is_also_a_table(open_page):
     expect(rows.filter(has_text="code").filter(has_text="cached")).to_have_text(re.compile(r"code\s*cached\s*62\s*124 MiB\s*2$"))
 
 
+def test_the_table_and_the_owners_are_new_after_a_reconnection(open_page):
+    f, page = open_page()
+    page.get_by_role("button", name="Table").click()
+    page.get_by_role("button", name="Enlarge").click()
+    rows = page.locator(".pages tbody tr")
+    expect(rows.filter(has_text="code")).not_to_have_count(0)
+    f.down()
+    f.world.maps[0] = [code(WEIGHT, 2)] * 100
+    f.up()
+    expect(rows).to_have_text([re.compile(r"night\s*weights\s*100\s*200 MiB\s*1$")])
+    expect(page.locator(".owners li")).to_have_text(["night200 MiB"])
+
+
 def test_the_pool_can_have_the_whole_window_and_then_names_the_owners(open_page):
     _, page = open_page()
     small = page.locator(".map").bounding_box()
@@ -519,6 +532,24 @@ def test_a_stream_that_breaks_is_opened_again(open_page):
     expect(page.locator("#events li")).to_have_count(6)  # none of them twice
 
 
+def test_a_stream_that_the_daemon_ends_is_opened_again_at_once(open_page):
+    f, page = open_page()
+    page.evaluate("""() => { window.states = [];
+        new MutationObserver(() => window.states.push(document.querySelector("#link").dataset.state))
+            .observe(document.querySelector("#link"), { attributes: true }); }""")
+    f.send({"queue": {**f.world.queue, "running": 123}})
+    expect(page.locator("#q-running")).to_have_text("123")
+    f.world.queue["running"] = 7
+    f.end()
+    expect(page.locator("#q-running")).to_have_text("7")
+    assert page.evaluate("window.states") == []
+    f.send({"queue": {**f.world.queue, "running": 124}})
+    expect(page.locator("#q-running")).to_have_text("124")
+    f.refuse = (503, {})
+    f.end()
+    expect(page.locator("#link")).to_have_attribute("data-state", "away")
+
+
 def test_a_stream_that_is_silent_for_15_seconds_is_a_daemon_that_is_away(open_page):
     f = Fake()
     f_, page = open_page(fake=f, live=False)
@@ -560,6 +591,14 @@ def test_a_key_in_the_address_is_taken_out_of_it(open_page):
     page.goto(f.url + "/ui#key=adm-2&chat=code")
     expect(page.locator("#chat")).to_be_visible()
     assert page.url == f.url + "/ui#chat=code"
+
+
+def test_another_key_in_the_address_is_tried(open_page):
+    f, page = open_page(key="adm-1", path="/ui#key=adm-0", live=False)
+    expect(page.locator("#link")).to_have_attribute("data-state", "key")
+    page.goto(f.url + "/ui#key=adm-1")  # the page stays
+    expect(page.locator("#link")).to_have_attribute("data-state", "live")
+    assert page.url == f.url + "/ui"
 
 
 def test_a_refusal_is_said_in_the_words_of_the_daemon(open_page):

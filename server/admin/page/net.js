@@ -6,6 +6,7 @@
 
 const RETRY_S = [1, 2, 4, 5];
 const SILENCE_MS = 15000; // the daemon sends a comment more often than that
+const AGAIN = Symbol("the daemon ended a stream that it had served");
 const LINE_MAX = 32 << 20; // a longer event is no event of this daemon
 
 /** What a browser keeps; one that may keep nothing throws, and then it is kept until a reload. */
@@ -32,10 +33,10 @@ export function kept(storage) {
 
 export const keys = kept("sessionStorage");
 
-/** Takes `key=` out of the address. */
+/** Takes `key=` out of the address; true: there was one. */
 export function takeKeyFromAddress() {
     const found = /(^#|&)key=([^&]*)/.exec(location.hash);
-    if (!found) return;
+    if (!found) return false;
     try {
         keys.set("admin_key", decodeURIComponent(found[2]));
     } catch {
@@ -43,6 +44,7 @@ export function takeKeyFromAddress() {
     }
     const rest = location.hash.replace(found[0], found[1] === "&" ? "" : "#").replace("#&", "#");
     history.replaceState(null, "", location.pathname + (rest === "#" ? "" : rest));
+    return true;
 }
 
 /** @param {"admin_key"|"tenant_key"} which */
@@ -128,9 +130,12 @@ export async function* events(stream, heard = () => {}) {
  * The stream of the daemon's state, opened again whenever it ends.
  *
  *     connecting -> live       the first event came
- *     live -> away             the stream ended, failed, or was silent for SILENCE_MS
+ *     live -> away             the stream failed, was silent for SILENCE_MS, or ended twice
  *     any -> key, refused      401, 403: a person has to do something
  *     key, refused -> connecting   retry()
+ *
+ * The daemon ends the streams of keys when its configuration changes, so a stream that it ended
+ * after a delta is opened again at once, and only when that fails it is away.
  *
  * `told(state, detail)` is called when the state changes, `event(name, data)` for each event.
  * `detail` is the sentence of the daemon; `away` has none when the daemon did not answer.
@@ -188,11 +193,15 @@ export class Watch {
         if (this.abort !== abort) return; // retry() began another one
         abort.abort();
         if (this.waitsForPerson()) return;
+        if (said === AGAIN) {
+            this.run();
+            return;
+        }
         this.set("away", said);
         this.later();
     }
 
-    /** Until the end of a stream; the sentence of the daemon when it gave none, or "". */
+    /** Until the end of a stream: AGAIN, "", or the sentence of a daemon that gave none. */
     async read(abort) {
         const response = await ask("/admin/watch", "admin_key", { signal: abort.signal });
         if (!response.ok) {
@@ -205,6 +214,7 @@ export class Watch {
             this.lastByte = Date.now();
             this.heard = this.lastByte;
         };
+        let n = 0;
         for await (const { name, data } of events(response.body, heard)) {
             if (this.abort !== abort) return "";
             if (name !== "all" && name !== "delta") continue;
@@ -216,8 +226,9 @@ export class Watch {
                 throw e;
             }
             this.tries = 0;
+            n++;
             if (this.state !== "live") this.set("live");
         }
-        return "";
+        return n > 1 ? AGAIN : "";
     }
 }

@@ -118,7 +118,7 @@ setInterval(() => drawSoon(head), 1000);
 // -- views, theme, keys --------------------------------------------------------------------------
 
 function view() {
-    takeKeyFromAddress();
+    if (takeKeyFromAddress()) watch.retry();
     const inChat = /^#chat/.test(location.hash);
     show(byId("board"), !inChat);
     show(byId("chat"), inChat);
