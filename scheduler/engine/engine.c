@@ -219,6 +219,7 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
         i.load_device_us = w->load_device_us;
         i.slice_us = w->slice_us;
         i.idle_us = now_us > w->active_us ? now_us - w->active_us : 0;
+        i.used_us = w->used_us;
         i.pauses = w->pauses;
         i.reload_us = resident_reload_us(w);
         i.n_unused_tensors = m->about.n_unused_tensors;

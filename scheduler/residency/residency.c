@@ -139,7 +139,7 @@ static void note_use(resident *m, uint64_t now_us) {
     if (!m->busy && m->used)
         worth_note_pause(&m->pauses, now_us - m->active_us, resident_reload_us(m));
     m->used = true;
-    m->active_us = now_us;
+    m->active_us = m->used_us = now_us;
 }
 
 /* Changes of one model that need no other model.  True: something changed. */

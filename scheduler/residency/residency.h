@@ -101,7 +101,8 @@ typedef struct resident {
     char stage_note[INFERD_ERR_TEXT_BYTES]; // how its weights were read the last time, for the log
     uint32_t n_tried;                       // names with an unreadable file, in a row
 
-    uint64_t active_us;       // the last time it had work
+    uint64_t active_us;       // the last time it had work, was loaded or attached
+    uint64_t used_us;         // the last time it had work; 0: never
     worth_pauses pauses;      // idle times between such moments
     bool busy, used;          // it had work at the newest look; it ever had work
     uint64_t hot_since_us;    // HOT

@@ -193,9 +193,19 @@ static void add_rates(buf *out, const app_recent *r, const tenant_usage_amounts 
                    window_us > 0 ? (double)use->device_us / window_us : 0.0);
 }
 
+static void add_last_use(buf *out, const engine_model_info *i, const view_now *now) {
+    enum { STILL_US = 500000 }; // of an idle time: the model is in use
+    bool used = i->used_us != 0;
+    if (i->n_running + i->n_waiting > 0 || (used && u64_less(now->us, i->used_us) < STILL_US))
+        buf_add_str(out, ",\"wanted_at\":null");
+    else if (used)
+        add_moment(out, "wanted_at", i->used_us, now);
+    else
+        buf_add_str(out, ",\"wanted_at\":0");
+}
+
 void view_add_model(buf *out, const app *a, uint32_t config_idx, const app_recent *recent,
                     const view_now *now) {
-    enum { STILL_US = 500000 }; // of an idle time: the model is in use
     const config_model *m = &a->config->c->models[config_idx];
     uint32_t slot = (uint32_t)a->config->slots[config_idx];
     const registry_slot *s = app_model(a, slot);
@@ -219,10 +229,7 @@ void view_add_model(buf *out, const app *a, uint32_t config_idx, const app_recen
     buf_add_format(out, ",\"running\":%u,\"waiting\":%u", i.n_running, i.n_waiting);
     add_bytes(out, a, &i, s->m != NULL ? model_about(s->m)->file_bytes : 0, &s->policy);
     add_rates(out, recent, &recent->by_name[s->name_idx]);
-    if (admin_idle_us(&i, now->us) < STILL_US || i.state == MODEL_NONE)
-        buf_add_str(out, ",\"wanted_at\":null");
-    else
-        add_moment(out, "wanted_at", u64_less(i.at_us, i.idle_us), now);
+    add_last_use(out, &i, now);
     add_switch(out, &i);
     admin_add_text(out, "error", i.state == MODEL_FAILED ? i.why.text : NULL);
     add_places(out, a, slot);

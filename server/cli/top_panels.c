@@ -313,7 +313,9 @@ static void add_waiting(buf *out, const json_t *m, int64_t now_ms) {
 
 static void add_last(buf *out, const json_t *m, int64_t now_ms) {
     const json_t *at = json_object_get(m, "wanted_at");
-    if (json_is_number(at))
+    if (json_is_number(at) && json_number_value(at) == 0)
+        buf_add_str(out, "never");
+    else if (json_is_number(at))
         show_add_seconds(out, fmax(0, floor(((double)now_ms - json_number_value(at)) / 1000)));
     else
         buf_add_str(out, strcmp(ctl_text(m, "state"), "none") == 0 ? "-" : "now");

@@ -247,6 +247,7 @@ static void add_info(engine_model_info *sum, const engine_model_info *i) {
     sum->bytes_max = add_ceiling(sum->bytes_max, other->bytes_max, UINT64_MAX);
     sum->cost_error_ppm = u32_max(sum->cost_error_ppm, other->cost_error_ppm); // the worst
     if (other->idle_us < sum->idle_us) sum->idle_us = other->idle_us;
+    sum->used_us = u64_max(sum->used_us, other->used_us);
     if (sum->waiting_since_us == 0 ||
         (other->waiting_since_us != 0 && other->waiting_since_us < sum->waiting_since_us))
         sum->waiting_since_us = other->waiting_since_us;

@@ -131,6 +131,7 @@ def test_a_viewer_sees_everything_and_then_what_changes(served, watch):
     before = w.state["tenants"][0]["today"]
     assert ask(served, "a").status_code == 200
     w.until(lambda s: s["tenants"][0]["today"] > before)
+    w.until(lambda s: w.model("a")["wanted_at"])  # the moment of the request
     w.until(lambda s: any(r[1] is not None and r[6] > 0 for r in s["history"]["rows"]))
     device = w.state["devices"][0]
     w.until(lambda s: sum(c % 16 == 1 for c in w.pages[0]) == s["devices"][0]["pages"]["weight"])
@@ -318,6 +319,9 @@ def test_a_lost_device_is_an_event(launch, tiny_model, tmp_path):
     client = httpx.Client(transport=httpx.HTTPTransport(uds=str(sock)), base_url="http://localhost")
     w = Watch(sock)
     w.until(lambda s: len(s["devices"]) == 2)
+    assert client.post("/admin/models/a/load", json={"wait": True}).status_code == 200
+    w.until(lambda s: w.model("a")["state"] == "hot")
+    assert w.model("a")["wanted_at"] == 0  # a load is no use
     on = w.state["devices"][w.model("a")["devices"][0]]["name"]
     assert client.post(f"/admin/devices/{on}/lose").status_code == 200
     d.http.post("/v1/completions", json={"model": "a", "prompt": "x", "max_tokens": 1})

@@ -115,7 +115,8 @@ typedef struct engine_model_info {
     uint64_t n_colds; // how often its weights were dropped
     uint64_t hot_us, load_device_us, device_us;
     uint64_t slice_us;         // quota of its time slices while models thrash; 0: none
-    uint64_t idle_us;          // since it was last needed; 0: it is now
+    uint64_t idle_us;          // since it was last needed, or loaded; 0: it is now
+    uint64_t used_us;          // the last moment with a request; 0: there was none
     uint64_t waiting_since_us; // arrival of the first request without a token yet; 0: none
     worth_pauses pauses;       // its idle times so far
     uint64_t reload_us;        // time to bring it back, about
