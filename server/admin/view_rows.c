@@ -35,6 +35,7 @@ void view_add_daemon(buf *out, const app *a, const changer_about *about, const c
                    a->draining ? "true" : "false", about->n_patches,
                    a->allow_faults ? "true" : "false");
     admin_add_text(out, "config", about->path);
+    admin_add_u64(out, "tenants", a->config->c->n_tenants);
     buf_add_char(out, '}');
 }
 

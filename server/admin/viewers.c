@@ -353,10 +353,13 @@ static void look_at_map(look *k, uint32_t device_idx, bool *first) {
     k->any |= !none;
 }
 
+/* Another device first each time: the room may be too small for all. */
 static void look_at_pages(look *k) {
     viewers *v = k->v;
     bool first = true;
-    for (uint32_t d = 0; d < fleet_n_devices(v->app->fleet); d++) {
+    uint32_t n = fleet_n_devices(v->app->fleet);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t d = (v->n_looks + i) % n;
         engine *e = fleet_engine_to_watch(v->app->fleet, d);
         map *m = &v->maps[d];
         engine_pages_take(e, &m->codes, &m->n);
@@ -545,5 +548,7 @@ void viewers_add(viewers *v, http_request *rq) {
 
 void viewers_end(viewers *v) {
     if (v == NULL) return;
+    v->due_us = 0;
+    viewers_tick(v, clock_now_us()); // why the daemon ends
     LIST_EACH_SAFE(node, next, &v->all) end_viewer(LIST_ENTRY(node, viewer, link));
 }

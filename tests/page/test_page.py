@@ -165,6 +165,16 @@ def test_a_row_out_of_sight_is_brought_up_to_date_when_it_comes_into_sight_or_af
         assert last.locator(".rate").text_content() == text
 
 
+def test_tenants_without_a_row_are_counted_and_are_others(open_page):
+    f, page = open_page()
+    n = len(f.world.tenants)
+    expect(page.locator("#tenants-sum")).to_have_text(re.compile(f"^{n} · "))
+    step = {**f.world.devices[0]["step"], "seqs": [["req-1", 999, 1, 0]], "n": 1}
+    f.send({"daemon": {**f.world.daemon, "tenants": n + 8}, "devices": [{**f.world.devices[0], "step": step}]})
+    expect(page.locator("#tenants-sum")).to_have_text(re.compile(f"^{n} of {n + 8} · "))
+    expect(page.locator("#steps .seqs li:visible")).to_contain_text(["another tenant"])
+
+
 def test_rows_come_and_go(open_page):
     f, page = open_page()
     f.send({"models": [{**f.world.models[0], "id": 7, "name": "new"}], "gone": {"models": [1], "tenants": [0, 1, 2]}})

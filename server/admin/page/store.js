@@ -130,7 +130,13 @@ export class Store {
 
     tenantName(id) {
         if (id === null || id === undefined) return null;
-        return this.tenants.get(id)?.name ?? "a tenant that left";
+        const left = this.tenantsAll() > this.tenants.size ? "another tenant" : "a tenant that left";
+        return this.tenants.get(id)?.name ?? left;
+    }
+
+    /** The daemon sends rows of the first 512 tenants. */
+    tenantsAll() {
+        return this.daemon.tenants ?? this.tenants.size;
     }
 }
 

@@ -16,6 +16,7 @@ export class Tenants {
             this.rows.changed(ids);
             this.summary();
         });
+        store.on("daemon", () => this.summary());
         const field = byId("tenants-filter");
         field.addEventListener("input", () => {
             const text = field.value.trim().toLowerCase();
@@ -27,7 +28,9 @@ export class Tenants {
         let tokens = 0;
         for (const t of this.store.tenants.values()) tokens += t.today;
         const n = this.store.tenants.size;
-        setText(byId("tenants-sum"), n ? `${int(n)} · ${short(tokens)} tokens today` : "");
+        const all = this.store.tenantsAll();
+        const count = int(n) + (all > n ? " of " + int(all) : "");
+        setText(byId("tenants-sum"), n ? `${count} · ${short(tokens)} tokens today` : "");
         show(byId("no-tenants"), n === 0);
     }
 }
