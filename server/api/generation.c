@@ -447,11 +447,14 @@ static void end_failed(generation *f) {
     api_error e = *stream_error(f->stream);
     metric_outcome outcome = e.fault == API_DEADLINE ? OUTCOME_TIMEOUT : OUTCOME_ERROR;
     app *a = f->app;
+    bool lost = e.fault == API_DEVICE_LOST || e.fault == API_INTERNAL;
+    bool failed = lost || (f->begun && e.fault != API_DEADLINE); // it was taken, not refused
+    if (failed) app_tell_failure(a, name_of(f), &e);
     if (!f->begun && e.fault == API_OVERLOADED)
         e.retry_after_s = admission_refuse(a->admission, f->n_choices, clock_now_us());
     if (!f->begun) {
         metrics_refused(a->metrics, f->tenant, name_of(f), e.fault);
-        app_tell_refusal(a, f->tenant, name_of(f), &e);
+        if (!failed) app_tell_refusal(a, f->tenant, name_of(f), &e);
         api_answer_error(let_go(f), &e);
         close_generation(f, outcome, e.status);
         return;

@@ -157,6 +157,11 @@ void app_tell_refusal(app *a, int64_t tenant, int64_t name_idx, const api_error 
     journal_add_in(a->journal, group, JOURNAL_REFUSE, app_unix_ms(), text, several);
 }
 
+void app_tell_failure(app *a, uint32_t name_idx, const api_error *e) {
+    journal_add(a->journal, JOURNAL_FAIL, 1, app_unix_ms(), "a request for %s failed: %s",
+                a->models.names[name_idx], e->code != NULL ? e->code : "an error");
+}
+
 /* ---- all of it ---- */
 
 static void close_second(app *a, uint64_t now_us, int64_t now_ms) {

@@ -11,8 +11,10 @@
 
 /* Regularly, from app_tick. */
 void app_tell(app *a, uint64_t now_us);
-/* A request was refused, or failed before its answer began.  tenant, name_idx: -1: none. */
+/* A request was refused.  tenant, name_idx: -1: none. */
 void app_tell_refusal(app *a, int64_t tenant, int64_t name_idx, const api_error *e);
+/* A request that was taken failed.  Those of one model that fail alike are one event. */
+void app_tell_failure(app *a, uint32_t name_idx, const api_error *e);
 int64_t app_unix_ms(void);
 enum { APP_SIZE_BYTES = 32 };
 /* "96 MiB", for people. */

@@ -493,6 +493,7 @@ static void watch_device(server_life *s) {
              "%s: no step or piece of a load was finished for %llu ms (twice limits.watchdog_s)",
              fleet_device_name(s->fleet, stuck), (unsigned long long)(stuck_us / 1000));
     s->hangs = s->app->device_hangs = true;
+    journal_add(s->app->journal, JOURNAL_DEVICE, 1, app_unix_ms(), "the device %s", why);
     lose_device(s, why);
 }
 

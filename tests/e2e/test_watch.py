@@ -327,6 +327,24 @@ def test_a_lost_device_is_an_event(launch, tiny_model, tmp_path):
     d.http.post("/v1/completions", json={"model": "a", "prompt": "x", "max_tokens": 1})
     w.until(lambda s: any(t.startswith(f"the device {on} is lost") for t in w.texts("device")))
     w.until(lambda s: any(x["lost"] for x in s["devices"].values()))
+    w.until(lambda s: "a request for a failed: device_lost" in w.texts("fail"))
+    assert w.texts("refuse") == []
+    w.close()
+
+
+def test_viewers_see_why_a_daemon_with_a_hanging_device_ends(launch, tiny_model, tmp_path):
+    sock = tmp_path / "admin.sock"
+    d = launch({"devices": [{"kind": "cpu", "name": "one", "memory": "64MiB"}], "admin": {"listen": f"unix:{sock}"},
+                "limits": {"watchdog_s": 1}, "models": [{"name": "a", "path": tiny_model}]}, args=["--allow-faults"])
+    w = Watch(sock)
+    w.until(lambda s: True)
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(sock)), base_url="http://localhost") as client:
+        assert client.post("/admin/devices/one/slow", json={"times": "hang"}).status_code == 200
+    assert d.http.post("/v1/completions", json={"model": "a", "prompt": "x"}, timeout=60 * SLOW).status_code == 503
+    assert d.process.wait(60 * SLOW) != 0
+    with w.changed:
+        assert w.changed.wait_for(lambda: w.ended, 10 * SLOW)
+    assert [t[:42] for t in w.texts("device")] == ["the device one: no step or piece of a load"]
     w.close()
 
 
