@@ -4,7 +4,7 @@
 // stopped by the end of its connection: the daemon frees what it held at once.
 
 import { el, setText, setAttr, setClass, setStyle, show, button, byId, drawSoon } from "./dom.js";
-import { int, millis, plain } from "./format.js";
+import { int, list, millis, plain } from "./format.js";
 import { keys } from "./net.js";
 import { BadSetting, complete, modelNames, settings } from "./completion.js";
 import { Answer } from "./answer.js";
@@ -18,6 +18,7 @@ export class Chat {
         this.choices = new Map(); // name -> {box, state}
         this.columns = new Map(); // name -> Column
         this.loaded = false;
+        this.served = ""; // servedNow at the newest load
         this.prompt = byId("prompt");
         byId("settings").addEventListener("submit", (e) => e.preventDefault());
         byId("composer").addEventListener("submit", (e) => {
@@ -40,11 +41,22 @@ export class Chat {
         byId("chat-new").addEventListener("click", () => this.fresh());
         byId("tenant-key-set").addEventListener("click", () => this.setKey());
         byId("tenant-key").addEventListener("keydown", (e) => e.key === "Enter" && this.setKey());
-        store.on("models", () => this.isOpen() && drawSoon(this));
-        store.on("reset", () => {
-            this.loaded = false;
-            if (this.isOpen()) this.load();
+        store.on("models", () => {
+            if (this.served !== this.servedNow()) this.again();
+            else if (this.isOpen()) drawSoon(this);
         });
+        store.on("reset", () => this.again());
+    }
+
+    /** The list of models may be another one. */
+    again() {
+        this.loaded = false;
+        if (this.isOpen()) this.load();
+    }
+
+    /** Names and aliases that the daemon serves, as one text. */
+    servedNow() {
+        return JSON.stringify([...this.store.models.values()].map((m) => [m.name, m.aliases]));
     }
 
     isOpen() {
@@ -54,7 +66,8 @@ export class Chat {
     /** The view is shown; `wanted` are names from the address, separated by commas. */
     open(wanted) {
         this.wanted = wanted ? wanted.split(",").map(decode).filter(Boolean) : this.wanted;
-        if (this.loaded) this.choose();
+        const known = !this.wanted || this.wanted.every((n) => this.names.includes(n));
+        if (this.loaded && known) this.choose();
         else this.load();
     }
 
@@ -69,12 +82,17 @@ export class Chat {
     }
 
     async load() {
+        const load = this.newest = {};
+        this.served = this.servedNow();
         try {
-            this.names = await modelNames();
+            const names = await modelNames();
+            if (this.newest !== load) return;
+            this.names = names;
             this.loaded = true;
             show(byId("chat-problem"), false);
             show(byId("tenant-key-label"), !!keys.get("tenant_key"));
         } catch (e) {
+            if (this.newest !== load) return;
             this.loaded = false;
             show(byId("tenant-key-label"), e.status === 401 || e.status === 403);
             setText(byId("chat-problem"),
@@ -118,18 +136,25 @@ export class Chat {
         return false;
     }
 
-    /** Columns for the names that the address asked for, or for the first model. */
+    /**
+     * Columns for the names that the address asked for.  A first model is chosen without being
+     * asked for only at the beginning: a prompt is for the model that it was written for.
+     */
     choose() {
-        const wanted =
-            (this.wanted || []).filter((n) => this.names.includes(n)).slice(0, COLUMNS_MAX);
+        const wanted = this.wanted || [];
+        const known = wanted.filter((n) => this.names.includes(n)).slice(0, COLUMNS_MAX);
         if (wanted.length) {
-            for (const name of this.columns.keys()) if (!wanted.includes(name)) this.close(name);
-            for (const name of wanted) this.column(name);
-        } else if (this.columns.size === 0 && this.names.length) {
+            for (const name of this.columns.keys()) if (!known.includes(name)) this.close(name);
+            for (const name of known) this.column(name);
+            const unknown = wanted.filter((n) => !this.names.includes(n));
+            setText(byId("chat-problem"), `There is no model ${plain(list(unknown))}.`);
+            show(byId("chat-problem"), unknown.length > 0);
+        } else if (!this.began && this.names.length) {
             const hot = [...this.store.models.values()].find((m) =>
                 m.state === "hot" && this.names.includes(m.name));
             this.column(hot?.name ?? this.names[0]);
         }
+        this.began ||= this.columns.size + wanted.length > 0;
         this.wanted = null;
         this.chosen();
     }
