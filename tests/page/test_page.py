@@ -791,6 +791,55 @@ def test_columns_of_models_that_another_daemon_does_not_have_close(open_page):
     assert [c["model"] for c in f.chats] == ["code"]
 
 
+def test_the_list_of_the_chat_follows_the_models_of_the_daemon(open_page):
+    f, page = open_page(path="/ui#chat=code")
+    names = page.locator("#chat-names bdi")
+    expect(names).to_have_text(["chat", "code", "night"])
+    page.fill("#prompt", "for code")
+    gone, new = f.world.models.pop(1), {**f.world.models[0], "id": 7, "name": "new", "aliases": []}
+    f.world.models[7] = new
+    f.send({"models": [new], "gone": {"models": [gone["id"]]}})
+    expect(names).to_have_text(["chat", "night", "new"])
+    expect(page.locator(".column")).to_have_count(0)
+    page.press("#prompt", "Enter")  # the model that it was written for left
+    expect(page.locator("#no-columns")).to_be_visible()
+    f.world.models[8] = {**new, "id": 8, "name": "late"}  # the page has not heard of it
+    page.goto(f.url + "/ui#chat=late")
+    expect(page.locator(".column h2")).to_have_text(["late"])
+    page.goto(f.url + "/ui#chat=nowhere")
+    expect(page.locator("#chat-problem")).to_have_text("There is no model nowhere.")
+    expect(page.locator(".column")).to_have_count(0)
+    assert f.chats == []
+
+
+def test_escape_closes_the_tip_of_a_token_and_then_stops_the_answer(open_page):
+    f = Fake()
+    f.gate = threading.Semaphore(3)
+    _, page = open_page(fake=f, path="/ui#chat=code")
+    page.check("#s-logprobs")
+    say(page, "one two three four")
+    expect(page.locator(".token")).to_have_count(4)
+    page.locator(".assistant .text").focus()
+    page.keyboard.press("End")
+    expect(page.locator(".token-tip")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator(".token-tip")).to_be_hidden()
+    expect(page.locator("#send")).to_have_text("Stop")
+    page.keyboard.press("Escape")
+    expect(page.locator(".stats")).to_contain_text("stopped")
+    f.gate.release(100)
+
+
+def test_copy_selects_the_code_where_the_browser_has_no_clipboard(open_page):
+    _, page = open_page(path="/ui#chat=code", init="Object.defineProperty(Navigator.prototype, 'clipboard', { value: undefined });")
+    page.evaluate("""async () => {
+        const { block } = await import("/ui/markdown.js");
+        document.querySelector(".log").append(block("```\\nx = 1\\n```"));
+    }""")
+    page.get_by_role("button", name="Copy").click()
+    assert page.evaluate("getSelection().toString()").strip() == "x = 1"
+
+
 def test_strong_text_and_code_end_at_the_next_mark(open_page):
     """So their time grows with the length of the text, not with its square."""
     _, page = open_page("empty")

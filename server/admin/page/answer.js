@@ -131,6 +131,7 @@ export class Answer {
                 { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity, Escape: 0 }[e.key];
             if (step === undefined) return;
             if (e.key !== "Escape") e.preventDefault();
+            else if (this.pointed) e.stopPropagation(); // it closes the tip, and stops no answer
             const last = this.tokens.length - 1;
             const at = Math.max(0, Math.min(last, this.at === undefined ? 0 : this.at + step));
             this.point(step === 0 ? null : this.content.children[at], true);

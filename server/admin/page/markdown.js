@@ -84,8 +84,9 @@ function items(lines, bullet) {
 }
 
 function code(text, language) {
-    const copy =
-        button("Copy", { class: "small copy" }, () => navigator.clipboard?.writeText(text));
-    return el("div", { class: "code" }, el("span", { class: "dim" }, language), copy,
-        el("pre", {}, el("code", {}, text)));
+    const pre = el("pre", {}, el("code", {}, text));
+    const select = () => getSelection().selectAllChildren(pre); // for the keys of the browser
+    const copy = button("Copy", { class: "small copy" }, () =>
+        (navigator.clipboard ? navigator.clipboard.writeText(text).catch(select) : select()));
+    return el("div", { class: "code" }, el("span", { class: "dim" }, language), copy, pre);
 }
