@@ -85,6 +85,8 @@ typedef struct resident {
     bool dropped;         // not brought up unasked: it did not fit, or an operator unloaded it
     bool drop_next;       // DRAINING, or evict_next: ends COLD, not WARM
     bool evict_next;   // unloaded by an operator during its bring-up: it leaves once it is unused
+    bool staged_now;   // the bring-up under way read the file
+    bool staged_ahead; // nothing wanted it when its weights had been read
     bool staged_again; // staged again soon after a cancelled stage: this stage is not cancelled
     model_policy policy;
     device_model about;
@@ -108,8 +110,6 @@ typedef struct resident {
     uint64_t hot_since_us;    // HOT
     uint64_t wanted_since_us; // since then requests wait for it and it is not HOT; 0: none waits
     uint64_t begun_us;        // STAGING, LOADING
-    uint64_t staged_us;       // the last time that its weights were read
-    bool staged_ahead;        // nothing needed them then
     uint64_t room_wanted_us;  // since then pages are being freed for it; 0: no
     uint64_t kept_until_us;   // running sequences gave pages in vain: until then none does for it
     uint64_t cancelled_us;    // a stage was cancelled because no request waited any more; 0: never

@@ -80,7 +80,7 @@ static void note_loaded(residency *r, uint32_t root, uint64_t now_us) {
                            .at_us = now_us,
                            .model_idx = root,
                            .for_idx = ENGINE_NOTE_NO_MODEL,
-                           .from_file = m->parts.stage_us > 0,
+                           .from_file = m->staged_now,
                            .n_bytes = m->about.weight_bytes,
                            .wait_us = waited_us(m, now_us),
                            .bring_us = m->bring_us});
@@ -278,7 +278,7 @@ static void wake_stage(void *ctx) {
 /* It has its pages.  Its wait has two parts: until pages were asked for, and then for the pages. */
 static void note_waits(resident *m, uint64_t now_us) {
     uint64_t asked_us = m->room_wanted_us != 0 ? m->room_wanted_us : now_us;
-    if (m->parts.stage_us == 0 && m->wanted_since_us != 0 && asked_us > m->wanted_since_us)
+    if (!m->staged_now && m->wanted_since_us != 0 && asked_us > m->wanted_since_us)
         m->parts.queue_us = asked_us - m->wanted_since_us;
     m->parts.reclaim_us += now_us - asked_us;
     m->room_wanted_us = 0;
@@ -292,6 +292,7 @@ void residency_stage(residency *r, uint32_t root, uint64_t now_us) {
     m->bytes_done = 0;
     m->bytes_total = m->about.stage_bytes;
     m->parts = (engine_switch){0};
+    m->staged_now = false;
     note_waits(m, now_us);
     m->staged_again = m->cancelled_us != 0 && now_us - m->cancelled_us < STAGED_AGAIN_US;
     atomic_store_explicit(&r->stage_ready, true, memory_order_relaxed);
@@ -324,7 +325,7 @@ void residency_staged(residency *r, uint32_t root, uint64_t now_us) {
     resident *m = &r->slots[root];
     r->staging = RESIDENCY_NONE;
     m->n_stages++;
-    m->staged_us = now_us;
+    m->staged_now = true;
     m->staged_ahead = m->wanted_since_us == 0 && !m->wanted;
     m->n_tried = 0;
     m->cancelled_us = 0;
@@ -352,7 +353,7 @@ void residency_loaded(residency *r, uint32_t root, uint64_t now_us) {
     m->parts_sum.stage_us += m->parts.stage_us;
     m->parts_sum.load_us += m->parts.load_us;
     m->parts_sum.reclaim_us += m->parts.reclaim_us;
-    engine_bring_ups *kind = m->parts.stage_us > 0 ? &m->from_file : &m->from_host;
+    engine_bring_ups *kind = m->staged_now ? &m->from_file : &m->from_host;
     kind->n++;
     kind->us += m->bring_us;
     note_loaded(r, root, now_us);
@@ -361,6 +362,7 @@ void residency_loaded(residency *r, uint32_t root, uint64_t now_us) {
         r->reload_us += m->bring_us; // it had been evicted for others
     m->last = m->parts;
     m->parts = (engine_switch){0}; // the next bring-up may start WARM
+    m->staged_now = false;
     residency_enter(r, root, MODEL_HOT);
     set_hot(r, root, true);
     if (wgroup_is_pinned(r, root, PIN_HOT)) residency_tell_pins(r);
@@ -370,8 +372,11 @@ void residency_loaded(residency *r, uint32_t root, uint64_t now_us) {
 void residency_load(residency *r, uint32_t root, uint64_t now_us) {
     resident *m = &r->slots[root];
     inferd_err err = {0};
-    /* Reading weights before they were needed is no part of bringing the model up now. */
-    if (m->staged_ahead && now_us - m->staged_us >= AHEAD_US) m->parts = (engine_switch){0};
+    /* Reading weights before anything wanted the model is no part of bringing it up now. */
+    if (m->staged_ahead && (m->wanted || m->wanted_since_us != 0)) {
+        m->parts = (engine_switch){0};
+        m->staged_now = false;
+    }
     note_waits(m, now_us);
     m->begun_us = now_us;
     r->loading = root;
