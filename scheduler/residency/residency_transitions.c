@@ -3,7 +3,6 @@
 
 enum {
     STAGED_AGAIN_US = 60000000, // after a cancelled stage: a new one is not cancelled
-    AHEAD_US = 10000,           // a load that begins sooner after a stage belongs to it
     FAILURES_DOUBLED_MAX = 16
 };
 
