@@ -35,9 +35,9 @@ def config(sock, memory="64MiB", **more):
 class Served:
     """A daemon with its admin socket."""
 
-    def __init__(self, launch, folder, memory="64MiB", **more):
+    def __init__(self, launch, folder, memory="64MiB", args=(), **more):
         self.sock = folder / "admin.sock"
-        self.d = launch(config(self.sock, memory, **more), args=["--allow-dummy"])
+        self.d = launch(config(self.sock, memory, **more), args=["--allow-dummy", *args])
         self.admin = httpx.Client(transport=httpx.HTTPTransport(uds=str(self.sock)), base_url="http://localhost",
                                   timeout=60 * SLOW)
 

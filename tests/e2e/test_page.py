@@ -92,7 +92,6 @@ def visit(chromium):
     assert [p for t in tabs for p in t.close()] == []
 
 
-
 @pytest.fixture(scope="module")
 def served(launch, tmp_path_factory):
     """Room for two of four models; the page is on the main listener."""
@@ -227,6 +226,32 @@ def test_a_running_request_is_seen_and_draining_waits_for_it(launch, tmp_path, v
     expect(row(page, "slow").locator(".pill")).not_to_have_text("draining")  # the client left
     expect(row(page, "slow").locator(".work")).to_have_text("0 / 0")
     expect(page.locator(".chart .keys").nth(2)).to_contain_text("out")
+
+
+def test_weights_that_are_being_read_are_shown_beside_the_work_of_others(launch, tmp_path, visit):
+    """A slow device: pieces of the load run between its steps, so the load lasts for some of them."""
+    s = Served(launch, tmp_path, memory="768MiB", args=["--allow-faults"],
+               models=[{"name": "slow", "path": "dummy:tiny?layers=120&seed=1"},
+                       {"name": "comes", "path": "dummy:tiny?layers=40&seed=2"}],
+               tenants=[{"name": "t", "keys": [TENANT]}],
+               admin={"listen": f"unix:{tmp_path}/admin.sock", "keys": [ADMIN], "page": True})
+    page = visit(page_of(s))
+    assert s.do("comes", "drop").status_code == 200
+    shows(page, "comes", "cold")
+    device = s.state()["devices"][0]["name"]
+    slow = lambda times: s.admin.post(f"/admin/devices/{device}/slow", json={"times": times}).status_code
+    body = {"model": "slow", "prompt": "x", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", s.d.url + "/v1/completions", json=body, timeout=60 * SLOW,
+                      headers={"Authorization": f"Bearer {TENANT}"}) as r:
+        assert r.status_code == 200, r.read()
+        assert slow(20) == 200
+        press(page, "comes", "Load")
+        confirm(page)
+        shows(page, "comes", "staging")
+        expect(row(page, "comes").get_by_role("button", name=re.compile("^Load"))).to_be_visible()
+        shows(page, "comes", "hot")
+        expect(row(page, "comes").get_by_role("button", name=re.compile("^Unload"))).to_be_visible()
+        assert slow(1) == 200
 
 
 def test_a_model_whose_file_is_gone_is_shown_as_failed_with_its_reason(launch, tmp_path, tiny_model, visit):
