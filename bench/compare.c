@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "interval.h"
 #include "options.h"
 #include "report.h"
 #include "spec_value.h"
@@ -53,6 +54,8 @@ static const figure FIGURES[] = {
     {"met targets", COLUMN_MET, BOOT_MEAN, true},
 };
 
+static const figure FAILED = {"failed %", COMPARE_COLUMNS, BOOT_MEAN, false};
+
 /* Values that a statistic needs to have TAIL_VALUES_MIN of them beyond it. */
 static size_t values_needed(boot_stat stat) {
     static const size_t TIMES[BOOT_STATS] = {1, 2, 10, 100};
@@ -96,6 +99,35 @@ static inferd_status loads_check(const comparison *c, inferd_err *err) {
 }
 
 /* ---- values ---- */
+
+/* The counts of all requests of a file, or of a class (class_idx >= 0); NULL: it has none. */
+static const json_t *counts_of(const json_t *file, int class_idx) {
+    const json_t *groups = json_object_get(file, "groups");
+    const json_t *classes = json_object_get(json_object_get(file, "load"), "classes");
+    if (class_idx < 0) return json_array_get(groups, 0);
+    const json_t *name = json_object_get(json_array_get(classes, (size_t)class_idx), "name");
+    for (size_t i = 0; i < json_array_size(groups); i++) {
+        const json_t *one = json_array_get(groups, i);
+        const char *by = json_string_value(json_object_get(one, "by"));
+        if (by != NULL && strcmp(by, "class") == 0 &&
+            json_equal(json_object_get(one, "name"), name))
+            return one;
+    }
+    return NULL;
+}
+
+static uint64_t count_of(const json_t *counts, const char *object, const char *member) {
+    json_int_t n = json_integer_value(json_object_get(json_object_get(counts, object), member));
+    return n > 0 && n < COUNT_MAX ? (uint64_t)n : 0;
+}
+
+/* Sums a member of an object of a group over the files. */
+static uint64_t sum_of(const side *s, int class_idx, const char *object, const char *member) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < s->n; i++)
+        sum += count_of(counts_of(s->files[i], class_idx), object, member);
+    return sum;
+}
 
 static bool pool_of(boot_pool *out, const side *of, compare_column column, int class_idx,
                     const char *name) {
@@ -157,13 +189,14 @@ static bool column_tell(comparison *c, FILE *to, const char *name, int class_idx
     bool has_a = pool_of(&a, &c->sides[0], column, class_idx, name);
     bool has_b = pool_of(&b, &c->sides[1], column, class_idx, name), good = true;
     boot_ratio ratios[BOOT_STATS];
+    if ((a.n > 0 && !has_a) || (b.n > 0 && !has_b)) good = false; // no memory
     if (has_a && has_b) good = boot_ratios(&a, &b, c->seed, ratios);
     for (size_t i = 0; good && i < INFERD_COUNT(FIGURES); i++) {
         const figure *f = &FIGURES[i];
         double of_a[BOOT_STATS], of_b[BOOT_STATS];
-        if (f->column != column || !has_a || !has_b) continue;
+        if (f->column != column || (a.n == 0 && b.n == 0)) continue;
         size_t needed = values_needed(f->stat);
-        if (a.n < needed || b.n < needed) {
+        if (!has_a || !has_b || a.n < needed || b.n < needed) {
             fprintf(to, "  %-16s too few values: %zu and %zu, %zu are needed\n", f->name, a.n, b.n,
                     needed);
             continue;
@@ -177,6 +210,21 @@ static bool column_tell(comparison *c, FILE *to, const char *name, int class_idx
     return good;
 }
 
+/* The part of the ended requests that failed; no row if none did.  A server that refuses requests
+ * is not better for those that it answers. */
+static bool failed_tell(comparison *c, FILE *to, const char *name, int class_idx) {
+    uint64_t failed[2], ended[2];
+    for (int k = 0; k < 2; k++) {
+        failed[k] = sum_of(&c->sides[k], class_idx, "requests", "failed");
+        ended[k] = failed[k] + sum_of(&c->sides[k], class_idx, "requests", "ok");
+    }
+    if (ended[0] == 0 || ended[1] == 0 || failed[0] + failed[1] == 0) return true;
+    boot_ratio r = interval_of_parts(failed[0], ended[0], failed[1], ended[1]);
+    double of[2];
+    for (int k = 0; k < 2; k++) of[k] = 100 * (double)failed[k] / (double)ended[k];
+    return row_tell(c, to, name, &FAILED, of, &r);
+}
+
 static bool group_tell(comparison *c, FILE *to, const char *name, int class_idx) {
     bool good = true;
     char plain[GROUP_NAME_BYTES + 8]; // the name is of a file
@@ -186,32 +234,21 @@ static bool group_tell(comparison *c, FILE *to, const char *name, int class_idx)
             "95 % interval");
     for (int column = 0; good && column <= COMPARE_COLUMNS; column++)
         good = column_tell(c, to, name, class_idx, (compare_column)column);
-    return good;
-}
-
-/* Sums a member of an object of the group "all" over the files. */
-static json_int_t sum_of(const side *s, const char *object, const char *member) {
-    json_int_t sum = 0;
-    for (size_t i = 0; i < s->n; i++) {
-        const json_t *all = json_array_get(json_object_get(s->files[i], "groups"), 0);
-        json_int_t n = json_integer_value(json_object_get(json_object_get(all, object), member));
-        if (n > 0 && n < COUNT_MAX) sum += n;
-    }
-    return sum;
+    return good && failed_tell(c, to, name, class_idx);
 }
 
 static double cached_percent(const side *s) {
-    double n_prompt = (double)sum_of(s, "tokens", "prompt_told");
-    return n_prompt > 0 ? 100 * (double)sum_of(s, "tokens", "prompt_cached") / n_prompt : 0;
+    double n_prompt = (double)sum_of(s, -1, "tokens", "prompt_told");
+    return n_prompt > 0 ? 100 * (double)sum_of(s, -1, "tokens", "prompt_cached") / n_prompt : 0;
 }
 
 static void side_tell(FILE *to, const char *name, const side *s) {
     fprintf(
         to,
-        "%s: %zu run%s, %lld requests ok, %lld failed, %lld cut off, %.0f %% of prompts cached\n",
-        name, s->n, s->n == 1 ? "" : "s", (long long)sum_of(s, "requests", "ok"),
-        (long long)sum_of(s, "requests", "failed"), (long long)sum_of(s, "requests", "cut"),
-        cached_percent(s));
+        "%s: %zu run%s, %llu requests ok, %llu failed, %llu cut off, %.0f %% of prompts cached\n",
+        name, s->n, s->n == 1 ? "" : "s", (unsigned long long)sum_of(s, -1, "requests", "ok"),
+        (unsigned long long)sum_of(s, -1, "requests", "failed"),
+        (unsigned long long)sum_of(s, -1, "requests", "cut"), cached_percent(s));
 }
 
 /* The second run of a seed finds the prompts of the first one in a prefix cache. */

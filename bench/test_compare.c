@@ -2,9 +2,11 @@
 #include "../tests/test.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <unistd.h>
 
 #include "compare.h"
+#include "interval.h"
 #include "trail.h"
 
 /* ---- intervals ---- */
@@ -247,16 +249,18 @@ static void other_loads_are_named(void) {
 
 enum { REQUESTS = 20 };
 
-/* A result of two classes; every request takes `ms`.  `class_name` is JSON. */
-static void result_write(const char *path, const char *class_name, double ms) {
+/* A result of two classes; every request takes `ms`, and beside them n_failed of 200 failed.
+ * `class_name` is JSON. */
+static void result_write(const char *path, const char *class_name, double ms, int n_failed) {
     FILE *f = fopen(path, "w");
     EXPECT(f != NULL);
     fprintf(f,
             "{\"tool\":\"inferd-bench\",\"format\":1,\"load\":{\"duration_s\":6,\"classes\":[{"
             "\"name\":\"%s\",\"models\":{},\"settings\":{}},{\"name\":\"b\",\"models\":{},"
             "\"settings\":{}}]},\"timeline\":{\"bin_s\":1,\"steady_from_s\":1,\"steady_until_s\":5,"
-            "\"tokens\":{}},\"samples\":{\"n\":%d",
-            class_name, REQUESTS);
+            "\"tokens\":{}},\"groups\":[{\"by\":\"all\",\"name\":\"all\",\"requests\":{\"ok\":%d,"
+            "\"failed\":%d}}],\"samples\":{\"n\":%d",
+            class_name, 200 - n_failed, n_failed, REQUESTS);
     static const char *const COLUMNS[] = {"class",  "ttft_ms",        "tpot_ms",
                                           "e2e_ms", "longest_gap_ms", "met"};
     for (size_t c = 0; c < INFERD_COUNT(COLUMNS); c++) {
@@ -272,15 +276,17 @@ static void result_write(const char *path, const char *class_name, double ms) {
     EXPECT_EQ(fclose(f), 0);
 }
 
-/* Runs `compare A B --json OUT` in `folder`; stdout goes to a file there. */
-static int compare_in(const char *folder, const char *class_name, double ms_a, double ms_b) {
+/* Runs `compare A B --json OUT` in `folder`, where n_failed requests of B failed; stdout goes to a
+ * file there. */
+static int compare_in(const char *folder, const char *class_name, double ms_a, double ms_b,
+                      int n_failed) {
     char a[80], b[80], out[80], text[80];
     snprintf(a, sizeof a, "%s/a", folder);
     snprintf(b, sizeof b, "%s/b", folder);
     snprintf(out, sizeof out, "%s/out", folder);
     snprintf(text, sizeof text, "%s/text", folder);
-    result_write(a, class_name, ms_a);
-    result_write(b, class_name, ms_b);
+    result_write(a, class_name, ms_a, 0);
+    result_write(b, class_name, ms_b, n_failed);
     fflush(stdout);
     int was = dup(STDOUT_FILENO), fd = open(text, O_CREAT | O_WRONLY | O_TRUNC, 0600);
     EXPECT(was >= 0 && fd >= 0 && dup2(fd, STDOUT_FILENO) >= 0);
@@ -306,7 +312,7 @@ static void files_remove(const char *folder) {
 static void a_ratio_to_nothing_is_null(void) {
     char folder[] = "/tmp/inferd-compare-XXXXXX", path[80];
     EXPECT(mkdtemp(folder) != NULL);
-    EXPECT_EQ(compare_in(folder, "chat", 0, 2), 1); // worse
+    EXPECT_EQ(compare_in(folder, "chat", 0, 2, 0), 1); // worse
     snprintf(path, sizeof path, "%s/out", folder);
     json_t *root = json_load_file(path, 0, NULL), *rows = json_object_get(root, "rows");
     EXPECT_EQ(json_array_size(rows), 2); // the p50 of all, and of the class
@@ -319,19 +325,62 @@ static void a_ratio_to_nothing_is_null(void) {
     files_remove(folder);
 }
 
+/* A server that refuses a fifth of the requests is worse, however fast it answers the others. */
+static void failed_requests_are_a_figure(void) {
+    char folder[] = "/tmp/inferd-compare-XXXXXX", path[80];
+    EXPECT(mkdtemp(folder) != NULL);
+    EXPECT_EQ(compare_in(folder, "chat", 2, 2, 1), 0); // one of 200 may be chance
+    EXPECT_EQ(compare_in(folder, "chat", 2, 2, 200), 1);
+    EXPECT_EQ(compare_in(folder, "chat", 2, 2, 42), 1);
+    snprintf(path, sizeof path, "%s/out", folder);
+    json_t *root = json_load_file(path, 0, NULL), *rows = json_object_get(root, "rows"), *row;
+    size_t i;
+    int n = 0;
+    json_array_foreach(rows, i, row) {
+        if (strcmp(json_string_value(json_object_get(row, "figure")), "failed %") != 0) continue;
+        n++;
+        EXPECT_NEAR(json_real_value(json_object_get(row, "b")), 21, 1e-9);
+        EXPECT(json_real_value(json_object_get(row, "low")) > 1);
+    }
+    EXPECT_EQ(n, 1);
+    json_decref(root);
+    files_remove(folder);
+}
+
+/* Equal parts: the interval holds 1 in 95 of 100 comparisons or more. */
+static void parts_have_an_interval(void) {
+    static const double PARTS[] = {.01, .1, .5, .98};
+    for (size_t p = 0; p < INFERD_COUNT(PARTS); p++) {
+        int n_held = 0;
+        for (uint64_t t = 0; t < 1000; t++) {
+            rng random = rng_make(5, t, p);
+            uint64_t k[2] = {0};
+            for (int i = 0; i < 600; i++) k[i % 2] += rng_unit(&random) < PARTS[p];
+            boot_ratio r = interval_of_parts(k[0], 300, k[1], 300);
+            n_held += r.lo <= 1 && r.hi >= 1;
+        }
+        EXPECT(n_held >= 935);
+    }
+    boot_ratio all = interval_of_parts(9, 9, 9, 9), none = interval_of_parts(0, 300, 63, 300),
+               fewer = interval_of_parts(63, 300, 0, 300);
+    EXPECT(all.ratio == 1 && all.lo == 1 && all.hi == 1);
+    EXPECT(isinf(none.ratio) && none.lo > 5 && isinf(none.hi));
+    EXPECT(fewer.ratio == 0 && fewer.lo == 0 && fewer.hi < .2);
+}
+
 /* A name of a file goes to a terminal, and one that is cut stays UTF-8. */
 static void names_of_files_are_plain_in_the_table(void) {
     char folder[] = "/tmp/inferd-compare-XXXXXX", path[80], text[4096] = "", name[300] = "";
     EXPECT(mkdtemp(folder) != NULL);
-    EXPECT_EQ(compare_in(folder, "a\\u001b]0;x\\u0007\\u009b31m", 2, 2), 0);
+    EXPECT_EQ(compare_in(folder, "a\\u001b]0;x\\u0007\\u009b31m", 2, 2, 0), 0);
     snprintf(path, sizeof path, "%s/text", folder);
     FILE *f = fopen(path, "r");
     EXPECT(f != NULL && fread(text, 1, sizeof text - 1, f) > 0);
     if (f != NULL) fclose(f);
     EXPECT(strstr(text, "class a ]0;x   31m\n") != NULL);
     for (int i = 0; i < 70; i++) strcat(name, "\xe2\x82\xac");
-    EXPECT_EQ(compare_in(folder, name, 2, 2), 0);
-    EXPECT_EQ(compare_in(folder, name + 1, 2, 2), 2); // no UTF-8
+    EXPECT_EQ(compare_in(folder, name, 2, 2, 0), 0);
+    EXPECT_EQ(compare_in(folder, name + 1, 2, 2, 0), 2); // no UTF-8
     files_remove(folder);
 }
 
@@ -345,6 +394,8 @@ static const test_case CASES[] = {
     TEST(any_bytes_are_refused_or_usable),
     TEST(other_loads_are_named),
     TEST(a_ratio_to_nothing_is_null),
+    TEST(failed_requests_are_a_figure),
+    TEST(parts_have_an_interval),
     TEST(names_of_files_are_plain_in_the_table),
 };
 TEST_MAIN(CASES)
