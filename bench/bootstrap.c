@@ -59,6 +59,12 @@ static void tell(const boot_pool *p, size_t n, double out[BOOT_STATS]) {
     out[BOOT_MEAN] = sum / (double)n;
 }
 
+void boot_tell_file(const boot_pool *p, size_t file, double out[BOOT_STATS]) {
+    memset(p->counts, 0, p->n * sizeof *p->counts);
+    for (size_t i = p->from[file]; i < p->from[file + 1]; i++) p->counts[p->ranks[i]] = 1;
+    tell(p, p->from[file + 1] - p->from[file], out);
+}
+
 void boot_tell(const boot_pool *p, double out[BOOT_STATS]) {
     for (size_t i = 0; i < p->n; i++) p->counts[i] = 1;
     tell(p, p->n, out);
@@ -78,8 +84,7 @@ static void draw(const boot_pool *p, rng *random, double out[BOOT_STATS]) {
     size_t n = 0;
     memset(p->counts, 0, p->n * sizeof *p->counts);
     for (size_t i = 0; i < p->n_files; i++) {
-        size_t f = p->n_files == 1 ? 0 : (size_t)rng_below(random, p->n_files);
-        size_t first = p->from[f], n_values = p->from[f + 1] - first;
+        size_t first = p->from[i], n_values = p->from[i + 1] - first;
         draw_values(p, first, n_values, random);
         n += n_values;
     }

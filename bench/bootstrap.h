@@ -4,8 +4,9 @@
  * a statistic of the drawn ones is taken; the interval holds the middle 95 % of BOOT_ROUNDS such
  * statistics.  Neighbours in time depend on each other, because requests queue behind the same long
  * prompt, so values may be drawn in blocks of neighbours (circular block bootstrap); drawn one by
- * one they give intervals that are too narrow.  With several files of one side, files are drawn
- * first and then values of each drawn file, so differences between runs are part of the interval.
+ * one they give intervals that are too narrow.  With several files of one side, values of each file
+ * are drawn; differences between runs are no part of the interval, see interval_of_runs
+ * (interval.h).
  *
  * Quantiles are nearest-rank.  The same seed gives the same interval on every machine.
  *
@@ -37,6 +38,8 @@ void boot_pool_deinit(boot_pool *p); // accepts a zeroed one
 
 /* Of all values, each once. */
 void boot_tell(const boot_pool *p, double out[BOOT_STATS]);
+/* Of the values of one file that has some, file < n_files. */
+void boot_tell_file(const boot_pool *p, size_t file, double out[BOOT_STATS]);
 
 typedef struct boot_ratio {
     double ratio, lo, hi; // b / a

@@ -158,10 +158,11 @@ static void verdict(comparison *c, const figure *f, const boot_ratio *r, char ou
     }
     bool is_worse = f->more_is_better ? r->hi < 1 - c->margin : r->lo > 1 + c->margin;
     if (is_worse) c->n_worse++;
-    snprintf(out, 64, "%.1f %% %s: %s", percent < 0 ? -percent : percent, is_more ? "more" : "less",
-             is_better  ? "better"
-             : is_worse ? "worse"
-                        : "worse, within the margin");
+    const char *what = is_better ? "better" : is_worse ? "worse" : "worse, within the margin";
+    if (isfinite(percent))
+        snprintf(out, 64, "%.1f %% %s: %s", fabs(percent), is_more ? "more" : "less", what);
+    else
+        snprintf(out, 64, "A is 0: %s", what);
 }
 
 /* A ratio to 0 has no number in JSON. */
@@ -180,6 +181,21 @@ static bool row_tell(comparison *c, FILE *to, const char *name, const figure *f,
                             "a", of[0], "b", of[1], "ratio", number_json(r->ratio), "low",
                             number_json(r->lo), "high", number_json(r->hi), "verdict", text);
     return json_array_append_new(c->rows, row) == 0; // also if `row` is NULL
+}
+
+/* With several runs of a side: the figures of the runs, whose spread makes the interval wider. */
+static void runs_take(const boot_pool *a, const boot_pool *b, boot_stat stat, double of[2],
+                      boot_ratio *r) {
+    const boot_pool *pools[] = {a, b};
+    double runs[2][BOOT_FILES_MAX];
+    if (a->n_files + b->n_files <= 2) return;
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < pools[k]->n_files; i++) {
+            double figures[BOOT_STATS];
+            boot_tell_file(pools[k], i, figures);
+            runs[k][i] = figures[stat];
+        }
+    *r = interval_hull(interval_of_runs(runs[0], a->n_files, runs[1], b->n_files, of), *r);
 }
 
 /* The figures of one column, which share their draws. */
@@ -203,11 +219,28 @@ static bool column_tell(comparison *c, FILE *to, const char *name, int class_idx
         }
         boot_tell(&a, of_a);
         boot_tell(&b, of_b);
-        good = row_tell(c, to, name, f, (double[]){of_a[f->stat], of_b[f->stat]}, &ratios[f->stat]);
+        double of[2] = {of_a[f->stat], of_b[f->stat]};
+        runs_take(&a, &b, f->stat, of, &ratios[f->stat]);
+        good = row_tell(c, to, name, f, of, &ratios[f->stat]);
     }
     boot_pool_deinit(&a);
     boot_pool_deinit(&b);
     return good;
+}
+
+/* The spread of the part between runs; half a request is added, as a part of 0 has no logarithm. */
+static void failed_runs_take(const comparison *c, int class_idx, boot_ratio *r) {
+    double runs[2][BOOT_FILES_MAX], means[2];
+    size_t n[2] = {0};
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < c->sides[k].n; i++) {
+            const json_t *counts = counts_of(c->sides[k].files[i], class_idx);
+            double failed = (double)count_of(counts, "requests", "failed"),
+                   ended = failed + (double)count_of(counts, "requests", "ok");
+            if (ended > 0) runs[k][n[k]++] = (failed + .5) / (ended + .5);
+        }
+    if (n[0] == 0 || n[1] == 0 || n[0] + n[1] <= 2) return;
+    *r = interval_hull(*r, interval_of_runs(runs[0], n[0], runs[1], n[1], means));
 }
 
 /* The part of the ended requests that failed; no row if none did.  A server that refuses requests
@@ -220,6 +253,7 @@ static bool failed_tell(comparison *c, FILE *to, const char *name, int class_idx
     }
     if (ended[0] == 0 || ended[1] == 0 || failed[0] + failed[1] == 0) return true;
     boot_ratio r = interval_of_parts(failed[0], ended[0], failed[1], ended[1]);
+    failed_runs_take(c, class_idx, &r);
     double of[2];
     for (int k = 0; k < 2; k++) of[k] = 100 * (double)failed[k] / (double)ended[k];
     return row_tell(c, to, name, &FAILED, of, &r);
@@ -269,7 +303,7 @@ static inferd_status tell(comparison *c, inferd_err *err) {
     side_tell(to, "B", &c->sides[1]);
     caches_tell(to, c);
     fprintf(to, "bootstrap: seed %llu, %d rounds%s\n", (unsigned long long)c->seed, BOOT_ROUNDS,
-            c->sides[0].n > 1 || c->sides[1].n > 1 ? ", runs drawn first" : "");
+            c->sides[0].n > 1 || c->sides[1].n > 1 ? "; t interval over the runs" : "");
     bool good = group_tell(c, to, "all", -1);
     for (size_t i = 0; good && json_array_size(classes) > 1 && i < json_array_size(classes); i++) {
         const json_t *one = json_array_get(classes, i);
@@ -280,9 +314,10 @@ static inferd_status tell(comparison *c, inferd_err *err) {
         good = group_tell(c, to, name, (int)i);
     }
     fprintf(
-        to,
-        "\nTimes are milliseconds.  Of twenty figures without a difference, one is outside of its "
-        "interval by chance.\n");
+        to, "\nTimes are milliseconds.  %s\n",
+        c->sides[0].n > 1 && c->sides[1].n > 1
+            ? "Of twenty figures without a difference, one is outside of its interval by chance."
+            : "One run of a side does not tell how its runs differ: take several of each.");
     if (!good) return inferd_fail(err, INFERD_ENOMEM, "no memory for the figures");
     if (c->json_path == NULL) return INFERD_OK;
     json_t *root = json_pack("{s:s,s:i,s:I,s:i,s:f,s:I,s:O}", "tool", "inferd-bench compare",

@@ -103,28 +103,73 @@ static void requests_that_queue_are_drawn_with_their_neighbours(void) {
     EXPECT(n_single <= 66); // 58: differences that are not there
 }
 
-/* Runs that differ among themselves make the interval wider than their values alone do. */
-static void runs_are_drawn_as_a_whole(void) {
-    double a[300], b[300];
-    boot_pool whole, split, same;
-    boot_ratio r_whole[BOOT_STATS], r_split[BOOT_STATS];
-    for (int i = 0; i < 300; i++) {
-        a[i] = 100 + i % 10 + (i >= 150 ? 40 : 0); // the second run is slower
-        b[i] = 100 + i % 10 + (i % 2 == 0 ? 40 : 0);
-    }
-    EXPECT(pool_one(&same, b, 300) && pool_one(&whole, a, 300));
-    EXPECT(boot_pool_init(&split, a, (const size_t[]){0, 150, 300}, 2));
-    EXPECT(boot_ratios(&whole, &same, 3, r_whole) && boot_ratios(&split, &same, 3, r_split));
-    EXPECT_NEAR(r_whole[BOOT_MEAN].ratio, r_split[BOOT_MEAN].ratio, 1e-12);
-    double wide = r_split[BOOT_MEAN].hi - r_split[BOOT_MEAN].lo;
-    double narrow = r_whole[BOOT_MEAN].hi - r_whole[BOOT_MEAN].lo;
-    EXPECT(wide > 4 * narrow);
-    boot_pool_deinit(&whole);
+/* Values of each file are drawn, and each file has figures of its own. */
+static void files_have_figures_of_their_own(void) {
+    double a[300], of[BOOT_STATS];
+    boot_pool split;
+    for (int i = 0; i < 300; i++) a[i] = 100 + i % 10 + (i >= 150 ? 40 : 0);
+    EXPECT(boot_pool_init(&split, a, (const size_t[]){0, 150, 150, 300}, 3));
+    EXPECT_EQ(split.n_files, 2); // the second has no values
+    boot_tell_file(&split, 0, of);
+    EXPECT_NEAR(of[BOOT_MEAN], 104.5, 1e-9);
+    EXPECT_NEAR(of[BOOT_P99], 109, 0);
+    boot_tell_file(&split, 1, of);
+    EXPECT_NEAR(of[BOOT_P50], 144, 0);
     boot_pool_deinit(&split);
-    boot_pool_deinit(&same);
     boot_pool none;
     EXPECT(!boot_pool_init(&none, a, (const size_t[]){0, 0}, 1));
     boot_pool_deinit(&none);
+}
+
+/* ---- runs ---- */
+
+enum { RUN_TRIALS = 4000 };
+
+/* How many of RUN_TRIALS intervals hold 1; B takes `times` as long, runs differ by 3 %. */
+static int n_held_of_runs(size_t n_a, size_t n_b, double times) {
+    int n_held = 0;
+    for (uint64_t t = 0; t < RUN_TRIALS; t++) {
+        rng random = rng_make(13, t, n_a * 100 + n_b);
+        double a[8], b[8], means[2];
+        for (size_t i = 0; i < n_a; i++) a[i] = 100 * (1 + .03 * rng_normal(&random));
+        for (size_t i = 0; i < n_b; i++) b[i] = 100 * times * (1 + .03 * rng_normal(&random));
+        boot_ratio r = interval_of_runs(a, n_a, b, n_b, means);
+        n_held += r.lo <= 1 && r.hi >= 1;
+        EXPECT_NEAR(r.ratio, means[1] / means[0], 1e-9);
+    }
+    return n_held;
+}
+
+static void few_runs_have_intervals_that_hold(void) {
+    static const size_t N[][2] = {{2, 2}, {3, 3}, {5, 5}, {2, 8}, {1, 4}, {3, 1}};
+    for (size_t i = 0; i < INFERD_COUNT(N); i++) {
+        int n_held = n_held_of_runs(N[i][0], N[i][1], 1);
+        EXPECT(n_held >= RUN_TRIALS * 94 / 100); // 95 is the promise
+        EXPECT(n_held <= RUN_TRIALS * 995 / 1000);
+    }
+    EXPECT(n_held_of_runs(3, 3, 1.3) < RUN_TRIALS / 50); // a third more is seen
+}
+
+static void intervals_of_runs_are_those_of_welch(void) {
+    double means[2];
+    // Equal variances of 0.01: half = 2.7764 * sqrt(0.02 / 3), four degrees of freedom.
+    double a[] = {exp(-.1), 1, exp(.1)}, b[] = {exp(.4), exp(.5), exp(.6)};
+    boot_ratio r = interval_of_runs(a, 3, b, 3, means);
+    double half = 2.7764 * sqrt(.02 / 3);
+    EXPECT_NEAR(r.ratio, exp(.5), 1e-9);
+    EXPECT_NEAR(r.lo, exp(.5 - half), 1e-3);
+    EXPECT_NEAR(r.hi, exp(.5 + half), 1e-3);
+    double same[] = {.1, .1, .1}, zero[] = {0, 0}, some[] = {0, 4};
+    r = interval_of_runs(same, 3, same, 2, means);
+    EXPECT(r.ratio == 1 && r.lo == 1 && r.hi == 1);
+    r = interval_of_runs(zero, 2, zero, 2, means);
+    EXPECT(r.ratio == 1 && r.lo == 1 && r.hi == 1);
+    r = interval_of_runs(zero, 2, some, 2, means);
+    EXPECT(isinf(r.ratio) && r.lo == 0 && isinf(r.hi)); // 0 and 4 are too few to tell
+    r = interval_of_runs(zero, 2, b, 3, means);
+    EXPECT(isinf(r.lo));
+    r = interval_of_runs(some, 2, b, 3, means);
+    EXPECT(r.lo == 0 && r.hi > 1);
 }
 
 /* ---- results ---- */
@@ -388,7 +433,9 @@ static const test_case CASES[] = {
     TEST(intervals_are_those_of_scipy),
     TEST(equal_sides_differ_in_one_of_twenty),
     TEST(requests_that_queue_are_drawn_with_their_neighbours),
-    TEST(runs_are_drawn_as_a_whole),
+    TEST(files_have_figures_of_their_own),
+    TEST(few_runs_have_intervals_that_hold),
+    TEST(intervals_of_runs_are_those_of_welch),
     TEST(values_are_taken_by_class),
     TEST(wrong_results_name_the_member),
     TEST(any_bytes_are_refused_or_usable),
