@@ -210,9 +210,13 @@ static void schedule_next(load *l, uint32_t class_idx) {
 static bool talk_begin(load *l, waiting *w, const bench_class *c) {
     if (c->turns.hi <= 1) return true;
     if (l->n_talks == TALKS_MAX) return false;
-    w->talk = talk_create(c, l->spec->seed, w->class_idx, w->idx);
+    source *src = &l->sources[w->class_idx];
+    w->talk = talk_create(c, l->spec->seed, w->class_idx, w->idx, src->n_lines);
     l->n_talks += w->talk != NULL;
-    if (w->talk == NULL) give_up(l, INFERD_ENOMEM, "no memory for another conversation");
+    if (w->talk != NULL)
+        src->n_lines += w->talk->n_turns;
+    else
+        give_up(l, INFERD_ENOMEM, "no memory for another conversation");
     return w->talk != NULL;
 }
 

@@ -11,6 +11,7 @@
 typedef struct source {
     arrivals arrivals;           // open loop only
     uint64_t n_started;          // also the index of the next request
+    uint64_t n_lines;            // of a text data set, taken by conversations
     bool is_exhausted;           // starts no more requests
     struct curl_slist **headers; // one list per key, or one; owned
 } source;

@@ -1,11 +1,13 @@
 /* talk.c - see talk.h. */
 #include "talk.h"
 
-talk *talk_create(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx) {
+talk *talk_create(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx,
+                  uint64_t first_line) {
     talk *t = calloc(1, sizeof *t);
     if (t == NULL) return NULL;
     t->idx = idx;
     t->class_idx = class_idx;
+    t->first_line = first_line;
     t->n_turns = plan_turns(c, seed, class_idx, idx);
     buf_init(&t->history, TALK_BYTES_MAX);
     return t;
@@ -31,8 +33,9 @@ bool talk_answer(talk *t, const request_plan *plan, const bench_class *c, const 
 
 request_plan talk_plan(const talk *t, const bench_class *c, uint64_t seed, uint32_t class_idx,
                        uint64_t idx) {
-    request_plan plan = plan_draw(c, seed, class_idx, idx, t == NULL ? 0 : t->turn);
-    if (t != NULL) plan.n_before += t->n_tokens;
+    if (t == NULL) return plan_draw(c, seed, class_idx, idx, 0);
+    request_plan plan = plan_draw_line(c, seed, class_idx, idx, t->turn, t->first_line);
+    plan.n_before += t->n_tokens;
     return plan;
 }
 

@@ -14,14 +14,16 @@
 enum { TALK_BYTES_MAX = 8 << 20, TALKS_BYTES_MAX = 1 << 30, TALKS_MAX = 100000 };
 
 typedef struct talk {
-    uint64_t idx; // of the conversation in its class
+    uint64_t idx;        // of the conversation in its class
+    uint64_t first_line; // of a text data set: lines that conversations before it took
     uint32_t class_idx, turn, n_turns;
     buf history;       // messages as JSON, with a comma after each
     uint64_t n_tokens; // of them, about
 } talk;
 
 /* NULL: no memory. */
-talk *talk_create(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx);
+talk *talk_create(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx,
+                  uint64_t first_line);
 void talk_destroy(talk *t); // accepts NULL
 
 /* Adds a turn's message and its answer of `n_output` tokens; false: the conversation has ended. */

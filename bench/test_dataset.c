@@ -156,7 +156,7 @@ static void a_turn_has_the_answers_of_the_model(void) {
     c.output.from_dataset = true;
     uint64_t idx =
         dataset_draw(&c.data, 9, 0) == 0 ? 0 : 1; // the conversation with a system message
-    talk *t = talk_create(&c, 9, 0, idx);
+    talk *t = talk_create(&c, 9, 0, idx, idx);
     EXPECT_EQ(t->n_turns, 2); // as many as the entry has
     request_plan plan = plan_draw(&c, 9, 0, idx, 0);
     EXPECT_EQ(plan.n_prompt, 2);
@@ -177,6 +177,35 @@ static void a_turn_has_the_answers_of_the_model(void) {
     dataset_deinit(&c.data);
     choices_deinit(&c.models);
     buf_deinit(&body);
+}
+
+/* The numbers of lines are multiples of the most turns, or not; conversations have 1 to 4. */
+static void no_line_comes_twice_before_all_came_once(void) {
+    static const char LINES[] = "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\nk\nl\nm\nn\n";
+    for (size_t n_bytes = 2; n_bytes < sizeof LINES; n_bytes += 2) {
+        bench_class c = {.tokens_per_word = 1, .is_chat = true, .turns = {.lo = 1, .hi = 4}};
+        char text[sizeof LINES] = "";
+        inferd_err err = {0};
+        int seen[16] = {0};
+        uint64_t n_taken = 0;
+        memcpy(text, LINES, n_bytes);
+        EXPECT_EQ(read_as(&c.data, "text", text, &err), INFERD_OK);
+        for (uint64_t idx = 0; n_taken < 5 * c.data.n; idx++) {
+            talk *t = talk_create(&c, 3, 0, idx, n_taken);
+            for (; t->turn < t->n_turns; t->turn++, n_taken++) {
+                request_plan plan = talk_plan(t, &c, 3, 0, idx);
+                buf message;
+                buf_init(&message, 0);
+                plan_message(&plan, &c, &message);
+                int *of = &seen[(buf_cstr(&message)[1] - 'a') & 15];
+                EXPECT_EQ(*of, n_taken / c.data.n); // each once per round
+                ++*of;
+                buf_deinit(&message);
+            }
+            talk_destroy(t);
+        }
+        dataset_deinit(&c.data);
+    }
 }
 
 static void random_turns_differ_and_share_the_system_message(void) {
@@ -228,6 +257,7 @@ static const test_case CASES[] = {
     TEST(any_bytes_can_be_read),
     TEST(every_entry_comes_once_before_any_comes_twice),
     TEST(a_turn_has_the_answers_of_the_model),
+    TEST(no_line_comes_twice_before_all_came_once),
     TEST(random_turns_differ_and_share_the_system_message),
     TEST(times_are_one_or_two),
 };

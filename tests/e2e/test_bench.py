@@ -573,6 +573,10 @@ def test_lines_of_a_file_are_prompts(tmp_path):
     with OddServer(TEXT + b"\n\ndata: [DONE]\n\n") as server:
         bench(server.url, "--model", "m", "--dataset", tmp_path / "prompts", "--requests", 20, "--arrivals", "closed:4")
         assert {request["prompt"] for _, _, request in server.asked} == {f"prompt {i}" for i in range(20)}
+        del server.asked[:]  # 20 lines for conversations of 1 to 4 turns: the first 20 messages are all of them
+        bench(server.url, "--model", "m", "--dataset", tmp_path / "prompts", "--requests", 20, "--endpoint", "chat", "--turns", "1-4")
+        sent = [request["messages"][-1]["content"] for _, _, request in server.asked]
+        assert len(sent) > 20 and len(set(sent[:20])) == 20 and set(sent) == set(sent[:20])
         report, _, _ = bench(server.url, "--model", "m", "--dataset", tmp_path / "prompts", "--requests", 1, "--seed", 3)
         bench(server.url, "--model", "m", "--dataset", tmp_path / "prompts", "--requests", 1, "--seed", 3)
         assert server.asked[-1][2] == server.asked[-2][2]
