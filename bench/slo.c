@@ -40,9 +40,9 @@ void slo_take(slo_search *s, double rate, bool held) {
 /* ---- a probe ---- */
 
 typedef struct probe {
-    double rate, duration_s, ttft_p99_ms, tpot_p99_ms;
-    uint64_t seed, n_requests, n_met; // n_requests: with a target
-    bool held, is_stopped;            // stopped: it could not hold any more
+    double rate, duration_s, drain_s, ttft_p99_ms, tpot_p99_ms; // p99 < 0: no value
+    uint64_t seed, n_requests, n_met, n_cut; // n_requests: with a target; n_cut of them: cut
+    bool held, is_stopped;                   // stopped: it could not hold any more
 } probe;
 
 typedef struct slo_run {
@@ -52,7 +52,7 @@ typedef struct slo_run {
     uint32_t n_probe_min; // requests
     double rate_given;    // of all open classes, as written
     const char *json_path;
-    double timeout_s, drain_s; // as given
+    double timeout_s, drain_s; // as given; drain_s < 0: as long as the probe
     uint64_t began_ns;
     probe probes[SLO_PROBES_MAX]; // [search.n_probes]
     slo_reason reason;
@@ -80,12 +80,16 @@ static void prepare(slo_run *r, const probe *p, double scale) {
     bench_spec *spec = &r->spec;
     spec->seed = p->seed;
     spec->duration_s = p->duration_s;
-    spec->drain_s = r->drain_s > 0 ? r->drain_s : p->duration_s;
+    spec->drain_s = p->drain_s;
     spec->has_drain = true;
     spec->timeout_s = fmin(r->timeout_s, r->total_s);
     for (size_t i = 0; i < spec->n_classes; i++)
         if (spec->classes[i].arrivals.kind != ARRIVALS_CLOSED)
             spec->classes[i].arrivals.rate *= scale;
+}
+
+static double p99_ms(const hist *h) {
+    return h->n > 0 ? (double)hist_at(h, .99) / 1e6 : -1;
 }
 
 static inferd_status probe_run(slo_run *r, probe *p, bool *is_interrupted, inferd_err *err) {
@@ -101,11 +105,12 @@ static inferd_status probe_run(slo_run *r, probe *p, bool *is_interrupted, infer
         *is_interrupted = figures->is_interrupted;
         p->is_stopped = figures->is_stopped;
         p->n_met = all->n_slo_met;
-        p->n_requests = all->n_slo + figures->n_cut_with_target;
+        p->n_cut = figures->n_cut_with_target;
+        p->n_requests = all->n_slo + p->n_cut;
         p->held = !p->is_stopped && p->n_requests > 0 &&
                   (double)p->n_met >= r->attainment * (double)p->n_requests - 1e-9;
-        p->ttft_p99_ms = (double)hist_at(&all->ttft, .99) / 1e6;
-        p->tpot_p99_ms = (double)hist_at(&all->tpot, .99) / 1e6;
+        p->ttft_p99_ms = p99_ms(&all->ttft);
+        p->tpot_p99_ms = p99_ms(&all->tpot);
     }
     stats_deinit(figures);
     free(figures);
@@ -116,13 +121,14 @@ static inferd_status probe_run(slo_run *r, probe *p, bool *is_interrupted, infer
 }
 
 static void probe_tell(FILE *to, uint32_t number, const probe *p) {
-    fprintf(
-        to,
-        "probe %-3u %10.3f requests/s: %llu of %llu met the targets (%.2f %%)%s, ttft p99 %.1f ms",
-        number, p->rate, (unsigned long long)p->n_met, (unsigned long long)p->n_requests,
-        p->n_requests > 0 ? 100.0 * (double)p->n_met / (double)p->n_requests : 0.0,
-        p->is_stopped ? ", stopped early" : "", p->ttft_p99_ms);
-    if (p->tpot_p99_ms > 0) fprintf(to, ", tpot p99 %.1f ms", p->tpot_p99_ms);
+    fprintf(to, "probe %-3u %10.3f requests/s: %llu of %llu met the targets (%.2f %%)%s", number,
+            p->rate, (unsigned long long)p->n_met, (unsigned long long)p->n_requests,
+            p->n_requests > 0 ? 100.0 * (double)p->n_met / (double)p->n_requests : 0.0,
+            p->is_stopped ? ", stopped early" : "");
+    if (p->n_cut > 0 && !p->is_stopped)
+        fprintf(to, ", %llu cut off (see --drain-s)", (unsigned long long)p->n_cut);
+    if (p->ttft_p99_ms >= 0) fprintf(to, ", ttft p99 %.1f ms", p->ttft_p99_ms);
+    if (p->tpot_p99_ms >= 0) fprintf(to, ", tpot p99 %.1f ms", p->tpot_p99_ms);
     fprintf(to, ": %s\n", p->held ? "held" : "not held");
     fflush(to);
 }
@@ -136,6 +142,7 @@ static inferd_status search(slo_run *r, uint64_t seed, FILE *to, inferd_err *err
         double gone_s = (double)(bench_now_ns() - r->began_ns) / 1e9;
         *p = (probe){.rate = rate, .seed = seed + r->search.n_probes};
         p->duration_s = fmax(r->probe_s, r->n_probe_min / rate);
+        p->drain_s = r->drain_s >= 0 ? r->drain_s : p->duration_s;
         if (gone_s + p->duration_s > r->total_s) {
             r->reason = SLO_NO_TIME;
             return INFERD_OK;
@@ -185,18 +192,23 @@ static void result_tell(FILE *to, const slo_run *r) {
     fprintf(to, " (%s)\n", reason_text(r->reason));
 }
 
+static json_t *p99_json(double ms) {
+    return ms >= 0 ? json_real(ms) : json_null();
+}
+
 static json_t *result_json(const slo_run *r, uint64_t seed) {
     json_t *list = json_array();
     const slo_search *s = &r->search;
     for (uint32_t i = 0; i < s->n_probes; i++) {
         const probe *p = &r->probes[i];
         json_array_append_new(
-            list, json_pack("{s:f,s:I,s:f,s:I,s:I,s:f,s:b,s:b,s:f,s:f}", "rate", p->rate, "seed",
-                            (json_int_t)p->seed, "duration_s", p->duration_s, "requests",
-                            (json_int_t)p->n_requests, "met", (json_int_t)p->n_met, "attainment",
+            list, json_pack("{s:f,s:I,s:f,s:f,s:I,s:I,s:I,s:f,s:b,s:b,s:o,s:o}", "rate", p->rate,
+                            "seed", (json_int_t)p->seed, "duration_s", p->duration_s, "drain_s",
+                            p->drain_s, "requests", (json_int_t)p->n_requests, "met",
+                            (json_int_t)p->n_met, "cut", (json_int_t)p->n_cut, "attainment",
                             p->n_requests > 0 ? (double)p->n_met / (double)p->n_requests : 0.0,
                             "held", p->held, "stopped_early", p->is_stopped, "ttft_p99_ms",
-                            p->ttft_p99_ms, "tpot_p99_ms", p->tpot_p99_ms));
+                            p99_json(p->ttft_p99_ms), "tpot_p99_ms", p99_json(p->tpot_p99_ms)));
     }
     return json_pack("{s:s,s:i,s:s,s:I,s:f,s:o,s:o,s:s,s:o,s:o}", "tool", "inferd-bench slo",
                      "format", 1, "url", r->spec.url, "seed", (json_int_t)seed, "attainment",
@@ -301,7 +313,7 @@ static inferd_status setup(slo_run *r, int argc, char **argv, inferd_err *err) {
     if (s == INFERD_OK) s = setup_inflight(spec, n_fds, err);
     if (s == INFERD_OK) s = load_find_models(spec, err);
     r->timeout_s = spec->timeout_s;
-    r->drain_s = spec->has_drain ? spec->drain_s : 0;
+    r->drain_s = spec->has_drain ? spec->drain_s : -1;
     return s;
 }
 

@@ -512,6 +512,20 @@ def test_slo_finds_the_rate_that_a_server_can_hold():
         assert told["reason"] == "--total-s is used up" and told["probes"] == []
 
 
+def test_slo_says_what_the_drain_cut():
+    with NullServer("--tokens-per-s", 20) as server:  # answers of 2 s, and a probe waits for none of them
+        told, table = slo("--url", server.url, "--output", 40, "--arrivals", "constant:20", "--rate", 20, "--rate-min", 20,
+                          "--probe-s", "0.3", "--probe-requests", 1, "--warmup", 1, "--slo-tpot-ms", 500, "--drain-s", 0,
+                          "--attainment", 0.01, rc=1)
+        probe, = told["probes"]
+        assert probe["drain_s"] == 0 and probe["cut"] == probe["requests"] > 3 and not probe["stopped_early"]
+        assert f"{probe['cut']} cut off (see --drain-s)" in table and probe["tpot_p99_ms"] is None
+    with NullServer("--fail-every", 1) as server:  # no first token at all
+        told, table = slo("--url", server.url, "--rate", 20, "--rate-min", 20, "--probe-s", "0.2", "--probe-requests", 1,
+                          "--slo-ttft-ms", 500, rc=1)
+        assert told["probes"][0]["ttft_p99_ms"] is None and "p99" not in table
+
+
 @pytest.mark.parametrize("options, words", [
     ([], "slo-ttft-ms"), (["--slo-ttft-ms", "9", "--arrivals", "closed:2"], "constant, poisson"),
     (["--slo-ttft-ms", "9", "--arrivals", "onoff:2/1/1"], "constant, poisson"), (["--duration", "9"], "--duration"),
