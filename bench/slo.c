@@ -37,12 +37,18 @@ void slo_take(slo_search *s, double rate, bool held) {
         s->hi = s->hi == 0 ? rate : fmin(s->hi, rate);
 }
 
+bool slo_fits(double left_s, double duration_s, double *drain_s) {
+    *drain_s = fmin(*drain_s, fmax(left_s - duration_s, 0));
+    return duration_s <= left_s;
+}
+
 /* ---- a probe ---- */
 
 typedef struct probe {
     double rate, duration_s, drain_s, ttft_p99_ms, tpot_p99_ms; // p99 < 0: no value
     uint64_t seed, n_requests, n_met, n_cut; // n_requests: with a target; n_cut of them: cut
     bool held, is_stopped;                   // stopped: it could not hold any more
+    bool is_short;                           // missed, maybe because --total-s cut the drain
 } probe;
 
 typedef struct slo_run {
@@ -109,6 +115,8 @@ static inferd_status probe_run(slo_run *r, probe *p, bool *is_interrupted, infer
         p->n_requests = all->n_slo + p->n_cut;
         p->held = !p->is_stopped && p->n_requests > 0 &&
                   (double)p->n_met >= r->attainment * (double)p->n_requests - 1e-9;
+        p->is_short = p->is_short && !p->held && !p->is_stopped &&
+                      (double)(p->n_met + p->n_cut) >= r->attainment * (double)p->n_requests - 1e-9;
         p->ttft_p99_ms = p99_ms(&all->ttft);
         p->tpot_p99_ms = p99_ms(&all->tpot);
     }
@@ -126,10 +134,11 @@ static void probe_tell(FILE *to, uint32_t number, const probe *p) {
             p->n_requests > 0 ? 100.0 * (double)p->n_met / (double)p->n_requests : 0.0,
             p->is_stopped ? ", stopped early" : "");
     if (p->n_cut > 0 && !p->is_stopped)
-        fprintf(to, ", %llu cut off (see --drain-s)", (unsigned long long)p->n_cut);
+        fprintf(to, ", %llu cut off (see %s)", (unsigned long long)p->n_cut,
+                p->is_short ? "--total-s" : "--drain-s");
     if (p->ttft_p99_ms >= 0) fprintf(to, ", ttft p99 %.1f ms", p->ttft_p99_ms);
     if (p->tpot_p99_ms >= 0) fprintf(to, ", tpot p99 %.1f ms", p->tpot_p99_ms);
-    fprintf(to, ": %s\n", p->held ? "held" : "not held");
+    fprintf(to, ": %s\n", p->held ? "held" : p->is_short ? "not known" : "not held");
     fflush(to);
 }
 
@@ -139,21 +148,27 @@ static inferd_status search(slo_run *r, uint64_t seed, FILE *to, inferd_err *err
     while (s == INFERD_OK && (r->reason = slo_next(&r->search, &rate)) == SLO_GOES_ON) {
         probe *p = &r->probes[r->search.n_probes];
         bool is_interrupted = false;
-        double gone_s = (double)(bench_now_ns() - r->began_ns) / 1e9;
+        double left_s = r->total_s - (double)(bench_now_ns() - r->began_ns) / 1e9;
         *p = (probe){.rate = rate, .seed = seed + r->search.n_probes};
         p->duration_s = fmax(r->probe_s, r->n_probe_min / rate);
-        p->drain_s = r->drain_s >= 0 ? r->drain_s : p->duration_s;
-        if (gone_s + p->duration_s > r->total_s) {
+        double wanted_s = r->drain_s >= 0 ? r->drain_s : p->duration_s;
+        p->drain_s = wanted_s;
+        if (!slo_fits(left_s, p->duration_s, &p->drain_s)) {
             r->reason = SLO_NO_TIME;
             return INFERD_OK;
         }
+        p->is_short = p->drain_s < wanted_s;
         s = probe_run(r, p, &is_interrupted, err);
         if (s != INFERD_OK || is_interrupted) {
             r->reason = SLO_INTERRUPTED;
             return s;
         }
+        probe_tell(to, r->search.n_probes + 1, p);
+        if (p->is_short) {
+            r->reason = SLO_NO_TIME;
+            return INFERD_OK;
+        }
         slo_take(&r->search, rate, p->held);
-        probe_tell(to, r->search.n_probes, p);
     }
     return s;
 }

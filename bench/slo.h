@@ -35,6 +35,10 @@ typedef struct slo_search {
     uint32_t n_probes;
 } slo_search;
 
+/* Plans a probe in the time left: false, its starts do not fit.  A drain that does not fit is cut
+ * short; a probe that missed only for that tells nothing. */
+bool slo_fits(double left_s, double duration_s, double *drain_s);
+
 /* The rate of the next probe; anything but SLO_GOES_ON: the search has ended. */
 slo_reason slo_next(const slo_search *s, double *out_rate);
 void slo_take(slo_search *s, double rate, bool held);

@@ -52,6 +52,16 @@ static void the_ends_of_the_range_end_the_search(void) {
     EXPECT_EQ(find(&s, 1, rates), SLO_NO_PROBES);
 }
 
+static void a_probe_fits_into_the_time_left(void) {
+    double drain_s = 30;
+    EXPECT(slo_fits(100, 30, &drain_s));
+    EXPECT_NEAR(drain_s, 30, 0);
+    EXPECT(slo_fits(40, 30, &drain_s));
+    EXPECT_NEAR(drain_s, 10, 1e-12);
+    EXPECT(!slo_fits(20, 30, &drain_s));
+    EXPECT_NEAR(drain_s, 0, 0);
+}
+
 /* Misses are counted per request: the number of conversations would end a probe too early. */
 static void requests_of_conversations_are_not_known(void) {
     bench_class c = {.arrivals = {.kind = ARRIVALS_CONSTANT, .rate = 4},
@@ -101,8 +111,12 @@ static void the_time_left_is_the_nearer_end(void) {
 }
 
 static const test_case CASES[] = {
-    TEST(the_bracket_closes_on_the_rate),       TEST(probes_double_and_then_halve_the_bracket),
-    TEST(the_ends_of_the_range_end_the_search), TEST(progress_is_rare_where_nothing_is_rewritten),
-    TEST(the_time_left_is_the_nearer_end),      TEST(requests_of_conversations_are_not_known),
+    TEST(the_bracket_closes_on_the_rate),
+    TEST(probes_double_and_then_halve_the_bracket),
+    TEST(a_probe_fits_into_the_time_left),
+    TEST(the_ends_of_the_range_end_the_search),
+    TEST(progress_is_rare_where_nothing_is_rewritten),
+    TEST(the_time_left_is_the_nearer_end),
+    TEST(requests_of_conversations_are_not_known),
 };
 TEST_MAIN(CASES)
