@@ -82,6 +82,14 @@ uint64_t slo_requests_of(const bench_spec *spec, double duration_s) {
     return n;
 }
 
+const char *slo_unit(const bench_spec *spec) {
+    for (size_t i = 0; i < spec->n_classes; i++) {
+        const bench_class *c = &spec->classes[i];
+        if (c->arrivals.kind != ARRIVALS_CLOSED && c->turns.hi > 1) return "conversations/s";
+    }
+    return "requests/s";
+}
+
 static void prepare(slo_run *r, const probe *p, double scale) {
     bench_spec *spec = &r->spec;
     spec->seed = p->seed;
@@ -128,9 +136,9 @@ static inferd_status probe_run(slo_run *r, probe *p, bool *is_interrupted, infer
     return s;
 }
 
-static void probe_tell(FILE *to, uint32_t number, const probe *p) {
-    fprintf(to, "probe %-3u %10.3f requests/s: %llu of %llu met the targets (%.2f %%)%s", number,
-            p->rate, (unsigned long long)p->n_met, (unsigned long long)p->n_requests,
+static void probe_tell(FILE *to, uint32_t number, const char *unit, const probe *p) {
+    fprintf(to, "probe %-3u %10.3f %s: %llu of %llu met the targets (%.2f %%)%s", number, p->rate,
+            unit, (unsigned long long)p->n_met, (unsigned long long)p->n_requests,
             p->n_requests > 0 ? 100.0 * (double)p->n_met / (double)p->n_requests : 0.0,
             p->is_stopped ? ", stopped early" : "");
     if (p->n_cut > 0 && !p->is_stopped)
@@ -163,7 +171,7 @@ static inferd_status search(slo_run *r, uint64_t seed, FILE *to, inferd_err *err
             r->reason = SLO_INTERRUPTED;
             return s;
         }
-        probe_tell(to, r->search.n_probes + 1, p);
+        probe_tell(to, r->search.n_probes + 1, slo_unit(&r->spec), p);
         if (p->is_short) {
             r->reason = SLO_NO_TIME;
             return INFERD_OK;
@@ -201,7 +209,7 @@ static void result_tell(FILE *to, const slo_run *r) {
         fprintf(to, "no rate was found at which %g %% of the requests met their targets",
                 100 * r->attainment);
     else
-        fprintf(to, "%.3f requests/s: %g %% of the requests met their targets", s->lo,
+        fprintf(to, "%.3f %s: %g %% of the requests met their targets", s->lo, slo_unit(&r->spec),
                 100 * r->attainment);
     if (s->hi > 0) fprintf(to, "; at %.3f they did not", s->hi);
     fprintf(to, " (%s)\n", reason_text(r->reason));
@@ -225,11 +233,12 @@ static json_t *result_json(const slo_run *r, uint64_t seed) {
                             "held", p->held, "stopped_early", p->is_stopped, "ttft_p99_ms",
                             p99_json(p->ttft_p99_ms), "tpot_p99_ms", p99_json(p->tpot_p99_ms)));
     }
-    return json_pack("{s:s,s:i,s:s,s:I,s:f,s:o,s:o,s:s,s:o,s:o}", "tool", "inferd-bench slo",
+    return json_pack("{s:s,s:i,s:s,s:I,s:f,s:s,s:o,s:o,s:s,s:o,s:o}", "tool", "inferd-bench slo",
                      "format", 1, "url", r->spec.url, "seed", (json_int_t)seed, "attainment",
-                     r->attainment, "rate", s->lo > 0 ? json_real(s->lo) : json_null(),
-                     "rate_not_held", s->hi > 0 ? json_real(s->hi) : json_null(), "reason",
-                     reason_text(r->reason), "load", bench_spec_json(&r->spec), "probes", list);
+                     r->attainment, "unit", slo_unit(&r->spec), "rate",
+                     s->lo > 0 ? json_real(s->lo) : json_null(), "rate_not_held",
+                     s->hi > 0 ? json_real(s->hi) : json_null(), "reason", reason_text(r->reason),
+                     "load", bench_spec_json(&r->spec), "probes", list);
 }
 
 static inferd_status tell(const slo_run *r, uint64_t seed, FILE *to, inferd_err *err) {

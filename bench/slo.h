@@ -47,6 +47,9 @@ void slo_take(slo_search *s, double rate, bool held);
  * with a target is a closed loop, or its arrivals are conversations of several requests. */
 uint64_t slo_requests_of(const bench_spec *spec, double duration_s);
 
+/* What the rate counts: "requests/s", or "conversations/s" where a scaled class has turns. */
+const char *slo_unit(const bench_spec *spec);
+
 /* The command; returns the exit status. */
 int slo_command(int argc, char **argv);
 

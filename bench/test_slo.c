@@ -71,11 +71,15 @@ static void requests_of_conversations_are_not_known(void) {
     c.slo_ttft_ms = 100;
     uint64_t n = slo_requests_of(&spec, 10);
     EXPECT(n >= 39 && n <= 41);
+    EXPECT_STR(slo_unit(&spec), "requests/s");
     c.turns.hi = 3;
+    EXPECT_STR(slo_unit(&spec), "conversations/s");
     EXPECT_EQ(slo_requests_of(&spec, 10), 0);
     c.turns.hi = 1;
     c.arrivals.kind = ARRIVALS_CLOSED;
     EXPECT_EQ(slo_requests_of(&spec, 10), 0);
+    c.turns.hi = 3; // beside the rate
+    EXPECT_STR(slo_unit(&spec), "requests/s");
 }
 
 /* ---- progress of a run ---- */

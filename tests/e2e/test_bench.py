@@ -528,7 +528,10 @@ def test_slo_says_what_the_drain_cut():
     with NullServer("--fail-every", 1) as server:  # no first token at all
         told, table = slo("--url", server.url, "--rate", 20, "--rate-min", 20, "--probe-s", "0.2", "--probe-requests", 1,
                           "--slo-ttft-ms", 500, rc=1)
-        assert told["probes"][0]["ttft_p99_ms"] is None and "p99" not in table
+        assert told["probes"][0]["ttft_p99_ms"] is None and "p99" not in table and told["unit"] == "requests/s"
+        told, table = slo("--url", server.url, "--rate", 20, "--rate-min", 20, "--probe-s", "0.2", "--probe-requests", 1,
+                          "--slo-ttft-ms", 500, "--endpoint", "chat", "--turns", "1-3", rc=1)
+        assert told["unit"] == "conversations/s" and "20.000 conversations/s: 0 of" in table and "requests/s" not in table
 
 
 @pytest.mark.parametrize("options, words", [
