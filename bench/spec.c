@@ -20,6 +20,11 @@ static inferd_status set_url(bench_spec *spec, const char *value, inferd_err *er
     if (strncmp(value, "http://", 7) != 0 && strncmp(value, "https://", 8) != 0)
         return inferd_fail(err, INFERD_EINVAL, "\"%s\" does not begin with http:// or https://",
                            value);
+    const char *host = strstr(value, "//") + 2; // the value is not repeated: it has a secret
+    if (memchr(host, '@', strcspn(host, "/?#")) != NULL)
+        return inferd_fail(err, INFERD_EINVAL,
+                           "a user name or password in the URL would be in the reports; send it as "
+                           "--header \"Authorization: Basic ...\"");
     inferd_status s = value_text(&spec->url, value, err);
     if (s != INFERD_OK) return s;
     size_t n = strlen(spec->url);

@@ -396,6 +396,22 @@ static void class_settings_win_over_defaults(void) {
     bench_spec_deinit(&spec);
 }
 
+/* The reports have the URL. */
+static void a_url_with_a_password_is_refused(void) {
+    static const char *const BAD[] = {"http://user:pw@h", "https://user@h:1/v1"};
+    static const char *const GOOD[] = {"http://h:1/a@b", "http://h?x=a@b", "http://[::1]:9"};
+    bench_spec spec;
+    inferd_err err = {0};
+    EXPECT_EQ(bench_spec_init(&spec, &err), INFERD_OK);
+    for (size_t i = 0; i < INFERD_COUNT(BAD); i++) {
+        EXPECT_EQ(bench_spec_set(&spec, -1, "url", BAD[i], &err), INFERD_EINVAL);
+        EXPECT(strstr(err.text, "password in the URL") != NULL && strstr(err.text, "pw@") == NULL);
+    }
+    for (size_t i = 0; i < INFERD_COUNT(GOOD); i++)
+        EXPECT_EQ(bench_spec_set(&spec, -1, "url", GOOD[i], &err), INFERD_OK);
+    bench_spec_deinit(&spec);
+}
+
 static void what_cannot_work_is_refused_with_its_name(void) {
     static const char *const BAD[][2] = {
         {"prompt=0", "prompt"},
@@ -714,6 +730,7 @@ static const test_case CASES[] = {
     TEST(choices_read_weights_after_the_last_equals),
     TEST(choices_are_drawn_by_weight),
     TEST(class_settings_win_over_defaults),
+    TEST(a_url_with_a_password_is_refused),
     TEST(what_cannot_work_is_refused_with_its_name),
     TEST(bodies_are_json_and_repeat_with_the_seed),
     TEST(prompts_share_only_the_prefix),
