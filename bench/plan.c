@@ -112,7 +112,8 @@ request_plan plan_draw_line(const bench_class *c, uint64_t seed, uint32_t class_
     if (c->data.n == 0) return plan;
     const dataset_turn *t = turn_of(c, &plan);
     plan.n_prompt = tokens_of(c, dataset_text(&c->data, t->user));
-    if (c->output.from_dataset) plan.n_output = tokens_of(c, dataset_text(&c->data, t->answer));
+    if (c->output.from_dataset && t->answer != 0)
+        plan.n_output = tokens_of(c, dataset_text(&c->data, t->answer));
     if (c->output_max > 0) plan.n_output = u32_min(plan.n_output, c->output_max);
     return plan;
 }

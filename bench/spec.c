@@ -144,7 +144,7 @@ static inferd_status set_prompt(bench_class *c, const char *value, inferd_err *e
 }
 static inferd_status set_output(bench_class *c, const char *value, inferd_err *err) {
     if (strcmp(value, "dataset") == 0) {
-        c->output = (length_spec){.from_dataset = true};
+        c->output.from_dataset = true; // a turn without an answer has the length so far
         return INFERD_OK;
     }
     return value_length(&c->output, value, err);

@@ -38,7 +38,7 @@ typedef struct choices {
 size_t choices_draw(const choices *c, rng *random);
 
 /* A number of tokens: [lo, hi], or taken from the trace row, or the length of the data set's
- * answer. */
+ * answer where it has one. */
 typedef struct length_spec {
     uint32_t lo, hi;
     bool from_trace, from_dataset;

@@ -161,6 +161,8 @@ static void a_turn_has_the_answers_of_the_model(void) {
     request_plan plan = plan_draw(&c, 9, 0, idx, 0);
     EXPECT_EQ(plan.n_prompt, 2);
     EXPECT_EQ(plan.n_output, 3);
+    c.output.lo = c.output.hi = 77; // the other conversation ends without an answer
+    EXPECT_EQ(plan_draw(&c, 9, 0, 1 - idx, 1).n_output, 77);
     EXPECT(talk_answer(t, &plan, &c, "said \"so\"\n", 5));
     plan = talk_plan(t, &c, 9, 0, idx);
     EXPECT_EQ(plan_prompt_tokens(&plan), 2 + 5 + 1);
