@@ -203,8 +203,10 @@ static inferd_status text_read(dataset *d, FILE *file, inferd_err *err) {
     d->is_text = true;
     for (; s == INFERD_OK && line_read(file, &line); line_no++) {
         const char *text = buf_cstr(&line);
-        if (line.n == 0) continue;
-        if (strlen(text) != line.n || !utf8_valid(text))
+        size_t n = line.n;
+        if (line_no == 1 && strncmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, n -= 3;
+        if (n == 0) continue;
+        if (strlen(text) != n || !utf8_valid(text))
             s = inferd_fail(err, INFERD_EFORMAT, "line %zu is no UTF-8 text", line_no);
         else if (!turn_add(d, text) || !entry_add(d, 0, d->n_turns - 1))
             s = full(err);

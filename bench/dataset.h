@@ -3,6 +3,7 @@
  *     FILE.json, sharegpt:FILE   [{"conversations": [{"from": "human", "value": "..."},
  *                                                    {"from": "gpt", "value": "..."}, ...]}, ...]
  *     any other, text:FILE       one prompt a line; empty lines are skipped
+ *                                (a byte order mark at the start of either is left out)
  *
  * "from" is human or user; gpt, assistant, chatgpt, bing or bard; or system.  Conversations without
  * a human turn are skipped and counted.  Other members are ignored.

@@ -53,6 +53,17 @@ static void conversations_are_read(void) {
     EXPECT_STR(dataset_text(&d, d.turns[0].user), "first");
     EXPECT_STR(dataset_text(&d, d.turns[2].user), "third");
     dataset_deinit(&d);
+    EXPECT_EQ(read_as(&d, "text",
+                      "\xef\xbb\xbf"
+                      "first\n\xef\xbb\xbf"
+                      "b\n",
+                      &err),
+              INFERD_OK);
+    EXPECT_EQ(d.n, 2);
+    EXPECT_STR(dataset_text(&d, d.turns[0].user), "first");
+    EXPECT_STR(dataset_text(&d, d.turns[1].user), "\xef\xbb\xbf"
+                                                  "b"); // of the text
+    dataset_deinit(&d);
 }
 
 static void bad_entries_are_named_by_index(void) {
