@@ -6,6 +6,7 @@
 #include <sys/random.h>
 
 #include "spec_value.h"
+#include "utf8.h"
 
 typedef struct setter {
     const char *key, *arg; // arg NULL: a switch
@@ -386,6 +387,9 @@ inferd_status bench_spec_set(bench_spec *spec, int class_idx, const char *key, c
                              inferd_err *err) {
     const setter *found = find(key);
     if (found == NULL) return inferd_fail(err, INFERD_EINVAL, "there is no option \"%s\"", key);
+    bool is_told = found->prio != NULL || strcmp(key, "url") == 0; // in JSON
+    if (is_told && !utf8_valid(value))
+        return inferd_fail(err, INFERD_EINVAL, "%s: the value is no UTF-8 text", key);
     if (found->prio != NULL) {
         setting_list *list = class_idx < 0 ? &spec->defaults : &spec->class_settings[class_idx];
         return settings_add(list, key, value, err);

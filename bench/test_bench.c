@@ -417,6 +417,8 @@ static void what_cannot_work_is_refused_with_its_name(void) {
         {"prompt=0", "prompt"},
         {"output=9-3", "output"},
         {"nonsense=1", "nonsense"},
+        {"name=x\xff", "name: the value is no UTF-8"},
+        {"model=\xc3", "model: the value is no UTF-8"},
         {"url=http://x", "of the run"},
         {"prompt", "needs a value"},
         {"arrivals=trace", "trace"},
