@@ -1,7 +1,7 @@
 /* compare.h - two sets of results of inferd-bench, side by side.
  *
  *     A1.json,A2.json  B1.json,B2.json  ->  b / a of each figure, with a 95 % interval
- * (bootstrap.h)
+ * (bootstrap.h; interval.h for several runs and for failed requests)
  *
  * Figures of requests come from the kept requests in "samples", rates from slices of "timeline".
  * Results of another load are refused.  Files are bytes from outside: their size, the number of
