@@ -228,7 +228,8 @@ static bool column_tell(comparison *c, FILE *to, const char *name, int class_idx
     return good;
 }
 
-/* The spread of the part between runs; half a request is added, as a part of 0 has no logarithm. */
+/* The spread of the part between runs, where both sides have failures: a side without one shows no
+ * spread.  Half a request is added, as a part of 0 has no logarithm. */
 static void failed_runs_take(const comparison *c, int class_idx, boot_ratio *r) {
     double runs[2][BOOT_FILES_MAX], means[2];
     size_t n[2] = {0};
@@ -253,7 +254,7 @@ static bool failed_tell(comparison *c, FILE *to, const char *name, int class_idx
     }
     if (ended[0] == 0 || ended[1] == 0 || failed[0] + failed[1] == 0) return true;
     boot_ratio r = interval_of_parts(failed[0], ended[0], failed[1], ended[1]);
-    failed_runs_take(c, class_idx, &r);
+    if (failed[0] > 0 && failed[1] > 0) failed_runs_take(c, class_idx, &r);
     double of[2];
     for (int k = 0; k < 2; k++) of[k] = 100 * (double)failed[k] / (double)ended[k];
     return row_tell(c, to, name, &FAILED, of, &r);
@@ -313,11 +314,11 @@ static inferd_status tell(comparison *c, inferd_err *err) {
         while (!utf8_valid(name)) name[strlen(name) - 1] = 0; // a character that was cut
         good = group_tell(c, to, name, (int)i);
     }
-    fprintf(
-        to, "\nTimes are milliseconds.  %s\n",
-        c->sides[0].n > 1 && c->sides[1].n > 1
-            ? "Of twenty figures without a difference, one is outside of its interval by chance."
-            : "One run of a side does not tell how its runs differ: take several of each.");
+    fprintf(to, "\nTimes are milliseconds.  %s\n",
+            c->sides[0].n > 1 && c->sides[1].n > 1
+                ? "Of twenty figures without a difference, about one is outside of its interval by "
+                  "chance."
+                : "One run of a side does not tell how its runs differ: take several of each.");
     if (!good) return inferd_fail(err, INFERD_ENOMEM, "no memory for the figures");
     if (c->json_path == NULL) return INFERD_OK;
     json_t *root = json_pack("{s:s,s:i,s:I,s:i,s:f,s:I,s:O}", "tool", "inferd-bench compare",

@@ -5,14 +5,30 @@
 
 static const double NORMAL = 1.959964; // 97.5 % of a normal distribution lie below
 
+typedef struct wilson { // a part and its score interval
+    double part, lo, hi;
+} wilson;
+
+static wilson wilson_of(uint64_t k, uint64_t n) {
+    double all = (double)n, z2 = NORMAL * NORMAL, part = (double)k / all;
+    double center = (part + z2 / (2 * all)) / (1 + z2 / all);
+    double half = NORMAL * sqrt(part * (1 - part) / all + z2 / (4 * all * all)) / (1 + z2 / all);
+    return (wilson){part, k == 0 ? 0 : fmax(center - half, 0), k == n ? 1 : fmin(center + half, 1)};
+}
+
+/* The lower end of b / a, from the intervals of both (Donner and Zou's method of variance estimates
+ * recovery for a ratio). */
+static double lower_end(wilson a, wilson b) {
+    double ab = a.part * b.part, under = b.lo * (2 * b.part - b.lo);
+    return under / (ab + sqrt(fmax(ab * ab - under * a.hi * (2 * a.part - a.hi), 0)));
+}
+
 boot_ratio interval_of_parts(uint64_t k_a, uint64_t n_a, uint64_t k_b, uint64_t n_b) {
-    double a = (double)k_a, b = (double)k_b, all_a = (double)n_a, all_b = (double)n_b;
     if (k_a == 0 && k_b == 0) return (boot_ratio){1, 0, INFINITY};
-    double center = log((b + .5) / (all_b + .5)) - log((a + .5) / (all_a + .5));
-    double half = NORMAL * sqrt(1 / (a + .5) - 1 / (all_a + .5) + 1 / (b + .5) - 1 / (all_b + .5));
-    return (boot_ratio){.ratio = k_a == 0 ? INFINITY : b / all_b / (a / all_a),
-                        .lo = k_b == 0 ? 0 : exp(center - half),
-                        .hi = k_a == 0 ? INFINITY : exp(center + half)};
+    wilson a = wilson_of(k_a, n_a), b = wilson_of(k_b, n_b);
+    return (boot_ratio){.ratio = k_a == 0 ? INFINITY : b.part / a.part,
+                        .lo = k_b == 0 ? 0 : lower_end(a, b),
+                        .hi = k_a == 0 ? INFINITY : 1 / lower_end(b, a)};
 }
 
 /* ---- runs ---- */

@@ -9,8 +9,9 @@
 
 #include "bootstrap.h"
 
-/* Of two parts, k_a of n_a and k_b of n_b (n > 0): normal interval of the logarithm with 1/2 added
- * to each count (Walter), so that a part of 0 has an interval too.  a = 0: no upper end. */
+/* Of two parts, k_a of n_a and k_b of n_b (n > 0): from Wilson's intervals of both, so that a part
+ * of 0 has one too (Donner and Zou 2012, "Closed-form confidence intervals for functions of the
+ * normal mean and standard deviation").  k_a = 0: no upper end. */
 boot_ratio interval_of_parts(uint64_t k_a, uint64_t n_a, uint64_t k_b, uint64_t n_b);
 
 /* Of two sides of runs, from one figure of each run: t interval (Welch) of the difference of the

@@ -408,8 +408,12 @@ static void parts_have_an_interval(void) {
     }
     boot_ratio all = interval_of_parts(9, 9, 9, 9), none = interval_of_parts(0, 300, 63, 300),
                fewer = interval_of_parts(63, 300, 0, 300);
-    EXPECT(all.ratio == 1 && all.lo == 1 && all.hi == 1);
+    EXPECT(all.ratio == 1 && all.lo < 1 && all.lo > .6 && all.hi > 1); // of nine requests only
     EXPECT(isinf(none.ratio) && none.lo > 5 && isinf(none.hi));
+    EXPECT(interval_of_parts(0, 100, 8, 100).lo > 1 && interval_of_parts(0, 100, 3, 100).lo < 1);
+    EXPECT(interval_of_parts(8, 100, 0, 100).hi < 1);
+    boot_ratio r = interval_of_parts(20, 100, 40, 100), back = interval_of_parts(40, 100, 20, 100);
+    EXPECT(r.ratio == 2 && fabs(r.lo * back.hi - 1) < 1e-12 && r.lo > 1.2 && r.hi < 3.3);
     EXPECT(fewer.ratio == 0 && fewer.lo == 0 && fewer.hi < .2);
 }
 

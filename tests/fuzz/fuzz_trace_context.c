@@ -34,7 +34,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     const uint8_t *newline = n > 0 ? memchr(data, '\n', n) : NULL;
     size_t n_parent = newline != NULL ? (size_t)(newline - data) : n;
     size_t n_state = newline != NULL ? n - n_parent - 1 : 0;
-    char *parent = copy(data, n_parent), *state = copy(newline + (newline != NULL), n_state);
+    char *parent = copy(data, n_parent),
+         *state = copy(newline != NULL ? newline + 1 : data, n_state);
     trace_context c;
     if (trace_context_read((bytes){parent, n_parent}, &c))
         check_parent((bytes){parent, n_parent}, &c);
