@@ -81,12 +81,12 @@ typedef struct server_life {
     uv_async_t woken; // by the engines
     uv_timer_t tick;
     uv_poll_t signals;
-    int signals_fd;                           // SIGTERM, SIGINT, SIGHUP; -1: not open
-    uv_prepare_t sleeps;                      // before the loop waits
-    uv_check_t wakes;                         // after the loop waited
-    pulse pulse;                              // of this loop
-    watchdog *watchdog;                       // owned
-    tracer *tracer;                           // owned; NULL: no traces
+    int signals_fd;      // SIGTERM, SIGINT, SIGHUP: one byte each; open until the process ends
+    uv_prepare_t sleeps; // before the loop waits
+    uv_check_t wakes;    // after the loop waited
+    pulse pulse;         // of this loop
+    watchdog *watchdog;  // owned
+    tracer *tracer;      // owned; NULL: no traces
     uint64_t extend_due_us, extended_at_done; // of sd_notify_more_time
     uint64_t tick_due_us, drain_from_us, drain_until_us;
     uint64_t last_call_us; // answers to requests that arrive until then are sent; 0: not known yet
@@ -342,7 +342,7 @@ static void announce(server_life *s) {
 
 enum { EXTEND_AFTER_S = 30 }; // of a start, before more time is asked for
 
-/* The unit's time to start is for a start that gets nowhere, not for weights that are being read.
+/* The time to start of the unit is for a start that gets nowhere, not for one that reads weights.
  */
 static void extend_start(server_life *s, uint64_t done, uint64_t now_us) {
     enum { EVERY_S = 10, MORE_S = 60, US_PER_S = 1000000 };
