@@ -342,8 +342,7 @@ static void announce(server_life *s) {
 
 enum { EXTEND_AFTER_S = 30 }; // of a start, before more time is asked for
 
-/* The time to start of the unit is for a start that gets nowhere, not for one that reads weights.
- */
+/* TimeoutStartSec is for a start that gets nowhere, not for one that reads weights. */
 static void extend_start(server_life *s, uint64_t done, uint64_t now_us) {
     enum { EVERY_S = 10, MORE_S = 60, US_PER_S = 1000000 };
     if (done == s->extended_at_done || now_us < s->extend_due_us) return;
