@@ -183,7 +183,7 @@ static bool row_tell(comparison *c, FILE *to, const char *name, const figure *f,
     return json_array_append_new(c->rows, row) == 0; // also if `row` is NULL
 }
 
-/* With several runs of a side: the figures of the runs, whose spread makes the interval wider. */
+/* With several runs of a side the spread between them makes the interval wider. */
 static void runs_take(const boot_pool *a, const boot_pool *b, boot_stat stat, double of[2],
                       boot_ratio *r) {
     const boot_pool *pools[] = {a, b};

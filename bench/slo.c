@@ -60,7 +60,8 @@ typedef struct slo_run {
     const char *json_path;
     double timeout_s, drain_s; // as given; drain_s < 0: as long as the probe
     uint64_t began_ns;
-    probe probes[SLO_PROBES_MAX]; // [search.n_probes]
+    probe probes[SLO_PROBES_MAX]; // [n_probes]
+    uint32_t n_probes;            // those of the search, and one that decided nothing
     slo_reason reason;
 } slo_run;
 
@@ -171,7 +172,7 @@ static inferd_status search(slo_run *r, uint64_t seed, FILE *to, inferd_err *err
             r->reason = SLO_INTERRUPTED;
             return s;
         }
-        probe_tell(to, r->search.n_probes + 1, slo_unit(&r->spec), p);
+        probe_tell(to, ++r->n_probes, slo_unit(&r->spec), p);
         if (p->is_short) {
             r->reason = SLO_NO_TIME;
             return INFERD_OK;
@@ -222,15 +223,16 @@ static json_t *p99_json(double ms) {
 static json_t *result_json(const slo_run *r, uint64_t seed) {
     json_t *list = json_array();
     const slo_search *s = &r->search;
-    for (uint32_t i = 0; i < s->n_probes; i++) {
+    for (uint32_t i = 0; i < r->n_probes; i++) {
         const probe *p = &r->probes[i];
+        json_t *held = p->is_short ? json_null() : json_boolean(p->held);
         json_array_append_new(
-            list, json_pack("{s:f,s:I,s:f,s:f,s:I,s:I,s:I,s:f,s:b,s:b,s:o,s:o}", "rate", p->rate,
+            list, json_pack("{s:f,s:I,s:f,s:f,s:I,s:I,s:I,s:f,s:o,s:b,s:o,s:o}", "rate", p->rate,
                             "seed", (json_int_t)p->seed, "duration_s", p->duration_s, "drain_s",
                             p->drain_s, "requests", (json_int_t)p->n_requests, "met",
                             (json_int_t)p->n_met, "cut", (json_int_t)p->n_cut, "attainment",
                             p->n_requests > 0 ? (double)p->n_met / (double)p->n_requests : 0.0,
-                            "held", p->held, "stopped_early", p->is_stopped, "ttft_p99_ms",
+                            "held", held, "stopped_early", p->is_stopped, "ttft_p99_ms",
                             p99_json(p->ttft_p99_ms), "tpot_p99_ms", p99_json(p->tpot_p99_ms)));
     }
     return json_pack("{s:s,s:i,s:s,s:I,s:f,s:s,s:o,s:o,s:s,s:o,s:o}", "tool", "inferd-bench slo",

@@ -36,7 +36,7 @@ static const char usage[] =
 
 /* ---- facts ---- */
 
-/* The user of the service, whose rights count when root asks. */
+/* The user of the service: its rights count when root asks. */
 static struct service_user {
     bool set;
     uid_t uid;

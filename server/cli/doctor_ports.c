@@ -180,8 +180,7 @@ static bool tell_not_asked(doctor *d, const char *subject, const char *listen, c
     if (h->kind == HOLDER_ANY) return false;
     if (h->kind == HOLDER_SYSTEMD) {
         doctor_add(d, DOCTOR_OK, subject,
-                   "%.200s is held by systemd for a socket unit, whose service does not run",
-                   listen);
+                   "%.200s is held by systemd for a socket unit; its service does not run", listen);
         return true;
     }
     doctor_add(d, DOCTOR_WARNING, subject, "%.200s is used by a process of root", listen);
