@@ -148,7 +148,8 @@ static void ask_of_slot(question *q, const snapshot *s, const app *a, uint32_t s
     q->state = info.state;
     q->w.idx = s->idx_of[slot];
     q->w.member_idx = s->member_of[slot];
-    q->there = info.state == MODEL_HOT || info.state == MODEL_DRAINING; // a drain can end
+    /* The drain of an operator ends without a load; a victim that drains leaves. */
+    q->there = info.state == MODEL_HOT || (info.state == MODEL_DRAINING && info.held);
     q->warm = info.state == MODEL_WARM || info.state == MODEL_LOADING;
     q->from_file = info.from_file;
     q->from_host = info.from_host;
