@@ -260,13 +260,19 @@ static bool is_shared(const api_job *job) {
     return false;
 }
 
-/* Sets how long the model stays without requests, for all tenants, from now on.  If other tenants
- * may use the model, a tenant cannot set less than the configuration's time. */
-static void set_keep_alive(const api_job *job) {
+/* How long the model is to stay without requests, for all tenants, once the job has started.  If
+ * other tenants may use the model, a tenant cannot set less than the configuration's time. */
+static uint64_t keep_alive_after(const api_job *job) {
+    const registry_slot *slot = &job->app->models.slots[job->model_idx];
+    uint64_t set_us = slot->policy.keep_alive_us;
+    if (!job->has_keep_alive || job->keep_alive_us == set_us) return set_us;
+    if (job->keep_alive_us < slot->told.keep_alive_us && is_shared(job))
+        return slot->told.keep_alive_us;
+    return job->keep_alive_us;
+}
+
+static void set_keep_alive(const api_job *job, uint64_t us) {
     registry_slot *slot = &job->app->models.slots[job->model_idx];
-    uint64_t us = job->keep_alive_us;
-    if (!job->has_keep_alive || slot->policy.keep_alive_us == us) return;
-    if (us < slot->told.keep_alive_us && is_shared(job)) us = slot->told.keep_alive_us;
     if (slot->policy.keep_alive_us == us) return;
     model_policy changed = slot->policy;
     changed.keep_alive_us = us;
@@ -306,7 +312,13 @@ static bool start(api_job *job) {
         admission_drop(a->admission, &grant, job->n_requests, clock_now_us(), time(NULL));
         return api_fail(&job->error, API_INTERNAL, NULL, "the server is short of memory");
     }
+    /* A longer time is set before the requests can end, a shorter one while they are there: the
+     * model does not leave in between. */
+    uint64_t before_us = a->models.slots[job->model_idx].policy.keep_alive_us;
+    uint64_t after_us = keep_alive_after(job);
+    if (after_us > before_us) set_keep_alive(job, after_us);
     if (!submit_all(f, job, &grant)) {
+        set_keep_alive(job, before_us);
         bool nowhere = fleet_model_devices(a->fleet, (uint32_t)job->model_idx) == 0;
         f->rq = NULL;
         close_generation(f, OUTCOME_REFUSED, 503);
@@ -316,7 +328,7 @@ static bool start(api_job *job) {
                             "no device has the model at the moment; ask again");
         return api_fail(&job->error, API_OVERLOADED, NULL, "the queue is full");
     }
-    set_keep_alive(job);
+    set_keep_alive(job, after_us);
     metrics_observe(a->metrics, name_of(f), HIST_N, job->n_per_prompt);
     f->rq->user = f;
     f->rq->on_gone = on_gone;
