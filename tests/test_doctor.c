@@ -1,5 +1,6 @@
 /* test_doctor.c - the checks of `inferd doctor`, on machines that are folders. */
 #include "doctor.h"
+#include "host_arena.h"
 
 #include <fcntl.h>
 #include <ftw.h>
@@ -555,6 +556,58 @@ static void keys_are_for_their_owner(void) {
     close_machine();
 }
 
+/* The configuration is read by root: that says nothing of the service. */
+static void keys_must_be_readable_for_the_service(void) {
+    open_machine();
+    put_at(files, "/shop.keys", "sk-shop-012345\n");
+    put_at(files, "/collector", "Authorization: Bearer 1\n");
+    chmod_file("/shop.keys", 0200);
+    chmod_file("/collector", 0600);
+    use_config("{\"models\":[],\"tracing\":{\"endpoint\":\"http://127.0.0.1:4318/v1/traces\","
+               "\"headers_file\":\"collector\"}}");
+    EXPECT_LINE(doctor_check_files, "files.keys", DOCTOR_OK, "collector: mode 0600");
+    EXPECT_LINE(doctor_check_files, "files.libcurl", DOCTOR_OK, "for traces");
+    chmod_file("/collector", 0644);
+    EXPECT_LINE(doctor_check_files, "files.keys", DOCTOR_PROBLEM, "a file of headers: every user");
+    chmod_file("/collector", 0200);
+    EXPECT_LINE(doctor_check_files, "files.keys", DOCTOR_PROBLEM, "may not be read by that user");
+    close_machine();
+}
+
+static void every_part_of_a_model_must_be_there(void) {
+    open_machine();
+    use_config("{\"models\":[{\"name\":\"a\",\"path\":\"a-00002-of-00003.gguf\"}]}");
+    put_at(files, "/a-00001-of-00003.gguf", "0123456789");
+    put_at(files, "/a-00002-of-00003.gguf", "01234567890");
+    EXPECT_LINE(doctor_check_files, "files.models", DOCTOR_PROBLEM,
+                "a-00003-of-00003.gguf: No such file");
+    put_at(files, "/a-00003-of-00003.gguf", "012345678901");
+    EXPECT_LINE(doctor_check_files, "files.models", DOCTOR_OK, "1, 0.0 GiB, readable");
+    EXPECT_EQ(doctor_model_bytes(d.config->models[0].path), 33);
+    EXPECT_EQ(doctor_model_bytes("a-00001-of-00000.gguf"), 0); // one part, which is not there
+    EXPECT_EQ(doctor_model_bytes("/00001-of-99999.gguf"), 0);
+    chmod_file("/a-00001-of-00003.gguf", 0200);
+    EXPECT_LINE(doctor_check_files, "files.models", DOCTOR_PROBLEM,
+                "a-00001-of-00003.gguf: may not be read");
+    close_machine();
+}
+
+/* As the daemon: of several models a quarter of the memory, and no more than the pools leave. */
+static void the_arena_keeps_to_the_limit_of_the_group(void) {
+    static const uint64_t mib = 1 << 20;
+    host_arena_room room = {
+        .machine = 2048 * mib, .pools = 1024 * mib, .models = 5000 * mib, .n_devices = 1};
+    EXPECT_EQ(host_arena_part(&room), 512 * mib);
+    room.pools = 1800 * mib;
+    EXPECT_EQ(host_arena_part(&room), 248 * mib);
+    room.pools = 4096 * mib;
+    EXPECT_EQ(host_arena_part(&room), 0);
+    room.pools = 0, room.n_devices = 4;
+    EXPECT_EQ(host_arena_part(&room), 128 * mib);
+    room.models = 100 * mib;
+    EXPECT_EQ(host_arena_part(&room), 100 * mib);
+}
+
 static void models_must_be_readable(void) {
     open_machine();
     put_at(files, "/a.gguf", "0123456789");
@@ -733,6 +786,9 @@ static const test_case cases[] = {TEST(instructions_are_those_that_kernels_use),
                                   TEST(a_socket_file_needs_a_folder_that_is_there),
                                   TEST(the_socket_of_administrators_needs_a_folder),
                                   TEST(keys_are_for_their_owner),
+                                  TEST(keys_must_be_readable_for_the_service),
+                                  TEST(every_part_of_a_model_must_be_there),
+                                  TEST(the_arena_keeps_to_the_limit_of_the_group),
                                   TEST(models_must_be_readable),
                                   TEST(state_needs_a_folder_and_room),
                                   TEST(kept_files_are_room_already_taken),

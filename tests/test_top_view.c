@@ -117,7 +117,7 @@ static const char everything[] =
     "{\"now\":1700000100000,\"daemon\":{\"version\":\"1.2\",\"started_at\":1700000000},"
     "\"queue\":{\"running\":7,\"waiting\":2,\"paused\":1,\"places\":64,\"places_used\":9},"
     "\"devices\":[{\"id\":0,\"name\":\"cpu0\",\"page_bytes\":1048576,\"pages\":{\"free\":50,"
-    "\"weight\":30,"
+    "\"device\":60,\"device_free\":20,\"host\":40,\"host_free\":30,\"weight\":30,"
     "\"kv\":10,\"cached\":9,\"warm\":1,\"parked\":0},\"recent\":{\"step\":0.97,\"load\":0,\"idle\":"
     "0.03},"
     "\"drill\":\"none\",\"step\":{\"model\":1,\"us\":3200,\"prefill\":3,\"decode\":4,\"n\":7}}],"
@@ -299,9 +299,8 @@ static void the_screen_has_the_figures(void) {
                "tokens/s 212 in, 106 out   TTFT p50 31 ms p95 80 ms   ITL p50 9.1 ms p95 12 ms\n"));
     EXPECT(has(screen,
                "cpu0      steps 97 %, loads 0 %, idle 3 %   code: 3.2 ms, 7 seqs, rows 3 + 4\n"));
-    EXPECT(
-        has(screen,
-            " free 50 MiB of 100 MiB  Weights 30 MiB  KV 10 MiB  cached 9.0 MiB  warm 1.0 MiB\n"));
+    EXPECT(has(screen,
+               " free 20 MiB of 60 MiB  Weights 30 MiB  KV 10 MiB  cached 9.0 MiB  warm 1.0 MiB"));
     EXPECT(
         has(screen,
             "> chat          hot       hot  normal     94 B  88.7  60   200   3    2      now\n"));
@@ -326,7 +325,7 @@ static void a_bar_has_a_cell_for_each_use_with_pages(void) {
     top_state s = {0};
     top_view v = {.width = 52, .height = 24};
     EXPECT(take(&s, "all", everything));
-    EXPECT(has(draw(&v, &s, &no_foot), "[WWWWWWWWWWWWWWWKKKKKcccccw........................]\n"));
+    EXPECT(has(draw(&v, &s, &no_foot), "[WWWWWWWWWWWWWWWKKKKKcccccw.........               ]\n"));
     EXPECT(
         take(&s, "all", "{\"devices\":[{\"id\":0,\"pages\":{\"weight\":4000000000,\"kv\":1}}]}"));
     EXPECT(has(draw(&v, &s, &no_foot), "[WWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWW]\n"));

@@ -13,6 +13,7 @@
  *
  * The tables are joined when all parts are checked; until then each part is a gguf of its own. */
 #include "gguf/gguf_file.h"
+#include "models/model.h"
 
 enum {
     NUMBER_DIGITS = 5, // of part numbers in names
@@ -47,6 +48,17 @@ size_t gguf_stem_bytes(const char *path) {
 
 static void write_suffix(uint32_t no, uint32_t n_parts, char out[SUFFIX_BYTES + 1]) {
     snprintf(out, SUFFIX_BYTES + 1, "-%05u-of-%05u.gguf", (no + 1) % 100000, n_parts % 100000);
+}
+
+uint32_t model_parts_of_name(const char *path) {
+    size_t n = strlen(path), stem = gguf_stem_bytes(path);
+    if (n - stem != SUFFIX_BYTES) return 1;
+    unsigned long n_parts = strtoul(path + n - EXTENSION_BYTES - NUMBER_DIGITS, NULL, 10);
+    return n_parts >= 1 && n_parts <= GGUF_PARTS_MAX ? (uint32_t)n_parts : 1;
+}
+
+void model_name_part(char *path, uint32_t i, uint32_t n) {
+    write_suffix(i, n, path + strlen(path) - SUFFIX_BYTES);
 }
 
 /* The others are found by the name of this one. */
@@ -156,7 +168,7 @@ static inferd_status open_beside(const gguf *named, uint32_t no, uint32_t n_part
     char *other = malloc(n + 1);
     if (other == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a path");
     memcpy(other, path, n + 1);
-    write_suffix(no, n_parts, other + n - SUFFIX_BYTES);
+    model_name_part(other, no, n_parts);
     inferd_status s = gguf_open_part(other, -1, limits, out, err);
     free(other);
     return s;

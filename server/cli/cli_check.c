@@ -11,9 +11,12 @@ static const char usage[] =
     "       inferd check --describe\n"
     "\n"
     "Reads the configuration and the headers of the models it names and prints one line per\n"
-    "problem, or per setting that has less effect than it seems to have (\"warning:\").  Exit\n"
-    "status: 0 fine, also with warnings, 2 problems.  --describe prints every setting with its\n"
-    "range and default, as Markdown tables.  --allow-dummy: a model may be dummy:SHAPE.\n";
+    "problem, or per setting that has less effect than it seems to have (\"warning:\").\n"
+    "\n"
+    "  --describe      every setting with its range and default, as Markdown tables\n"
+    "  --allow-dummy   a model may be dummy:SHAPE\n"
+    "\n"
+    "exit status: 0 fine, also with warnings, 2 problems\n";
 
 static int describe(void) {
     buf text;

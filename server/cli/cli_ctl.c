@@ -26,16 +26,25 @@ static const char usage[] =
     "usage: inferd ctl [--socket PATH | --url URL [--key-env NAME]] COMMAND\n"
     "\n"
     "  state | models | tenants          show the current state\n"
-    "  top [--every S] [--count N]       a screen with keys; tables with an option, or no "
-    "terminal\n"
-    "  load | unload | drop | prefetch | drain | undrain NAME [--wait] [--timeout S]\n"
-    "  pin NAME [--level warm|hot] [--wait]\n"
-    "  unpin NAME\n"
+    "  top                               a screen with keys; tables with --every, --count or "
+    "--json,\n"
+    "                                    or where there is no terminal\n"
+    "  load NAME | prefetch NAME         bring a model up: onto a device, or into host memory\n"
+    "  unload NAME | drop NAME           off the devices, or out of host memory, too\n"
+    "  drain NAME | undrain NAME         off the devices until undrain; requests wait\n"
+    "  pin NAME | unpin NAME             it is not evicted; it may be again\n"
     "  plan FILE.json | plan --load NAME | plan model NAME KEY=VALUE...   would it fit?\n"
-    "  set model|tenant NAME KEY=VALUE... [--persist]   weight=4 share.percent=30 max=8GiB\n"
+    "  set model|tenant NAME KEY=VALUE...   weight=4 share.percent=30 max=8GiB\n"
     "  config get | config put FILE.json (- is standard input)\n"
     "  lose DEVICE | slow DEVICE TIMES|hang   a drill (1 ends it), with serve --allow-faults\n"
     "\n"
+    "  --wait          of load to unpin: answer when it is done, not when it is begun\n"
+    "  --timeout S     how long --wait waits (default: 60)\n"
+    "  --level warm|hot   of pin: in host memory, or on a device (default)\n"
+    "  --load NAME     of plan: what loading this model would do\n"
+    "  --persist       of set: write the change to the daemon's file, too\n"
+    "  --every S       of top: tables every S seconds\n"
+    "  --count N       of top: tables N times\n"
     "  --socket PATH   the daemon's admin.listen (default: $INFERD_ADMIN_SOCKET, else\n"
     "                  $XDG_RUNTIME_DIR/inferd/admin.sock, else /run/inferd/admin.sock)\n"
     "  --url URL       http://HOST:PORT, with an admin key\n"
@@ -87,7 +96,7 @@ static json_t *parse(const buf *text) {
 
 typedef void show(buf *out, const json_t *answer);
 
-static volatile sig_atomic_t interrupted; // SIGINT, while tables are repeated
+static volatile sig_atomic_t interrupted; // SIGINT, while tables are repeated: ends a wait, too
 
 /* False: standard error says why, but not for EPIPE (`| head`), where the reader wants no more. */
 static bool print(buf *out) {
@@ -101,36 +110,55 @@ static bool print(buf *out) {
     return written || interrupted;
 }
 
-/* The socket without an option: that of the environment, or the first default one with a daemon.
- * NULL: there is none, and standard error says where it was looked for. */
-static const char *find_socket(char places[ADMIN_SOCKET_PLACES][ADMIN_SOCKET_BYTES]) {
-    const char *path = getenv("INFERD_ADMIN_SOCKET");
-    if (path != NULL && *path != 0) return path;
+typedef char socket_places[ADMIN_SOCKET_PLACES][ADMIN_SOCKET_BYTES];
+
+/* Where to ask: as the options say, else the socket of the environment, else the first default one
+ * with a daemon.  False: there is none, and standard error says where it was looked for. */
+static bool find_target(const ctl *c, socket_places places, ctl_target *out) {
+    *out = c->target;
+    if (out->url != NULL || out->socket_path != NULL) return true;
+    out->socket_path = getenv("INFERD_ADMIN_SOCKET");
+    if (out->socket_path != NULL && *out->socket_path != 0) return true;
     inferd_err why[ADMIN_SOCKET_PLACES];
     uint32_t n = admin_socket_places(places);
-    for (uint32_t i = 0; i < n; i++)
-        if (ctl_is_there(places[i], &why[i])) return places[i];
+    for (uint32_t i = 0; i < n; i++) {
+        out->socket_path = places[i];
+        if (ctl_is_there(places[i], &why[i])) return true;
+    }
     fputs("inferd: found no daemon: INFERD_ADMIN_SOCKET is not set", stderr);
     for (uint32_t i = 0; i < n; i++) fprintf(stderr, "; %s", why[i].text);
     fputs(".  Name it with --socket PATH (admin.listen), or --url http://HOST:PORT\n", stderr);
-    return NULL;
+    return false;
+}
+
+/* Of an answer that is no success: what the daemon says, on standard error. */
+static void print_refusal(int status, const json_t *v) {
+    buf out = {0};
+    if (v != NULL) show_error(&out, v);
+    if (out.n == 0) buf_add_format(&out, "inferd: the answer has status %d\n", status);
+    show_blank_controls(&out);
+    fputs(buf_cstr(&out), stderr);
+    buf_deinit(&out);
+}
+
+static bool is_success(const ctl_answer *answer) {
+    return answer->status >= 200 && answer->status < 300;
 }
 
 /* Sends a request and shows the answer.  `how` NULL: unchanged. */
 static int ask(const ctl *c, const char *method, const char *path, bytes body, unsigned timeout_s,
                show *how) {
     ctl_answer answer;
-    ctl_target target = c->target;
-    char places[ADMIN_SOCKET_PLACES][ADMIN_SOCKET_BYTES];
+    ctl_target target;
+    socket_places places;
     inferd_err err = {0};
     buf out = {0};
-    if (target.url == NULL && target.socket_path == NULL) target.socket_path = find_socket(places);
-    if (target.url == NULL && target.socket_path == NULL) return EXIT_UNREACHABLE;
+    if (!find_target(c, places, &target)) return EXIT_UNREACHABLE;
     if (ctl_ask(&target, method, path, body, timeout_s, &answer, &err) != INFERD_OK) {
-        fprintf(stderr, "inferd: %s\n", err.text);
+        if (!interrupted) fprintf(stderr, "inferd: %s\n", err.text);
         return err.status == INFERD_EINVAL ? EXIT_USAGE : EXIT_UNREACHABLE;
     }
-    bool fine = answer.status >= 200 && answer.status < 300;
+    bool fine = is_success(&answer);
     json_t *v = parse(&answer.body);
     if (c->json || (fine && how == NULL)) {
         buf_add(&out, answer.body.p, answer.body.n);
@@ -141,13 +169,7 @@ static int ask(const ctl *c, const char *method, const char *path, bytes body, u
     }
     bool no = fine && how == show_plan && !json_is_true(json_object_get(v, "fits"));
     bool written = print(&out);
-    if (!fine) {
-        if (v != NULL) show_error(&out, v);
-        if (out.n == 0) buf_add_format(&out, "inferd: the answer has status %d\n", answer.status);
-        show_blank_controls(&out);
-        fputs(buf_cstr(&out), stderr);
-        buf_deinit(&out);
-    }
+    if (!fine) print_refusal(answer.status, v);
     json_decref(v);
     buf_deinit(&answer.body);
     return fine && written && !no ? EXIT_DONE : EXIT_REFUSED;
@@ -170,10 +192,13 @@ static void on_interrupt(int sig) {
     interrupted = 1;
 }
 
-static int do_tables(const ctl *c) {
+static int do_tables(ctl *c) {
     int status = EXIT_DONE;
     bool screen = isatty(STDOUT_FILENO) && top_screen_named() && !c->json;
-    struct sigaction sa = {.sa_handler = on_interrupt}; // no SA_RESTART: the signal ends a wait
+    /* No SA_RESTART: the signal ends a wait.  One between the look at the flag and the wait does
+     * not, and a second one ends the process. */
+    struct sigaction sa = {.sa_handler = on_interrupt, .sa_flags = SA_RESETHAND};
+    c->target.stop = &interrupted;
     sigaction(SIGINT, &sa, NULL);
     for (double i = 0; status == EXIT_DONE && !interrupted && (c->count == 0 || i < c->count);
          i++) {
@@ -185,16 +210,15 @@ static int do_tables(const ctl *c) {
             fputs("\n", stdout);
         status = do_show(c, show_state);
     }
-    return status;
+    return interrupted ? EXIT_DONE : status;
 }
 
 /* The screen, or tables again and again. */
-static int do_top(const ctl *c) {
-    char places[ADMIN_SOCKET_PLACES][ADMIN_SOCKET_BYTES];
-    ctl_target target = c->target;
+static int do_top(ctl *c) {
+    socket_places places;
+    ctl_target target;
     if (c->json || c->count > 0 || c->every || !cli_top_can()) return do_tables(c);
-    if (target.url == NULL && target.socket_path == NULL) target.socket_path = find_socket(places);
-    if (target.url == NULL && target.socket_path == NULL) return EXIT_UNREACHABLE;
+    if (!find_target(c, places, &target)) return EXIT_UNREACHABLE;
     int status = cli_top(&target);
     return status == CLI_TOP_NO_SCREEN ? do_tables(c) : status;
 }
@@ -302,23 +326,28 @@ static void drop_nulls(json_t *v) {
  * said why, *status is set. */
 static json_t *question_of_words(const ctl *c, int *status) {
     ctl_answer answer;
+    ctl_target target;
+    socket_places places;
     inferd_err err = {0};
-    *status = EXIT_USAGE;
-    if (ctl_ask(&c->target, "GET", "/admin/config", (bytes){0}, TIMEOUT_S, &answer, &err) !=
+    *status = EXIT_UNREACHABLE;
+    if (!find_target(c, places, &target)) return NULL;
+    if (ctl_ask(&target, "GET", "/admin/config", (bytes){0}, TIMEOUT_S, &answer, &err) !=
         INFERD_OK) {
         fprintf(stderr, "inferd: %s\n", err.text);
-        if (err.status != INFERD_EINVAL) *status = EXIT_UNREACHABLE;
+        if (err.status == INFERD_EINVAL) *status = EXIT_USAGE;
         return NULL;
     }
-    json_t *config = parse(&answer.body), *model = find_model(config, c->words[2]);
+    bool fine = is_success(&answer);
+    json_t *config = parse(&answer.body), *model = fine ? find_model(config, c->words[2]) : NULL;
+    if (!fine)
+        print_refusal(answer.status, config);
+    else if (model == NULL)
+        fprintf(stderr, "inferd: the configuration has no model \"%s\"\n", c->words[2]);
     buf_deinit(&answer.body);
     json_incref(model);
     json_decref(config);
-    if (model == NULL) {
-        fprintf(stderr, "inferd: the configuration has no model \"%s\"\n", c->words[2]);
-        *status = EXIT_REFUSED;
-        return NULL;
-    }
+    *status = model == NULL ? EXIT_REFUSED : EXIT_USAGE;
+    if (model == NULL) return NULL;
     for (int i = 3; i < c->n_words; i++) {
         if (set_value(model, c->words[i])) continue;
         json_decref(model);
@@ -415,7 +444,7 @@ static int do_drill(const ctl *c, bool slow) {
     return status;
 }
 
-static int run(const ctl *c) {
+static int run(ctl *c) {
     static const char *const orders[] = {"load",  "unload",  "drop", "prefetch",
                                          "drain", "undrain", "pin",  "unpin"};
     const char *command = c->words[0];

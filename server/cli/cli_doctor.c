@@ -152,10 +152,8 @@ void doctor_read_facts(doctor_facts *out) {
 /* [n_models] owned; 0: a file that cannot be read.  NULL: no memory. */
 static uint64_t *file_sizes(const inferd_config *c) {
     uint64_t *sizes = calloc((size_t)c->n_models + 1, sizeof *sizes);
-    for (uint32_t i = 0; sizes != NULL && i < c->n_models; i++) {
-        struct stat st;
-        if (stat(c->models[i].path, &st) == 0) sizes[i] = (uint64_t)st.st_size;
-    }
+    for (uint32_t i = 0; sizes != NULL && i < c->n_models; i++)
+        sizes[i] = doctor_model_bytes(c->models[i].path);
     return sizes;
 }
 

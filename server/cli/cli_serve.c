@@ -34,9 +34,11 @@
 #include "devices.h"
 #include "file_look.h"
 #include "generation.h"
+#include "host_arena.h"
 #include "http.h"
 #include "inferd/clock.h"
 #include "json_in.h"
+#include "kernels/machine.h"
 #include "log.h"
 #include "model_plan.h"
 #include "response_store.h"
@@ -655,21 +657,22 @@ static void keep_devices(server_life *s) {
     s->found_owned = true;
 }
 
-/* A device's part of the host arena: room for the weights of all models.  All parts together never
- * exceed a part of the machine's memory, which other programs may need. */
-static uint64_t host_arena_of(const server_life *s, uint32_t device_idx) {
-    enum { MACHINE_PARTS = 4, ROUNDED_BYTES = 4 << 20 }; // to whole pages
+static bool is_cpu(const backend_options *o) {
+    return strcmp(o->kind, "cpu") == 0;
+}
+
+/* A device's part of the host arena. */
+static uint64_t host_bytes_of(const server_life *s, uint32_t device_idx) {
     const inferd_config *c = s->config;
-    bool cpu = strcmp(s->found.devices[device_idx].backend.kind, "cpu") == 0;
+    bool cpu = is_cpu(&s->found.devices[device_idx].backend);
+    host_arena_room room = {.machine = machine_memory_bytes(), .n_devices = s->found.n};
     if (c->host_arena_bytes == 0 && !cpu) return BE_NO_HOST_BYTES;
-    if (c->host_arena_bytes != CONFIG_HOST_ARENA_AUTO) return c->host_arena_bytes / s->found.n;
-    if (c->n_models == 1 && cpu) return 0; // its weights never leave the device
-    uint64_t n_bytes = 0, machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)getpagesize();
+    for (uint32_t i = 0; i < s->found.n; i++)
+        if (is_cpu(&s->found.devices[i].backend))
+            room.pools += s->found.devices[i].backend.memory_bytes;
     for (uint32_t i = 0; i < c->n_models; i++)
-        n_bytes +=
-            plan_prepared_bytes(model_about(s->plan.opened[i].m)->file_bytes) + ROUNDED_BYTES;
-    uint64_t most = machine / MACHINE_PARTS / s->found.n;
-    return n_bytes < most ? n_bytes : most;
+        room.models += host_arena_model_bytes(model_about(s->plan.opened[i].m)->file_bytes);
+    return host_arena_of(c, &room, cpu);
 }
 
 /* The instance: the machine and the address, which stay over a restart. */
@@ -787,7 +790,7 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
     unsigned char scope_secret[16];
     const model *models[REGISTRY_SLOTS];
     for (uint32_t i = 0; i < s->found.n; i++)
-        s->found.devices[i].backend.host_bytes = host_arena_of(s, i);
+        s->found.devices[i].backend.host_bytes = host_bytes_of(s, i);
     inferd_status st = open_loop(s, err);
     if (st == INFERD_OK) st = open_disk(s, err);
     if (st == INFERD_OK) st = open_tracer(s, err);

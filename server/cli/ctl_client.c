@@ -209,8 +209,10 @@ static inferd_status send_all(int fd, const char *p, size_t n, inferd_err *err) 
     return INFERD_OK;
 }
 
-static inferd_status read_all(int fd, buf *out, inferd_err *err) {
+static inferd_status read_all(int fd, const volatile sig_atomic_t *stop, buf *out,
+                              inferd_err *err) {
     for (;;) {
+        if (stop != NULL && *stop) return inferd_fail(err, INFERD_ECANCELED, "interrupted");
         char piece[16384];
         ssize_t n = recv(fd, piece, sizeof piece, 0);
         if (n == 0) return INFERD_OK;
@@ -240,7 +242,7 @@ inferd_status ctl_ask(const ctl_target *t, const char *method, const char *path,
     if (st == INFERD_OK && head.failed) st = inferd_fail(err, INFERD_ENOMEM, "no memory");
     if (st == INFERD_OK) setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     if (st == INFERD_OK) st = send_all(fd, head.p, head.n, err);
-    if (st == INFERD_OK) st = read_all(fd, &text, err);
+    if (st == INFERD_OK) st = read_all(fd, t->stop, &text, err);
     if (st == INFERD_OK) {
         buf_cstr(&text);
         st = ctl_read_answer((bytes){text.p, text.n}, out, err);

@@ -6,6 +6,8 @@
 #ifndef INFERD_CTL_CLIENT_H
 #define INFERD_CTL_CLIENT_H
 
+#include <signal.h>
+
 #include "inferd/base.h"
 #include "inferd/buf.h"
 #include "inferd/status.h"
@@ -13,9 +15,10 @@
 enum { CTL_ANSWER_BYTES_MAX = 64 * 1024 * 1024 };
 
 typedef struct ctl_target {
-    const char *socket_path; // or NULL: url
-    const char *url;         // "http://host:port"
-    const char *key;         // sent as a bearer token; NULL: none
+    const char *socket_path;           // or NULL: url
+    const char *url;                   // "http://host:port"
+    const char *key;                   // sent as a bearer token; NULL: none
+    const volatile sig_atomic_t *stop; // ctl_ask: a signal sets it, and no wait goes on; or NULL
 } ctl_target;
 
 typedef struct ctl_answer {
@@ -24,7 +27,7 @@ typedef struct ctl_answer {
 } ctl_answer;
 
 /* EIO: no daemon there, or the connection was cut; EINVAL: invalid URL; ENOTFOUND: unknown host;
- * EFORMAT: not HTTP. */
+ * EFORMAT: not HTTP; ETIMEOUT; ECANCELED: *t->stop was set. */
 inferd_status ctl_ask(const ctl_target *t, const char *method, const char *path, bytes body,
                       unsigned timeout_s, ctl_answer *out, inferd_err *err);
 

@@ -100,6 +100,8 @@ uint32_t doctor_n_devices(const doctor *d, const char *kind);
 /* Where the daemon of this configuration listens, and does an inferd answer there? */
 const char *doctor_listen(const doctor *d);
 bool doctor_is_running(const doctor *d);
+/* Bytes of a model's file, or of all parts of a split one; those that cannot be read count 0. */
+uint64_t doctor_model_bytes(const char *path);
 bool doctor_has_gpu(const doctor *d);  // a GPU of NVIDIA on PCI, or that of WSL
 bool doctor_uses_gpu(const doctor *d); // the configuration may use one; or there is none
 bool doctor_has_unit(const doctor *d); // inferd.service is installed

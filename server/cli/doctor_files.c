@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include "config_options.h"
+#include "curl_api.h"
 #include "doctor.h"
+#include "models/model.h"
 
 #define GIB 1073741824.0
 
@@ -48,6 +50,12 @@ static void check_secret(doctor *d, const char *path, const char *what) {
     char closed[PATH_MAX];
     struct stat st;
     if (stat(path, &st) != 0) return; // the configuration was read, so a missing one is another's
+    if (!d->facts.can(path, R_OK)) {
+        doctor_add(d, DOCTOR_PROBLEM, "files.keys", "%.200s, %s: may not be read by that user",
+                   path, what);
+        doctor_advise(d, "chgrp it to the group of inferd, and chmod g+r");
+        return;
+    }
     bool open = (st.st_mode & (S_IROTH | S_IWOTH)) != 0;
     if (!open) {
         doctor_add(d, DOCTOR_OK, "files.keys", "%.200s: mode %04o", path,
@@ -66,7 +74,12 @@ static void check_secret(doctor *d, const char *path, const char *what) {
     doctor_advise(d, "chmod o-rwx '%.200s'", path);
 }
 
-/* Key files anywhere in the file; paths are relative to its folder. */
+static const char *secrets_of(const char *member) {
+    if (strcmp(member, "key_file") == 0) return "a file of keys";
+    return strcmp(member, "headers_file") == 0 ? "a file of headers" : NULL;
+}
+
+/* Key files, and the headers of traces, anywhere in the file; paths are relative to its folder. */
 static void check_key_files(doctor *d, const json_t *v) {
     const char *name;
     json_t *inner;
@@ -76,7 +89,8 @@ static void check_key_files(doctor *d, const json_t *v) {
         return;
     }
     json_object_foreach((json_t *)v, name, inner) {
-        if (strcmp(name, "key_file") != 0 || !json_is_string(inner)) {
+        const char *what = secrets_of(name);
+        if (what == NULL || !json_is_string(inner)) {
             check_key_files(d, inner);
             continue;
         }
@@ -85,7 +99,7 @@ static void check_key_files(doctor *d, const json_t *v) {
         bool relative = value[0] != '/' && slash != NULL;
         snprintf(path, sizeof path, "%.*s%s", relative ? (int)(slash - d->config->source) + 1 : 0,
                  d->config->source, value);
-        check_secret(d, path, "a file of keys");
+        check_secret(d, path, what);
     }
 }
 
@@ -104,7 +118,45 @@ static void check_keys(doctor *d) {
     buf_deinit(&text);
 }
 
+/* ---- traces ---- */
+
+static void check_libcurl(doctor *d) {
+    inferd_err err = {0};
+    if (d->config->tracing.endpoint == NULL) return;
+    bool there = curl_api_get(&err) != NULL;
+    doctor_add(d, there ? DOCTOR_OK : DOCTOR_PROBLEM, "files.libcurl", "%s",
+               there ? "for traces, tracing.endpoint" : err.text);
+    if (!there) doctor_advise(d, "apt install libcurl4, or leave tracing.endpoint out");
+}
+
 /* ---- models ---- */
+
+uint64_t doctor_model_bytes(const char *path) {
+    uint32_t n = model_parts_of_name(path);
+    char part[PATH_MAX];
+    uint64_t sum = 0;
+    if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part) return 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct stat st;
+        if (n > 1) model_name_part(part, i, n);
+        if (stat(part, &st) == 0) sum += (uint64_t)st.st_size;
+    }
+    return sum;
+}
+
+/* The first file of the model that cannot be read, in `path`, and why, NULL: all can be. */
+static const char *find_unreadable(const doctor *d, char path[PATH_MAX], bool *there) {
+    uint32_t n = model_parts_of_name(path);
+    for (uint32_t i = 0; i < n; i++) {
+        struct stat st;
+        if (n > 1) model_name_part(path, i, n);
+        *there = stat(path, &st) == 0;
+        if (!*there) return strerror(errno);
+        if (!S_ISREG(st.st_mode)) return "not a file";
+        if (!d->facts.can(path, R_OK)) return "may not be read by this user";
+    }
+    return NULL;
+}
 
 static void check_models(doctor *d) {
     enum { SHOWN = 8 };
@@ -112,22 +164,18 @@ static void check_models(doctor *d) {
     uint64_t sum = 0;
     uint32_t n_bad = 0;
     for (uint32_t i = 0; i < c->n_models; i++) {
-        struct stat st;
-        const char *path = c->models[i].path;
-        if (strncmp(path, "dummy:", 6) == 0) continue;
-        bool there = stat(path, &st) == 0;
-        if (there && S_ISREG(st.st_mode) && d->facts.can(path, R_OK)) {
-            sum += (uint64_t)st.st_size;
-            continue;
-        }
-        if (n_bad++ >= SHOWN) continue;
+        char path[PATH_MAX];
+        bool there = false;
+        if (strncmp(c->models[i].path, "dummy:", 6) == 0) continue;
+        snprintf(path, sizeof path, "%s", c->models[i].path);
+        const char *why = find_unreadable(d, path, &there);
+        sum += doctor_model_bytes(c->models[i].path);
+        if (why == NULL || n_bad++ >= SHOWN) continue;
         doctor_add(d, DOCTOR_PROBLEM, "files.models", "models[%u] (%.60s): %.200s: %s", i,
-                   c->models[i].name, path,
-                   !there                 ? strerror(errno)
-                   : !S_ISREG(st.st_mode) ? "not a file"
-                                          : "may not be read by this user");
+                   c->models[i].name, path, why);
         doctor_advise(d, there ? "chmod or chown it for the user of inferd, and its folders (x)"
-                               : "correct its path; paths are relative to the configuration");
+                               : "correct its path, or put it there; paths are relative to the "
+                                 "configuration");
     }
     if (n_bad > SHOWN) doctor_add(d, DOCTOR_PROBLEM, "files.models", "and %u more", n_bad - SHOWN);
     if (n_bad == 0)
@@ -251,6 +299,7 @@ static void check_log(doctor *d) {
 void doctor_check_files(doctor *d) {
     if (d->config == NULL) return;
     check_keys(d);
+    check_libcurl(d);
     check_models(d);
     check_state(d);
     check_log(d);

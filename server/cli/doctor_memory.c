@@ -5,8 +5,8 @@
 
 #include "devices.h"
 #include "doctor.h"
+#include "host_arena.h"
 #include "kernels/machine.h"
-#include "model_plan.h"
 
 #define GIB 1073741824.0
 typedef unsigned long long ull;
@@ -24,22 +24,11 @@ static uint64_t group_bytes(const doctor *d) {
     return machine_group_memory(groups, root);
 }
 
-/* Bytes of the models' files, and of the largest; a file that cannot be read counts 0. */
-static uint64_t files_bytes(const inferd_config *c) {
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < c->n_models; i++) {
-        struct stat st;
-        if (stat(c->models[i].path, &st) == 0) sum += plan_prepared_bytes((uint64_t)st.st_size);
-    }
-    return sum;
-}
-
-/* As host_arena_of (cli_serve.c): what the daemon takes of the machine's memory. */
+/* What the daemon takes of the machine's memory. */
 static uint64_t bytes_wanted(const doctor *d, uint64_t total, uint64_t *arena_bytes) {
-    enum { MACHINE_PARTS = 4 };
     const inferd_config *c = d->config;
     uint64_t sum = 0;
-    uint32_t n_cpu = doctor_n_devices(d, "cpu");
+    uint32_t n_cpu = doctor_n_devices(d, "cpu"), n = u32_max(c->n_devices, 1);
     for (uint32_t i = 0; i < c->n_devices; i++) {
         const config_device *v = &c->devices[i];
         bool gpu = v->kind != NULL && strcmp(v->kind, "cuda") == 0;
@@ -47,12 +36,11 @@ static uint64_t bytes_wanted(const doctor *d, uint64_t total, uint64_t *arena_by
         if (gpu || (maybe && n_cpu == 0)) continue;
         sum += v->memory_bytes != 0 ? v->memory_bytes : CPU_MEMORY_BYTES;
     }
-    if (c->host_arena_bytes != CONFIG_HOST_ARENA_AUTO)
-        *arena_bytes = c->host_arena_bytes;
-    else
-        *arena_bytes = c->n_models == 1 && n_cpu == c->n_devices
-                           ? 0
-                           : u64_min(files_bytes(c), total / MACHINE_PARTS);
+    host_arena_room room = {.machine = total, .pools = sum, .n_devices = n};
+    for (uint32_t i = 0; i < c->n_models; i++)
+        room.models += host_arena_model_bytes(doctor_model_bytes(c->models[i].path));
+    *arena_bytes =
+        n_cpu * host_arena_of(c, &room, true) + (n - n_cpu) * host_arena_of(c, &room, false);
     return sum + *arena_bytes + PROGRAM_BYTES;
 }
 

@@ -215,8 +215,13 @@ bool doctor_uses_gpu(const doctor *d) {
 }
 
 bool doctor_has_unit(const doctor *d) {
-    return doctor_exists(d, "/lib/systemd/system/inferd.service") ||
-           doctor_exists(d, "/etc/systemd/system/inferd.service");
+    static const char *const folders[] = {"/etc", "/lib", "/usr/lib", "/usr/local/lib"};
+    for (size_t i = 0; i < INFERD_COUNT(folders); i++) {
+        char path[64];
+        snprintf(path, sizeof path, "%s/systemd/system/inferd.service", folders[i]);
+        if (doctor_exists(d, path)) return true;
+    }
+    return false;
 }
 
 uint32_t doctor_n_devices(const doctor *d, const char *kind) {

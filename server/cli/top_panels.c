@@ -94,7 +94,13 @@ static const page_use uses[] = {
     {"pages.parked", "swapped", 's', TOP_SWAPPED}, {"pages.free", "free", '.', TOP_FREE}};
 enum { USES = INFERD_COUNT(uses), USE_FREE = USES - 1 };
 
-/* A bar of `width` cells; each use that has pages has a cell as long as there is room. */
+/* Of the free pages, those that the device may use: the others are host memory. */
+static uint64_t device_free(const json_t *d) {
+    return u64_min(ctl_count(d, "pages.device_free"), ctl_count(d, "pages.free"));
+}
+
+/* A bar of `width` cells; each use that has pages has a cell as long as there is room.  Free host
+ * memory is blank. */
 static void add_bar(buf *line, const json_t *d, uint32_t width) {
     uint64_t n[USES], total = 0;
     uint32_t cells[USES], used = 0;
@@ -106,23 +112,31 @@ static void add_bar(buf *line, const json_t *d, uint32_t width) {
         cells[i] = u32_min(cells[i], width - used);
         used += cells[i];
     }
-    cells[USE_FREE] = width - used;
+    uint64_t of_host = n[USE_FREE] - u64_min(device_free(d), n[USE_FREE]);
+    uint32_t blank = total == 0 ? 0 : (uint32_t)((of_host * width + total - 1) / total);
+    if (device_free(d) == 0) blank = width;
+    blank = u32_min(blank, width - used);
+    cells[USE_FREE] = width - used - blank;
     buf_add_char(line, '[');
     for (int i = 0; i < USES; i++) {
         if (cells[i] > 0) top_add_mark(line, uses[i].mark);
         for (uint32_t k = 0; k < cells[i]; k++) buf_add_char(line, uses[i].letter);
     }
     top_add_mark(line, TOP_NORMAL);
+    for (uint32_t k = 0; k < blank; k++) buf_add_char(line, ' ');
     buf_add_char(line, ']');
 }
 
-static void add_legend(buf *line, const json_t *d) {
-    uint64_t page = ctl_count(d, "page_bytes"), total = 0;
-    for (int i = 0; i < USES; i++) total += ctl_count(d, uses[i].member);
-    buf_add_str(line, " free ");
-    show_add_size(line, ctl_count(d, "pages.free") * page);
+static void add_part(buf *line, const char *name, uint64_t n_free, uint64_t n, uint64_t page) {
+    buf_add_str(line, name);
+    show_add_size(line, n_free * page);
     buf_add_str(line, " of ");
-    show_add_size(line, total * page);
+    show_add_size(line, n * page);
+}
+
+static void add_legend(buf *line, const json_t *d) {
+    uint64_t page = ctl_count(d, "page_bytes"), n_host = ctl_count(d, "pages.host");
+    add_part(line, " free ", device_free(d), ctl_count(d, "pages.device"), page);
     for (int i = 0; i < USE_FREE; i++) {
         uint64_t n = ctl_count(d, uses[i].member);
         if (n == 0 && i > 2) continue;
@@ -132,6 +146,7 @@ static void add_legend(buf *line, const json_t *d) {
         top_add_mark(line, TOP_NORMAL);
         show_add_size(line, n * page);
     }
+    if (n_host > 0) add_part(line, "  host free ", ctl_count(d, "pages.host_free"), n_host, page);
 }
 
 static void add_troubles(buf *line, const json_t *d) {
@@ -197,7 +212,7 @@ static void add_device(const top_state *s, const json_t *d, top_device_form form
         buf_add_char(&line, ' ');
         add_bar(&line, d, u32_max(u32_less(width, SHORT_REST + name_columns), 8));
         buf_add_str(&line, " free ");
-        show_add_size(&line, ctl_count(d, "pages.free") * ctl_count(d, "page_bytes"));
+        show_add_size(&line, device_free(d) * ctl_count(d, "page_bytes"));
         buf_add_str(&line, "  ");
         add_step(&line, s, d);
         end_line(&line, width, out);

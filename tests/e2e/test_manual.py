@@ -51,9 +51,18 @@ def test_pages_have_what_the_help_says(made, helps):
         if name == "version":
             continue
         page = shown(made / f"man1/inferd-{name}.1")
-        words = re.findall(r"[A-Za-z0-9$][\w./$-]*", text.partition("\n\n")[2].replace("exit status", ""))
+        words = re.findall(r"[A-Za-z0-9$][\w./$-]*", re.sub("exit status", "", text.partition("\n\n")[2], flags=re.I))
         missing = [w for w in words if w.rstrip(".") not in page]
         assert not missing, (name, missing)
+
+
+def test_exit_statuses_have_a_section(made, helps):
+    need("man")
+    told = {n for n, text in helps.items() if re.search(r"\bexit status\b[^.:]*:", text, re.I)}
+    assert told >= {"check", "ctl", "doctor", "run"}
+    for name in told:
+        said = shown(made / f"man1/inferd-{name}.1").partition("EXIT STATUS ")[2]
+        assert said.startswith("0 "), name
 
 
 def test_every_setting_is_in_the_page(made):

@@ -294,6 +294,20 @@ def test_tables_remain_where_there_is_no_screen(terminal, served):
         assert t.ended() == 0
 
 
+def test_an_interrupt_ends_the_wait_for_an_answer(tmp_path):
+    """It was taken as a flag that nothing looked at before the answer."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "silent.sock"))
+        listener.listen()
+        top = subprocess.Popen([BUILD / "inferd", "ctl", "--socket", tmp_path / "silent.sock", "top", "--every", "1"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        connection, _ = listener.accept()
+        assert connection.recv(4) == b"GET "
+        top.send_signal(signal.SIGINT)
+        assert top.communicate(timeout=30) == ("", "") and top.returncode == 0
+        connection.close()
+
+
 @pytest.mark.parametrize("words", [["state"], ["models"], ["--json", "tenants"], ["config", "get"], ["plan", "--load", "chat"],
                                    ["load", "chat"], ["set", "model", "chat", "weight=1"], ["top", "--every", "0.1"],
                                    ["top", "--count", "1"]])

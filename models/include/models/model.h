@@ -74,6 +74,12 @@ void model_count_experts(const model *m, const uint32_t *rows, uint32_t n_expert
                          uint32_t n_reads);
 uint64_t model_expert_counts(const model *m, uint64_t *rows);
 
+/* How many parts the name of a split model's file tells, "x-00002-of-00003.gguf": 3; 1 for other
+ * names.  No file is looked at. */
+uint32_t model_parts_of_name(const char *path);
+/* The path of part `i`, from 0, of `n` in place of that of another part of the same model. */
+void model_name_part(char *path, uint32_t i, uint32_t n);
+
 /* The file that the path names now.  If that is not the open file, the data that model_open read
  * stays valid, but opening the path gives another file.  A made-up model's stays the same.  The
  * file of a split model is all its parts. */
