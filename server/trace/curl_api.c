@@ -21,7 +21,7 @@ static void load(void) {
     *(void **)&api.name##_ = dlsym(library, "curl_" #name);                                        \
     if (api.name##_ == NULL && problem.status == INFERD_OK)                                        \
         inferd_fail(&problem, INFERD_EUNSUPPORTED,                                                 \
-                    "libcurl has no curl_" #name ": it is older than 7.68");
+                    "libcurl has no curl_" #name ": it is older than 7.87");
     CURL_FUNCTIONS(CURL_LOAD)
 }
 
