@@ -257,6 +257,69 @@ static void queue_prefill_and_decode_are_all_of_the_time(void) {
     rig_deinit(&r);
 }
 
+/* The longest are told, in order; all are counted. */
+static void of_many_preemptions_the_longest_are_told(void) {
+    enum { TIMES = 12 };
+    rig r;
+    sched_limits l = default_limits();
+    l.running_max = 1;
+    rig_init(&r, 60, &l);
+    gen_request *q = request(1, 20, 200);
+    q->prio = GEN_BATCH;
+    sched_submit(r.s, q, r.now_us);
+    for (uint32_t i = 0; i < TIMES; i++) { // one is away for 3, 10, 4, 11, 5, ... tokens
+        for (uint32_t had = r.outcomes[1].n_tokens; r.outcomes[1].n_tokens < had + 2;)
+            EXPECT(rig_iterate(&r));
+        sched_submit(r.s, request(2 + i, 20, 3 + i * 7 % TIMES), r.now_us);
+    }
+    rig_run(&r);
+    const gen_event *e = &r.outcomes[1].done;
+    uint32_t n = 0, n_longer = 0;
+    uint64_t us[GEN_AWAYS_MAX], from_us = 0, least_us = UINT64_MAX, sum_us = 0;
+    for (int k = 0; k < GEN_PREEMPTS; k++) n += e->done.n_preempts[k];
+    EXPECT_EQ(n, TIMES);
+    EXPECT_EQ(e->done.n_aways, GEN_AWAYS_MAX);
+    for (uint32_t i = 0; i < GEN_AWAYS_MAX; i++) {
+        EXPECT(e->done.aways[i].since_us >= from_us);
+        from_us = e->done.aways[i].since_us + e->done.aways[i].us;
+        least_us = u64_min(least_us, us[i] = e->done.aways[i].us);
+        sum_us += us[i];
+    }
+    /* The others are all shorter than the shortest that is told. */
+    EXPECT((TIMES - GEN_AWAYS_MAX) * least_us >= e->done.away_us - sum_us);
+    for (uint32_t i = 0; i < GEN_AWAYS_MAX; i++) n_longer += us[i] > least_us;
+    EXPECT_EQ(n_longer, GEN_AWAYS_MAX - 1); // no two of them took the same time
+    rig_deinit(&r);
+}
+
+/* One that is away when its client leaves: the time until then counts. */
+static void a_preemption_ends_with_its_sequence(void) {
+    rig r;
+    sched_limits l = default_limits();
+    l.running_max = 1;
+    rig_init(&r, 60, &l);
+    gen_request *q = request(1, 20, 200);
+    q->prio = GEN_BATCH;
+    sched_submit(r.s, q, r.now_us);
+    while (r.outcomes[1].n_tokens < 5) EXPECT(rig_iterate(&r));
+    sched_submit(r.s, request(2, 20, 50), r.now_us);
+    while (r.outcomes[2].n_tokens < 5) EXPECT(rig_iterate(&r));
+    uint64_t last_us = r.outcomes[1].last_us;
+    sched_cancel(r.s, 1, r.now_us);
+    uint64_t left_us = r.now_us;
+    rig_run(&r);
+    const gen_event *e = &r.outcomes[1].done;
+    EXPECT_EQ(e->done.finish, GEN_CANCELLED);
+    EXPECT_EQ(e->done.n_preempts[GEN_PREEMPT_PAUSE], 1);
+    EXPECT_EQ(e->done.n_aways, 1);
+    EXPECT(e->done.aways[0].since_us >= last_us);
+    EXPECT_EQ(e->done.aways[0].since_us + e->done.aways[0].us, left_us);
+    EXPECT_EQ(e->done.away_us, e->done.aways[0].us);
+    EXPECT(e->done.away_us > 0);
+    EXPECT_EQ(e->done.n_recomputed, 0);
+    rig_deinit(&r);
+}
+
 static void a_request_tells_how_long_its_model_took_to_come(void) {
     rig r;
     sched_limits l = default_limits();
@@ -1514,6 +1577,8 @@ static const test_case cases[] = {
     TEST(ids_outside_of_the_vocabulary_are_refused),
     TEST(a_full_queue_says_so),
     TEST(steps_that_a_request_waited_for_are_told),
+    TEST(of_many_preemptions_the_longest_are_told),
+    TEST(a_preemption_ends_with_its_sequence),
     TEST(queue_prefill_and_decode_are_all_of_the_time),
     TEST(a_request_tells_how_long_its_model_took_to_come),
     TEST(without_output_there_is_no_prefill_and_no_decode),

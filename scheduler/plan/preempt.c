@@ -154,14 +154,27 @@ static void observe(engine_times *t, uint64_t us) {
     t->hist[bucket]++;
 }
 
+/* Keeps the longest ones, in the order of their begins. */
+static void keep_away(seq *q, gen_away a) {
+    uint32_t shortest = 0;
+    if (q->n_aways == GEN_AWAYS_MAX) {
+        for (uint32_t i = 1; i < q->n_aways; i++)
+            if (q->aways[i].us < q->aways[shortest].us) shortest = i;
+        if (a.us <= q->aways[shortest].us) return;
+        q->n_aways--;
+        memmove(q->aways + shortest, q->aways + shortest + 1,
+                (q->n_aways - shortest) * sizeof q->aways[0]);
+    }
+    q->aways[q->n_aways++] = a;
+}
+
 static void count(sched *s, seq *q, gen_preempt preempt, uint64_t since_us, uint64_t now_us) {
     uint64_t us = now_us > since_us ? now_us - since_us : 0;
     observe(&s->counters.preempts[preempt], us);
     seq_model(s, q)->n_preempts[preempt]++;
     q->n_preempts[preempt]++;
     q->away_us += us;
-    if (q->n_aways < GEN_AWAYS_MAX)
-        q->aways[q->n_aways++] = (gen_away){since_us, (uint32_t)u64_min(us, UINT32_MAX), preempt};
+    keep_away(q, (gen_away){since_us, (uint32_t)u64_min(us, UINT32_MAX), preempt});
     engine_flow use = {.away_us = us};
     use.n_preempts[preempt] = 1;
     sched_note_use(s, q, &use);
@@ -207,6 +220,15 @@ void sched_note_rows(sched *s, seq *q, uint64_t now_us) {
     }
     q->away_since_us = q->outranked_since_us = 0;
     if (q->first_plan_us == 0) sched_note_cached(s, q, q->n_cached);
+}
+
+void sched_note_ended_away(sched *s, seq *q, uint64_t now_us) {
+    uint64_t since_us = q->away_since_us != 0 ? q->away_since_us : q->outranked_since_us;
+    if (since_us == 0) return;
+    count(s, q,
+          q->away_since_us != 0 && q->away_model_out ? GEN_PREEMPT_MODEL_OUT : GEN_PREEMPT_PAUSE,
+          since_us, now_us);
+    q->away_since_us = q->outranked_since_us = 0;
 }
 
 void sched_note_outranked(sched *s, uint32_t prio, uint64_t now_us) {

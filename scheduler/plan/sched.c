@@ -354,6 +354,7 @@ static uint64_t load_us(const sched *s, const seq *q, uint64_t until_us) {
 
 void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_status status,
                    const char *text, uint64_t now_us) {
+    sched_note_ended_away(s, q, now_us);
     if (q->state == SEQ_RUNNING) {
         remove_running(s, q);
     } else if (q->state == SEQ_WAITING) {

@@ -260,6 +260,9 @@ void sched_note_model_out(seq *q); // after sched_note_preempted
 /* Adds n_tokens that needed no computing to the usage of its tenant. */
 void sched_note_cached(sched *s, seq *q, uint32_t n_tokens);
 void sched_note_rows(sched *s, seq *q, uint64_t now_us); // it gets rows: its preemption is over
+/* It ends.  If it is preempted now, that counts as model_out or pause: nothing is computed again.
+ */
+void sched_note_ended_away(sched *s, seq *q, uint64_t now_us);
 /* A step of this class was planned: less urgent running sequences that could compute wait. */
 void sched_note_outranked(sched *s, uint32_t prio, uint64_t now_us);
 /* A step ended: pages that waited for it are free. */

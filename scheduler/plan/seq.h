@@ -100,7 +100,7 @@ typedef struct seq {
     uint32_t n_redone;           // tokens computed again
     uint32_t n_preempts[GEN_PREEMPTS];
     uint32_t n_aways;
-    gen_away aways[GEN_AWAYS_MAX]; // [n_aways] its first times in away_us
+    gen_away aways[GEN_AWAYS_MAX]; // [n_aways] the longest times in away_us, in order
     bool came_cold;                // its model was not hot when it was submitted
     uint32_t n_swapped_in;         // tokens of swapped-in blocks
     uint32_t redo_until;           // tokens computed before it was preempted

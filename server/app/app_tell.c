@@ -114,11 +114,13 @@ static void tell_notes(app *a, uint32_t device_idx, uint64_t now_us, int64_t now
 /* ---- preemptions ---- */
 
 static void tell_preempts(app *a, int64_t now_ms) {
-    /* A pause is a step or two without rows and happens all the time: it is no event. */
+    /* They are counted when they are over, and told in the past tense.  A pause is a step or two
+     * without rows and happens all the time: it is no event. */
     static const char *const what[GEN_PREEMPTS] = {
-        [GEN_PREEMPT_SWAP] = "swapped out a sequence of %s: other work needs its pages",
-        [GEN_PREEMPT_RECOMPUTE] = "dropped the KV cache of a sequence of %s: it is computed again",
-        [GEN_PREEMPT_MODEL_OUT] = "stopped a sequence of %s until its model is back"};
+        [GEN_PREEMPT_SWAP] = "swapped a sequence of %s out and in: other work needed its pages",
+        [GEN_PREEMPT_RECOMPUTE] =
+            "computed the KV cache of a sequence of %s again: other work needed its pages",
+        [GEN_PREEMPT_MODEL_OUT] = "a sequence of %s waited while its model was away"};
     for (uint32_t i = 0; i < a->models.n_used; i++) {
         uint64_t *told = &a->told_preempts[(size_t)i * GEN_PREEMPTS];
         engine_model_info info;

@@ -195,6 +195,22 @@ static void add_preemptions(writer *w, const gen_event *ev, const unsigned char 
     }
 }
 
+/* The end of decoding: the last token, or of a preemption after it, which no token followed. */
+static uint64_t end_of_decode(const gen_event *ev, uint64_t token_us) {
+    uint64_t end_us = token_us + ev->done.decode_us;
+    for (uint32_t k = 0; k < ev->done.n_aways; k++) {
+        const gen_away *a = &ev->done.aways[k];
+        if (a->since_us >= token_us && a->since_us + a->us > end_us) end_us = a->since_us + a->us;
+    }
+    return end_us;
+}
+
+static uint32_t n_preemptions(const gen_event *ev) {
+    uint32_t n = 0;
+    for (int k = 0; k < GEN_PREEMPTS; k++) n += ev->done.n_preempts[k];
+    return n;
+}
+
 static void add_queue(writer *w, uint32_t i, const gen_event *ev, uint64_t until_us) {
     const request_trace *t = w->t;
     otlp_span s, load;
@@ -215,7 +231,6 @@ static void add_sequence(writer *w, uint32_t i) {
     uint64_t first_us = w->t->arrival_us + ev->done.queued_us;
     bool has_output = ev->done.n_output > 0;
     uint64_t token_us = has_output ? first_us + ev->done.prefill_us : ev->at_us;
-    uint64_t last_us = token_us + ev->done.decode_us;
     otlp_span s;
     add_queue(w, i, ev, first_us);
     if (!has_output && ev->at_us <= first_us) return; // it had no step
@@ -226,10 +241,12 @@ static void add_sequence(writer *w, uint32_t i) {
     end_span(&s, w, first_us, token_us);
     add_preemptions(w, ev, s.id, first_us, token_us);
     if (!has_output) return;
+    uint64_t last_us = end_of_decode(ev, token_us);
     begin_span(&s, w, "decode", w->t->id);
     add_choice(w, i);
     add_int(w, "inferd.output_tokens", ev->done.n_output);
-    add_int(w, "inferd.preemptions", ev->done.n_preempted);
+    add_int(w, "inferd.preemptions", n_preemptions(ev));
+    add_int(w, "inferd.preempted_us", (int64_t)ev->done.away_us);
     add_int(w, "inferd.device_us", (int64_t)ev->done.device_us);
     end_span(&s, w, token_us, last_us);
     add_preemptions(w, ev, s.id, token_us, last_us);

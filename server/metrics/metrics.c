@@ -3,10 +3,15 @@
 
 static const bounds bounds_ttft = {22, {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                                         1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560}};
-static const bounds bounds_itl = {
-    18, {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40}};
-static const bounds bounds_request = {21, {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
-                                           30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}};
+static const bounds bounds_itl = {22,
+                                  {.0005, .001, .0025, .005, .01, .025, .05, .075, .1, .15, .2,
+                                   .3,    .4,   .5,    .75,  1,   2.5,  5,   7.5,  10, 20,  40}};
+static const bounds bounds_request = {24,
+                                      {.01, .05, .1, .3, .5, .8, 1,   1.5, 2,   2.5, 5,    10,
+                                       15,  20,  30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}};
+static const bounds bounds_queue = {22,
+                                    {.001, .0025, .005, .01, .025, .05, .1,  .2,  .3,  .5,  1,
+                                     2.5,  5,     10,   20,  40,   60,  120, 240, 480, 960, 7680}};
 static const bounds bounds_tokens = {18,
                                      {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000,
                                       20000, 50000, 100000, 200000, 500000}};
@@ -19,7 +24,7 @@ const hist_row metrics_hist_rows[HISTS] = {
     [HIST_ITL] = {"inferd_inter_token_seconds", "vllm:inter_token_latency_seconds",
                   "Time between two tokens of one choice.", &bounds_itl},
     [HIST_QUEUE] = {"inferd_queue_seconds", "vllm:request_queue_time_seconds",
-                    "Time from arrival to the first step that had the sequence.", &bounds_request},
+                    "Time from arrival to the first step that had the sequence.", &bounds_queue},
     [HIST_PREFILL] = {"inferd_prefill_seconds", "vllm:request_prefill_time_seconds",
                       "Time from the first step that had the sequence to its first token.",
                       &bounds_ttft},

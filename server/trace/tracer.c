@@ -36,7 +36,6 @@ struct tracer {
     bool stop;
     uint64_t end_us; // with `stop`: nothing is sent after this time
     tracer_stats stats;
-    char problem[200]; // why the last spans that the collector did not take were lost
 
     /* of the thread */
     const curl_api *curl;
@@ -47,7 +46,9 @@ struct tracer {
     size_t n_answer;        // its bytes
     uint32_t n_refused;     // spans of the newest batch that its collector refused, with status 2xx
     uint64_t not_before_us; // the collector asked for no try before this time
-    uint64_t n_told, told_us;
+    char problem[200];      // why the last spans that the collector did not take were lost
+    bool fails;             // the newest answer, or its lack, is `problem`
+    uint64_t told[TRACER_DROPS], told_us;
 };
 
 const char *tracer_drop_name(tracer_drop why) {
@@ -160,9 +161,8 @@ static size_t on_answer(char *p, size_t size, size_t n, void *ctx) {
 }
 
 static void set_problem(tracer *t, const char *text) {
-    pthread_mutex_lock(&t->mutex);
     snprintf(t->problem, sizeof t->problem, "%s", text);
-    pthread_mutex_unlock(&t->mutex);
+    t->fails = true;
 }
 
 /* Runs the transfer until it is over, or the end has come: CURLE_ABORTED_BY_CALLBACK. */
@@ -223,6 +223,7 @@ static result try_once(tracer *t, const buf *body, uint32_t n_spans) {
     }
     t->curl->easy_getinfo_(t->easy, CURLINFO_RESPONSE_CODE, &status);
     if (status >= 200 && status < 300) {
+        t->fails = false;
         read_answer(t, n_spans);
         return SENT;
     }
@@ -247,27 +248,33 @@ static result send_batch(tracer *t, const buf *body, uint32_t n_spans) {
 
 /* ---- the thread ---- */
 
+/* Why the drops since the last line happened, those of the collector before those of the queue. */
+static const char *why_dropped(const tracer *t, const tracer_stats *s) {
+    bool by[TRACER_DROPS];
+    for (int i = 0; i < TRACER_DROPS; i++) by[i] = s->n_dropped[i] > t->told[i];
+    if (by[TRACER_REFUSED] || by[TRACER_FAILED] || t->fails) return t->problem;
+    if (by[TRACER_ENDED]) return "the process ended first";
+    if (by[TRACER_NO_MEMORY]) return "no memory";
+    return "the collector is slower than spans come";
+}
+
 static void tell_drops(tracer *t) {
     tracer_stats s;
-    char problem[sizeof t->problem];
-    uint64_t n = 0, now_us = clock_now_us();
+    uint64_t n_new = 0, now_us = clock_now_us();
     tracer_get_stats(t, &s);
-    for (int i = 0; i < TRACER_DROPS; i++) n += s.n_dropped[i];
-    if (n == t->n_told ||
+    for (int i = 0; i < TRACER_DROPS; i++) n_new += s.n_dropped[i] - t->told[i];
+    if (n_new == 0 ||
         (t->told_us != 0 && now_us < t->told_us + (uint64_t)TRACER_TOLD_EVERY_S * US_PER_S))
         return;
-    pthread_mutex_lock(&t->mutex);
-    memcpy(problem, t->problem, sizeof problem);
-    pthread_mutex_unlock(&t->mutex);
     log_line line;
     log_begin(&line, LOG_LEVEL_ERROR, "spans_dropped");
     log_str(&line, "endpoint", t->name);
-    log_str(&line, "error", problem);
+    log_str(&line, "error", why_dropped(t, &s));
     for (int i = 0; i < TRACER_DROPS; i++)
         if (s.n_dropped[i] > 0) log_u64(&line, tracer_drop_name((tracer_drop)i), s.n_dropped[i]);
     log_u64(&line, "sent", s.n_sent);
     log_end(&line);
-    t->n_told = n;
+    memcpy(t->told, s.n_dropped, sizeof t->told);
     t->told_us = now_us;
 }
 

@@ -28,7 +28,8 @@ class Collector:
 
     def __init__(self, status=200, answer=b""):
         self.status, self.answer, self.bodies, self.heads, self.faults = status, answer, [], [], []
-        self.ended = threading.Event()
+        self.ended, self.held = threading.Event(), threading.Event()  # `held` cleared: no answer yet
+        self.held.set()
         collector = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -41,6 +42,7 @@ class Collector:
                 if collector.status is None:
                     collector.ended.wait()
                     return
+                collector.held.wait()
                 with contextlib.suppress(OSError):
                     self.send_response(collector.status)
                     self.send_header("Content-Length", str(len(collector.answer)))
@@ -57,6 +59,7 @@ class Collector:
 
     def close(self):
         self.ended.set()
+        self.held.set()
         self.server.shutdown()
         self.server.server_close()
         self.thread.join()
@@ -300,6 +303,27 @@ def test_a_preempted_sequence_shows_when(serve, collector):
     for before, after in zip(aways, aways[1:]):
         assert before.end_time_unix_nano <= after.start_time_unix_nano
     assert sum(s.end_time_unix_nano - s.start_time_unix_nano for s in aways) > 0
+    decode = values(t.get("decode").attributes)
+    assert decode["inferd.preemptions"] >= len(aways) and decode["inferd.preempted_us"] > 0
+
+
+def test_a_preemption_that_no_token_follows_is_shown_and_counted(launch, collector):
+    """Its client left: the trace had a decode that ended with the last token, and nothing behind it."""
+    d = launch(config_of(collector, limits={"running_max": 1}, admin={"keys": [ADMIN]}), args=["--allow-dummy", "--allow-faults"])
+    assert httpx.post(d.url + "/admin/devices/cpu0/slow", json={"times": 20}, headers={"Authorization": "Bearer " + ADMIN}).status_code == 200
+    with httpx.stream("POST", d.url + "/v1/completions", timeout=60 * SLOW, json={
+            "model": "m", "prompt": [5, 6, 7], "max_tokens": 1900, "ignore_eos": True, "stream": True, "priority": "batch"}) as r:
+        lines = r.iter_lines()  # kept: its end would be that of the stream
+        next(lines)
+        urgent = threading.Thread(target=ask, args=(d,), kwargs={"n": 100, "priority": "high"})
+        urgent.start()
+        wait_for(lambda: metric(d, "inferd_sequences_running") == 2)  # the urgent one has all rows
+    urgent.join()
+    t = collector.trace(of=lambda s: values(s.attributes)["inferd.class"] == "batch")
+    decode, last = t.get("decode"), [s for s in t.spans if s.name == "preemption"][-1]
+    assert last.parent_span_id == decode.span_id and last.end_time_unix_nano == decode.end_time_unix_nano
+    assert values(decode.attributes)["inferd.preemptions"] >= 1
+    assert metric(d, "inferd_preemptions_total", rung="pause") >= 1
 
 
 def test_each_choice_has_its_spans(serve, collector):
@@ -348,6 +372,18 @@ def test_a_collector_that_is_down_costs_spans_only(serve):
     assert metric(d, "inferd_spans_dropped_total") + metric(d, "inferd_spans_queued") == 61 * 5
     assert d.stop() == 0
     assert d.stderr().count("event=spans_dropped") == 1  # not one for each batch
+    assert 'error=""' not in d.stderr() and "slower than spans come" not in d.stderr()
+
+
+def test_a_slow_collector_is_told_as_that(serve, collector):
+    """The line had error="", or an answer of long before."""
+    d = serve(collector, tracing={"queue_spans_max": 256})
+    collector.held.clear()
+    flood(d, 60)
+    wait_for(lambda: metric(d, "inferd_spans_dropped_total", why="queue_full"))
+    collector.held.set()
+    wait_for(lambda: "event=spans_dropped" in d.stderr())
+    assert re.search('event=spans_dropped .*error="the collector is slower than spans come" queue_full=', d.stderr())
 
 
 @pytest.mark.parametrize("status,why", [(400, "refused"), (302, "refused")])

@@ -77,7 +77,7 @@ typedef struct gen_away {
     uint32_t us;       // UINT32_MAX: as long, or longer
     gen_preempt kind;
 } gen_away;
-enum { GEN_AWAYS_MAX = 8 }; // reported of a sequence: its first ones
+enum { GEN_AWAYS_MAX = 8 }; // reported of a sequence: the longest ones
 
 typedef struct gen_event {
     uint64_t id;
