@@ -77,7 +77,7 @@ static void a_lost_device_is_503_and_to_be_retried(void) {
     EXPECT_EQ(e.retry_after_s, 10);
     api_error_add(&body, &e);
     EXPECT_STR(buf_cstr(&body),
-               "{\"error\":{\"message\":\"the device failed and the server restarts; ask again\","
+               "{\"error\":{\"message\":\"the device failed; ask again\","
                "\"type\":\"unavailable_error\",\"param\":null,\"code\":\"device_lost\"}}");
     buf_deinit(&body);
     e = (api_error){0};

@@ -785,6 +785,7 @@ bool engine_next_event(engine *e, gen_event *out) {
 
 void engine_get_stats(const engine *e, engine_stats *out) {
     board_read(&e->stats_board, out);
+    if (engine_is_lost(e)) return; // its time ends: it is not idle
     /* The engine has been idle since then, and does not write meanwhile. */
     uint64_t now_us = clock_now_us();
     if (out->usage_until_us == 0 || atomic_load(&e->idle_since_us) != out->usage_until_us ||

@@ -167,7 +167,7 @@ static void add_switch(buf *out, const engine_model_info *i) {
     uint64_t n = 0;
     for (int k = 0; k < ENGINE_EVICT_CAUSES; k++) n += i->n_evictions[k];
     buf_add_format(out, ",\"loads\":%llu,\"evictions\":%llu", (ull)i->n_loads, (ull)n);
-    if (i->n_loads == 0)
+    if (us == 0) // none yet, or on a device that the model has left
         buf_add_str(out, ",\"last_switch_ms\":null");
     else
         buf_add_format(out, ",\"last_switch_ms\":%.1f", (double)us / 1000);

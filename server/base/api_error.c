@@ -93,8 +93,7 @@ bool api_fail_status(api_error *e, const inferd_err *err, const char *param) {
                         err->status == INFERD_ENOMEM ? "the server is short of memory"
                                                      : "the server failed to compute the answer");
     if (fault == API_UNLOADED) return api_fail(e, fault, "model", "the model could not be loaded");
-    if (fault == API_DEVICE_LOST)
-        return api_fail(e, fault, NULL, "the device failed and the server restarts; ask again");
+    if (fault == API_DEVICE_LOST) return api_fail(e, fault, NULL, "the device failed; ask again");
     /* The field is named if changing it would help. */
     bool of_field = fault == API_BAD_VALUE || fault == API_TOO_LONG || fault == API_UNSUPPORTED ||
                     fault == API_QUOTA;

@@ -184,6 +184,7 @@ static fleet_counters counters_of(const engine_model_info *i) {
                         .hot_us = i->hot_us,
                         .load_device_us = i->load_device_us,
                         .device_us = i->device_us,
+                        .used_us = i->used_us,
                         .sum = i->sum};
     memcpy(c.n_evictions, i->n_evictions, sizeof c.n_evictions);
     memcpy(c.n_preempts, i->n_preempts, sizeof c.n_preempts);
@@ -200,6 +201,7 @@ void fleet_add_counters(fleet_counters *sum, const fleet_counters *c) {
     sum->hot_us += c->hot_us;
     sum->load_device_us += c->load_device_us;
     sum->device_us += c->device_us;
+    sum->used_us = u64_max(sum->used_us, c->used_us);
     add_switch(&sum->sum, &c->sum);
 }
 
@@ -213,6 +215,7 @@ static void set_counters(engine_model_info *i, const fleet_counters *c) {
     i->hot_us = c->hot_us;
     i->load_device_us = c->load_device_us;
     i->device_us = c->device_us;
+    i->used_us = c->used_us;
     i->sum = c->sum;
 }
 
@@ -247,7 +250,6 @@ static void add_info(engine_model_info *sum, const engine_model_info *i) {
     sum->bytes_max = add_ceiling(sum->bytes_max, other->bytes_max, UINT64_MAX);
     sum->cost_error_ppm = u32_max(sum->cost_error_ppm, other->cost_error_ppm); // the worst
     if (other->idle_us < sum->idle_us) sum->idle_us = other->idle_us;
-    sum->used_us = u64_max(sum->used_us, other->used_us);
     if (sum->waiting_since_us == 0 ||
         (other->waiting_since_us != 0 && other->waiting_since_us < sum->waiting_since_us))
         sum->waiting_since_us = other->waiting_since_us;

@@ -23,6 +23,7 @@ typedef struct fleet_counters {
         n_preempts[GEN_PREEMPTS];
     uint64_t n_saturated;
     uint64_t hot_us, load_device_us, device_us;
+    uint64_t used_us; // the last use: of several the newest counts
     engine_switch sum;
 } fleet_counters;
 
