@@ -31,7 +31,11 @@ void hist_add(hist *h, uint64_t value) {
 
 uint64_t hist_at(const hist *h, double q) {
     if (h->n == 0) return 0;
-    uint64_t rank = (uint64_t)ceil(q * (double)h->n);
+    return hist_at_rank(h, (uint64_t)ceil(q * (double)h->n));
+}
+
+uint64_t hist_at_rank(const hist *h, uint64_t rank) {
+    if (h->n == 0) return 0;
     if (rank >= h->n) return h->max;
     if (rank <= 1) return h->min;
     uint64_t seen = 0;

@@ -33,6 +33,9 @@ void hist_add(hist *h, uint64_t value); // a zeroed hist is an empty one
 
 /* The quantile `q` in (0, 1] (nearest rank); 0 if empty.  q = 1 is the exact maximum. */
 uint64_t hist_at(const hist *h, double q);
+/* The value of rank 1 (the least) to n; 0 if empty.  Where a count is known, hist_at(h, count / n)
+ * may give the next greater value: 7.0 / 25 * 25 is above 7. */
+uint64_t hist_at_rank(const hist *h, uint64_t rank);
 double hist_mean(const hist *h);      // 0 if empty
 double hist_deviation(const hist *h); // of all values from their mean; 0 if empty
 

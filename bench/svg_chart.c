@@ -73,7 +73,7 @@ static void cdf_curve(buf *out, const hist *h, uint32_t color, const axis *x, co
         if (h->buckets[i] == 0) continue;
         seen += h->buckets[i];
         if ((seen - told) * CDF_POINTS_MAX < h->n && seen < h->n) continue;
-        uint64_t at = hist_at(h, (double)seen / (double)h->n);
+        uint64_t at = hist_at_rank(h, seen);
         buf_add_format(out, "H%.1fV%.1f", axis_px(x, (double)at / NS_PER_MS),
                        axis_px(y, 100.0 * (double)seen / (double)h->n));
         told = seen;

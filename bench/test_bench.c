@@ -47,6 +47,9 @@ static void small_and_huge_values_have_buckets(void) {
     EXPECT_EQ(hist_at(&h, 0.3), 0);
     EXPECT_EQ(hist_at(&h, 0.6), 127);
     EXPECT(hist_at(&h, 1) == UINT64_MAX);
+    EXPECT_EQ(hist_at_rank(&h, 0), 0); // ranks outside are the nearest one
+    EXPECT_EQ(hist_at_rank(&h, 2), 127);
+    EXPECT(hist_at_rank(&h, 4) == UINT64_MAX);
 }
 
 /* ---- sse ---- */
