@@ -306,6 +306,12 @@ static inferd_status check(slo_run *r, inferd_err *err) {
         const bench_class *c = &r->spec.classes[i];
         arrivals_kind kind = c->arrivals.kind;
         any_target = any_target || has_target(c);
+        if (c->n_requests > 0 && kind != ARRIVALS_CLOSED)
+            return inferd_fail(
+                err, INFERD_EINVAL,
+                "class %s: requests %llu cannot be used with slo: its arrivals would "
+                "end before the probe, at a rate that was not offered",
+                c->name, (unsigned long long)c->n_requests);
         if (kind == ARRIVALS_CONSTANT || kind == ARRIVALS_POISSON || kind == ARRIVALS_GAMMA)
             r->rate_given += c->arrivals.rate;
         else if (kind != ARRIVALS_CLOSED)

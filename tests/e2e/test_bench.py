@@ -544,6 +544,21 @@ def test_wrong_usage_of_slo_is_refused(options, words):
     assert words in told
 
 
+def test_slo_refuses_a_class_whose_requests_end_before_the_probe(tmp_path):
+    words = "class a: requests 5 cannot be used with slo"
+    (tmp_path / "scenario.json").write_text(json.dumps(
+        {"slo-ttft-ms": 500, "classes": [{"name": "a", "arrivals": "poisson:1", "requests": 5}]}))
+    with NullServer() as server:
+        _, told = slo("--url", server.url, "--class", "name=a arrivals=poisson:1 requests=5 slo-ttft-ms=500", rc=2)
+        assert words in told
+        _, told = slo("--url", server.url, "--scenario", tmp_path / "scenario.json", rc=2)
+        assert words in told
+        told, _ = slo("--url", server.url, "--rate", 50, "--rate-max", 50, "--probe-s", "0.2", "--probe-requests", 1,
+                      "--output", 1, "--slo-ttft-ms", 5000,
+                      "--class", "name=a arrivals=constant:1", "--class", "name=b arrivals=closed:1 requests=3")
+        assert told["reason"] == "held at --rate-max"  # a closed loop beside the rate may end
+
+
 CHATS = [{"conversations": [{"from": "human", "value": "one two"}, {"from": "gpt", "value": "x y z"},
                             {"from": "human", "value": "three"}, {"from": "gpt", "value": "w"}]},
          {"conversations": [{"from": "gpt", "value": "to nothing"}]},
