@@ -100,7 +100,9 @@ static const char USAGE_MORE[] =
     "  --seed N  --quick  --json FILE\n"
     "\n"
     "Exit status of compare: 0 nothing is worse in B, 1 something is, 2 it could not compare.\n"
-    "Exit status of slo: 0 a rate was found, 1 none was, 2 it could not work.\n"
+    "Exit status of slo: 0 a rate was found, 1 none was, 2 it could not work, or every request of "
+    "a\n"
+    "probe failed, and not of overload (statuses 408, 429, 503, 504, timeouts).\n"
     "Exit status: 0 all requests were fine, 1 some failed or none ended, 2 wrong usage or the\n"
     "generator itself could not work.  SIGINT and SIGTERM cut what is in flight and print the\n"
     "report.\n";

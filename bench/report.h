@@ -15,6 +15,8 @@ void report_print(FILE *to, const stats *s);
 
 /* NULL: no memory.  The caller owns it. */
 json_t *report_json(const stats *s);
+/* {"http_503": 2, ...}: the counts. */
+json_t *report_tally(const tally *t);
 /* "timeline" and "samples", which `inferd-bench compare` needs: an object with both.  The kept
  * requests are sorted, so samples are in the order of time. */
 json_t *report_details(const stats *s);

@@ -21,7 +21,7 @@ static json_t *hist_json(const hist *h) {
                      "max", rounded((double)h->max / 1e6));
 }
 
-static json_t *tally_json(const tally *t) {
+json_t *report_tally(const tally *t) {
     json_t *object = json_object();
     for (uint32_t i = 0; i < t->n; i++)
         json_object_set_new(object, t->entries[i].name, json_integer((json_int_t)t->entries[i].n));
@@ -86,8 +86,8 @@ static json_t *group_json(const stats *s, const group *g) {
                      "per_s", per_s,                                                            //
                      "tokens", tokens_json(g),                                                  //
                      "goodput", goodput_json(g, wall_s),                                        //
-                     "finish", tally_json(&g->finishes),                                        //
-                     "errors", tally_json(&g->errors),                                          //
+                     "finish", report_tally(&g->finishes),                                      //
+                     "errors", report_tally(&g->errors),                                        //
                      "error_texts", texts_json(&g->errors));
 }
 

@@ -42,13 +42,50 @@ bool slo_fits(double left_s, double duration_s, double *drain_s) {
     return duration_s <= left_s;
 }
 
+/* ---- failures ---- */
+
+/* Also of an error event in a stream, which has the code that the answer would have had. */
+static bool is_overload(const char *code) {
+    static const char *const CODES[] = {"http_408", "http_429", "http_503",
+                                        "http_504", "timeout",  "backlog_full"};
+    static const char *const IN_STREAM[] = {"overload", "deadline", "timeout", "rate_limit",
+                                            "concurrency_limit"};
+    for (size_t i = 0; i < INFERD_COUNT(CODES); i++)
+        if (strcmp(code, CODES[i]) == 0) return true;
+    for (size_t i = 0; i < INFERD_COUNT(IN_STREAM); i++)
+        if (strncmp(code, "stream_", 7) == 0 && strstr(code, IN_STREAM[i]) != NULL) return true;
+    return false;
+}
+
+bool slo_is_refused(const group *all, bool is_stopped) {
+    if (all->n_failed == 0 || all->n_ok > 0 || all->ttft.n > 0) return false;
+    if (is_stopped ? all->n_failed < FAILURES_SURE : all->n_cut > 0) return false;
+    for (uint32_t i = 0; i < all->errors.n; i++)
+        if (is_overload(all->errors.entries[i].name)) return false;
+    return true;
+}
+
+/* "http_401: 3, connect: 1" */
+static void errors_text(char *out, size_t n_bytes, const tally *errors) {
+    size_t at = 0;
+    out[0] = 0;
+    for (uint32_t i = 0; i < errors->n && at < n_bytes; i++)
+        at += (size_t)snprintf(out + at, n_bytes - at, "%s%s: %llu", i > 0 ? ", " : "",
+                               errors->entries[i].name, (unsigned long long)errors->entries[i].n);
+}
+
 /* ---- a probe ---- */
+
+enum { ERRORS_BYTES = 512 };
 
 typedef struct probe {
     double rate, duration_s, drain_s, ttft_p99_ms, tpot_p99_ms; // p99 < 0: no value
     uint64_t seed, n_requests, n_met, n_cut; // n_requests: with a target; n_cut of them: cut
+    uint64_t n_failed, n_warmup_failed;      // with a target or without
+    tally errors;                            // of the n_failed
     bool held, is_stopped;                   // stopped: it could not hold any more
     bool is_short;                           // missed, maybe because --total-s cut the drain
+    bool is_refused;                         // every request failed, and not of overload
 } probe;
 
 typedef struct slo_run {
@@ -122,6 +159,10 @@ static inferd_status probe_run(slo_run *r, probe *p, bool *is_interrupted, infer
         p->n_met = all->n_slo_met;
         p->n_cut = figures->n_cut_with_target;
         p->n_requests = all->n_slo + p->n_cut;
+        p->n_failed = all->n_failed;
+        p->n_warmup_failed = figures->n_warmup_failed;
+        p->errors = all->errors;
+        p->is_refused = slo_is_refused(all, p->is_stopped);
         p->held = !p->is_stopped && p->n_requests > 0 &&
                   (double)p->n_met >= r->attainment * (double)p->n_requests - 1e-9;
         p->is_short = p->is_short && !p->held && !p->is_stopped &&
@@ -137,6 +178,18 @@ static inferd_status probe_run(slo_run *r, probe *p, bool *is_interrupted, infer
     return s;
 }
 
+static bool is_decided(const probe *p) {
+    return !p->is_short && !p->is_refused;
+}
+
+static void failures_tell(FILE *to, const probe *p) {
+    char text[ERRORS_BYTES];
+    errors_text(text, sizeof text, &p->errors);
+    if (p->n_failed > 0) fprintf(to, ", %llu failed (%s)", (unsigned long long)p->n_failed, text);
+    if (p->n_warmup_failed > 0)
+        fprintf(to, ", %llu of the warm-up failed", (unsigned long long)p->n_warmup_failed);
+}
+
 static void probe_tell(FILE *to, uint32_t number, const char *unit, const probe *p) {
     fprintf(to, "probe %-3u %10.3f %s: %llu of %llu met the targets (%.2f %%)%s", number, p->rate,
             unit, (unsigned long long)p->n_met, (unsigned long long)p->n_requests,
@@ -145,9 +198,10 @@ static void probe_tell(FILE *to, uint32_t number, const char *unit, const probe 
     if (p->n_cut > 0 && !p->is_stopped)
         fprintf(to, ", %llu cut off (see %s)", (unsigned long long)p->n_cut,
                 p->is_short ? "--total-s" : "--drain-s");
+    failures_tell(to, p);
     if (p->ttft_p99_ms >= 0) fprintf(to, ", ttft p99 %.1f ms", p->ttft_p99_ms);
     if (p->tpot_p99_ms >= 0) fprintf(to, ", tpot p99 %.1f ms", p->tpot_p99_ms);
-    fprintf(to, ": %s\n", p->held ? "held" : p->is_short ? "not known" : "not held");
+    fprintf(to, ": %s\n", !is_decided(p) ? "not known" : p->held ? "held" : "not held");
     fflush(to);
 }
 
@@ -173,8 +227,8 @@ static inferd_status search(slo_run *r, uint64_t seed, FILE *to, inferd_err *err
             return s;
         }
         probe_tell(to, ++r->n_probes, slo_unit(&r->spec), p);
-        if (p->is_short) {
-            r->reason = SLO_NO_TIME;
+        if (!is_decided(p)) {
+            r->reason = p->is_refused ? SLO_REFUSED : SLO_NO_TIME;
             return INFERD_OK;
         }
         slo_take(&r->search, rate, p->held);
@@ -196,6 +250,8 @@ static const char *reason_text(slo_reason reason) {
         return "--total-s is used up";
     case SLO_NO_PROBES:
         return "too many probes";
+    case SLO_REFUSED:
+        return "every request of a probe failed";
     case SLO_INTERRUPTED:
         return "interrupted";
     case SLO_GOES_ON:
@@ -225,12 +281,14 @@ static json_t *result_json(const slo_run *r, uint64_t seed) {
     const slo_search *s = &r->search;
     for (uint32_t i = 0; i < r->n_probes; i++) {
         const probe *p = &r->probes[i];
-        json_t *held = p->is_short ? json_null() : json_boolean(p->held);
+        json_t *held = is_decided(p) ? json_boolean(p->held) : json_null();
         json_array_append_new(
-            list, json_pack("{s:f,s:I,s:f,s:f,s:I,s:I,s:I,s:f,s:o,s:b,s:o,s:o}", "rate", p->rate,
-                            "seed", (json_int_t)p->seed, "duration_s", p->duration_s, "drain_s",
-                            p->drain_s, "requests", (json_int_t)p->n_requests, "met",
-                            (json_int_t)p->n_met, "cut", (json_int_t)p->n_cut, "attainment",
+            list, json_pack("{s:f,s:I,s:f,s:f,s:I,s:I,s:I,s:I,s:o,s:I,s:f,s:o,s:b,s:o,s:o}", "rate",
+                            p->rate, "seed", (json_int_t)p->seed, "duration_s", p->duration_s,
+                            "drain_s", p->drain_s, "requests", (json_int_t)p->n_requests, "met",
+                            (json_int_t)p->n_met, "cut", (json_int_t)p->n_cut, "failed",
+                            (json_int_t)p->n_failed, "errors", report_tally(&p->errors),
+                            "warmup_failed", (json_int_t)p->n_warmup_failed, "attainment",
                             p->n_requests > 0 ? (double)p->n_met / (double)p->n_requests : 0.0,
                             "held", held, "stopped_early", p->is_stopped, "ttft_p99_ms",
                             p99_json(p->ttft_p99_ms), "tpot_p99_ms", p99_json(p->tpot_p99_ms)));
@@ -251,6 +309,18 @@ static inferd_status tell(const slo_run *r, uint64_t seed, FILE *to, inferd_err 
     inferd_status s = report_write(root, NULL, r->json_path, err);
     json_decref(root);
     return s;
+}
+
+static inferd_status refusal(const slo_run *r, inferd_err *err) {
+    const probe *p = &r->probes[r->n_probes - 1];
+    char text[ERRORS_BYTES];
+    errors_text(text, sizeof text, &p->errors);
+    const char *first = p->errors.entries[0].text;
+    return inferd_fail(err, INFERD_EIO,
+                       "every request of probe %u failed, and not of overload (408, 429, 503, "
+                       "504, timeout): %s%s%s%s",
+                       r->n_probes, text, first[0] != 0 ? " (first: " : "", first,
+                       first[0] != 0 ? ")" : "");
 }
 
 /* ---- the command ---- */
@@ -364,6 +434,7 @@ int slo_command(int argc, char **argv) {
         s = search(&r, seed, to, &err);
     }
     if (s == INFERD_OK) s = tell(&r, seed, to, &err);
+    if (s == INFERD_OK && r.reason == SLO_REFUSED) s = refusal(&r, &err);
     bench_spec_deinit(&r.spec);
     if (s != INFERD_OK) return usage_error(&err);
     return r.search.lo > 0 ? EXIT_ALL_OK : EXIT_SOME_FAILED;

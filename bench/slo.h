@@ -7,13 +7,16 @@
  * search does the same.  It counts requests that the generator cut at the end as missed, and stops
  * as soon as so many are late that it cannot hold any more.
  *
+ * Overload is what a lower rate would mend.  A probe in which every request failed for another
+ * reason (a wrong key, no server) ends the search with an error.
+ *
  * Thread: main. */
 #ifndef BENCH_SLO_H
 #define BENCH_SLO_H
 
 #include "inferd/base.h"
 #include "inferd/status.h"
-#include "spec.h"
+#include "stats.h"
 
 enum { SLO_PROBES_MAX = 64 };
 
@@ -24,6 +27,7 @@ typedef enum slo_reason {
     SLO_BELOW_MIN, // not held at rate_min
     SLO_NO_TIME,
     SLO_NO_PROBES,
+    SLO_REFUSED, // every request of a probe failed, and not of overload
     SLO_INTERRUPTED
 } slo_reason;
 
@@ -49,6 +53,11 @@ uint64_t slo_requests_of(const bench_spec *spec, double duration_s);
 
 /* What the rate counts: "requests/s", or "conversations/s" where a scaled class has turns. */
 const char *slo_unit(const bench_spec *spec);
+
+/* Whether every request of a probe failed for a reason that no rate mends.  Of a probe that stopped
+ * early, FAILURES_SURE of them stand for all.  A request that was cut after its first token was
+ * served. */
+bool slo_is_refused(const group *all, bool is_stopped);
 
 /* The command; returns the exit status. */
 int slo_command(int argc, char **argv);

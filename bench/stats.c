@@ -227,6 +227,7 @@ void stats_finish(stats *s, group *const groups[GROUPS_PER_REQUEST], const resul
 
 bool stats_missed_too_many(const stats *s) {
     const group *all = s->groups[0];
+    if (all->n_ok == 0 && all->n_failed < FAILURES_SURE) return false;
     return s->n_missed_max > 0 && all->n_slo - all->n_slo_met >= s->n_missed_max;
 }
 

@@ -30,7 +30,8 @@ enum {
     GROUPS_MAX = 256,
     GROUPS_PER_REQUEST = 7,
     GROUP_NAME_BYTES = 256,
-    TURNS_TOLD_MAX = 16
+    TURNS_TOLD_MAX = 16,
+    FAILURES_SURE = 5 // so many failures, and nothing else, are no chance
 };
 
 /* Counts by word: finish reasons, or error codes with the first text of each. */
@@ -98,7 +99,8 @@ void stats_gap(const stats *s, group *const groups[GROUPS_PER_REQUEST], uint64_t
                uint64_t gap_ns);
 void stats_finish(stats *s, group *const groups[GROUPS_PER_REQUEST], const result *r);
 
-/* Whether n_missed_max requests missed their targets. */
+/* Whether n_missed_max requests missed their targets; where none succeeded, at least FAILURES_SURE
+ * must have failed. */
 bool stats_missed_too_many(const stats *s);
 
 double stats_wall_s(const stats *s);   // 0 when nothing was counted

@@ -82,6 +82,63 @@ static void requests_of_conversations_are_not_known(void) {
     EXPECT_STR(slo_unit(&spec), "requests/s");
 }
 
+static group group_with(const char *code, uint64_t n_failed) {
+    group g = {.n_failed = n_failed, .errors = {.n = 1}};
+    g.errors.entries[0].n = n_failed;
+    snprintf(g.errors.entries[0].name, sizeof g.errors.entries[0].name, "%s", code);
+    return g;
+}
+
+/* A wrong key looked like a server that is too slow: the search went down to --rate-min. */
+static void a_refusal_is_no_overload(void) {
+    static const char *const REFUSED[] = {"http_401", "http_404", "http_500",
+                                          "connect",  "not_sse",  "stream_internal_error"};
+    static const char *const OVERLOAD[] = {"http_429", "http_503",     "http_504",
+                                           "timeout",  "backlog_full", "stream_deadline_exceeded"};
+    static group g;
+    for (size_t i = 0; i < INFERD_COUNT(REFUSED); i++) {
+        g = group_with(REFUSED[i], 5);
+        EXPECT(slo_is_refused(&g, false) && slo_is_refused(&g, true));
+        g.n_failed = 2; // all that there were, or two of those that had ended
+        EXPECT(slo_is_refused(&g, false) && !slo_is_refused(&g, true));
+        g.n_cut = 1;
+        EXPECT(!slo_is_refused(&g, false));
+        g = group_with(REFUSED[i], 5);
+        g.n_ok = 1;
+        EXPECT(!slo_is_refused(&g, false));
+        g.n_ok = 0;
+        hist_add(&g.ttft, 5); // of a stream that was cut when the probe stopped
+        EXPECT(!slo_is_refused(&g, true));
+    }
+    for (size_t i = 0; i < INFERD_COUNT(OVERLOAD); i++) {
+        g = group_with(OVERLOAD[i], 5);
+        EXPECT(!slo_is_refused(&g, false));
+    }
+    g = group_with("http_401", 9); // both
+    g.errors.entries[g.errors.n++] = group_with("http_503", 1).errors.entries[0];
+    EXPECT(!slo_is_refused(&g, false));
+    g = group_with("", 0);
+    EXPECT(!slo_is_refused(&g, false));
+}
+
+/* One refused connection would end a search in which all requests have to meet their targets. */
+static void a_few_failures_do_not_stop_a_probe(void) {
+    static group g;
+    stats s = {.groups = {&g}, .n_groups = 1, .n_missed_max = 1};
+    g = (group){.n_slo = FAILURES_SURE - 1, .n_failed = FAILURES_SURE - 1};
+    EXPECT(!stats_missed_too_many(&s));
+    g.n_ok = g.n_slo_met = 1;
+    g.n_slo++;
+    EXPECT(stats_missed_too_many(&s));
+    g = (group){.n_slo = FAILURES_SURE, .n_failed = FAILURES_SURE};
+    EXPECT(stats_missed_too_many(&s));
+    s.n_missed_max = FAILURES_SURE + 1;
+    EXPECT(!stats_missed_too_many(&s));
+    g = (group){.n_slo = 1, .n_ok = 1}; // too late
+    s.n_missed_max = 1;
+    EXPECT(stats_missed_too_many(&s));
+}
+
 /* ---- progress of a run ---- */
 
 static void progress_is_rare_where_nothing_is_rewritten(void) {
@@ -122,5 +179,7 @@ static const test_case CASES[] = {
     TEST(progress_is_rare_where_nothing_is_rewritten),
     TEST(the_time_left_is_the_nearer_end),
     TEST(requests_of_conversations_are_not_known),
+    TEST(a_refusal_is_no_overload),
+    TEST(a_few_failures_do_not_stop_a_probe),
 };
 TEST_MAIN(CASES)

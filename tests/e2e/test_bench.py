@@ -544,6 +544,32 @@ def test_wrong_usage_of_slo_is_refused(options, words):
     assert words in told
 
 
+def test_slo_tells_failures_and_ends_when_all_requests_are_refused():
+    run = ["--slo-ttft-ms", 500, "--rate", 8, "--rate-min", 2, "--rate-max", 8, "--probe-s", 1, "--probe-requests", 1,
+           "--output", 1, "--seed", 1]
+    words = ["--model", "m", *run]
+    with NullServer("--fail-every", 1, "--fail-status", 401) as server:
+        told, table = slo("--url", server.url, *words, rc=2)
+    probe, = told["probes"]  # no lower rate is tried
+    assert probe["failed"] == probe["errors"]["http_401"] > 0 and probe["warmup_failed"] == 1 and probe["held"] is None
+    assert told["reason"] == "every request of a probe failed" and told["rate"] is None
+    assert f", {probe['failed']} failed (http_401: {probe['failed']})" in table and "not known" in table
+    assert "inferd-bench: every request of probe 1 failed, and not of overload" in table
+    told, table = slo("--url", server.url, *words, rc=2)  # the server is down
+    assert told["probes"][0]["errors"] == {"connect": told["probes"][0]["failed"]} and "connect: " in table
+    with NullServer("--fail-every", 1, "--fail-status", 429) as server:  # overload: a lower rate may do
+        told, table = slo("--url", server.url, *words, rc=1)
+    assert [p["rate"] for p in told["probes"]] == [8, 4, 2] and told["reason"] == "not held at --rate-min"
+    assert all(p["errors"] == {"http_429": p["failed"]} for p in told["probes"]) and table.count("failed (http_429: ") == 3
+    with NullServer("--fail-every", 3, "--fail-status", 401) as server:  # not all of them
+        told, table = slo("--url", server.url, *words, "--attainment", "0.4", rc=0)
+    probe, = told["probes"]
+    assert probe["held"] and 0 < probe["failed"] < probe["requests"] and "failed (http_401: " in table
+    with NullServer() as server:
+        told, table = slo("--url", server.url, *words)
+    assert told["probes"][0]["failed"] == 0 and told["probes"][0]["errors"] == {} and "failed" not in table
+
+
 def test_slo_refuses_a_class_whose_requests_end_before_the_probe(tmp_path):
     words = "class a: requests 5 cannot be used with slo"
     (tmp_path / "scenario.json").write_text(json.dumps(
