@@ -55,8 +55,8 @@ static inline const char *dataset_text(const dataset *d, uint32_t at) {
     return d->text.p + at;
 }
 
-/* The entry of conversation `idx`: a permutation that the seed chooses, so that none comes twice
- * before all came once. */
+/* Entry `idx` of the order that the seed chooses: a permutation of all entries, and again from the
+ * first.  deck.h hands them out. */
 size_t dataset_draw(const dataset *d, uint64_t seed, uint64_t idx);
 
 #endif

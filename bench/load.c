@@ -92,7 +92,7 @@ static void record_unsent(load *l, waiting w, outcome what, const char *code, co
     const bench_class *c = &l->spec->classes[w.class_idx];
     group *groups[GROUPS_PER_REQUEST];
     result r = {.sched_ns = w.sched_ns, .outcome = what, .end_ns = bench_now_ns(), .n_cached = -1};
-    r.plan = talk_plan(w.talk, c, l->spec->seed, w.class_idx, w.idx);
+    r.plan = talk_plan(w.talk, c, l->spec->seed, w.class_idx, w.idx, w.card);
     r.is_counted = w.sched_ns >= l->figures->start_ns;
     snprintf(r.error_code, sizeof r.error_code, "%s", code);
     snprintf(r.error_text, sizeof r.error_text, "%s", text);
@@ -104,7 +104,7 @@ static void record_unsent(load *l, waiting w, outcome what, const char *code, co
 
 static void send_request(load *l, waiting w) {
     const bench_class *c = &l->spec->classes[w.class_idx];
-    request_plan plan = talk_plan(w.talk, c, l->spec->seed, w.class_idx, w.idx);
+    request_plan plan = talk_plan(w.talk, c, l->spec->seed, w.class_idx, w.idx, w.card);
     stream *s = stream_take(l);
     if (s == NULL) {
         drop_talk(l, w.talk);
@@ -206,17 +206,17 @@ static void schedule_next(load *l, uint32_t class_idx) {
         push_due(l, (due){at_ns, class_idx, NULL});
 }
 
-/* Gives a request of a class with turns its conversation; false: there are TALKS_MAX. */
-static bool talk_begin(load *l, waiting *w, const bench_class *c) {
-    if (c->turns.hi <= 1) return true;
-    if (l->n_talks == TALKS_MAX) return false;
-    source *src = &l->sources[w->class_idx];
-    w->talk = talk_create(c, l->spec->seed, w->class_idx, w->idx, src->n_lines);
+/* Gives a request its card, or in a class with turns its conversation; false: there are TALKS_MAX,
+ * or no memory. */
+static bool cards_take(load *l, waiting *w, const bench_class *c) {
+    bool is_talk = c->turns.hi > 1 && l->n_talks < TALKS_MAX;
+    if (!is_talk) {
+        w->card = decks_take(l->decks, w->class_idx);
+        return c->turns.hi <= 1;
+    }
+    w->talk = talk_create(c, l->spec->seed, w->class_idx, w->idx, l->decks);
     l->n_talks += w->talk != NULL;
-    if (w->talk != NULL)
-        src->n_lines += w->talk->n_turns;
-    else
-        give_up(l, INFERD_ENOMEM, "no memory for another conversation");
+    if (w->talk == NULL) give_up(l, INFERD_ENOMEM, "no memory for another conversation");
     return w->talk != NULL;
 }
 
@@ -228,7 +228,10 @@ static void count_due(load *l, uint64_t at_ns) {
 static void start_due(load *l, due d) {
     if (d.talk != NULL) {
         count_due(l, d.at_ns);
-        push_backlog(l, (waiting){d.talk->idx, d.at_ns, d.class_idx, d.talk});
+        push_backlog(l, (waiting){.idx = d.talk->idx,
+                                  .sched_ns = d.at_ns,
+                                  .class_idx = d.class_idx,
+                                  .talk = d.talk});
         return;
     }
     const bench_class *c = &l->spec->classes[d.class_idx];
@@ -240,7 +243,7 @@ static void start_due(load *l, due d) {
     }
     count_due(l, d.at_ns);
     waiting w = {.idx = src->n_started, .sched_ns = d.at_ns, .class_idx = d.class_idx};
-    bool fits = talk_begin(l, &w, c);
+    bool fits = cards_take(l, &w, c);
     src->n_started++;
     if (fits)
         push_backlog(l, w);
@@ -286,9 +289,11 @@ static uint32_t warm_streams(const load *l) {
 static bool warm(load *l) {
     uint32_t n_streams = warm_streams(l);
     while (l->n_active < n_streams && l->n_warm_started < l->spec->n_warmup && !l->is_cut) {
-        uint32_t i = l->n_warm_started++;
-        send_request(l, (waiting){PLAN_WARMUP_IDX + i, bench_now_ns(),
-                                  i % (uint32_t)l->spec->n_classes, NULL});
+        uint32_t i = l->n_warm_started++, class_idx = i % (uint32_t)l->spec->n_classes;
+        send_request(l, (waiting){.idx = PLAN_WARMUP_IDX + i,
+                                  .sched_ns = bench_now_ns(),
+                                  .class_idx = class_idx,
+                                  .card = decks_take(l->decks, class_idx)});
     }
     return l->n_active > 0;
 }
@@ -407,8 +412,10 @@ static double cpu_s(void) {
            (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
-inferd_status load_run(const bench_spec *spec, stats *figures, FILE *csv, inferd_err *err) {
-    load l = {.spec = spec, .figures = figures, .csv = csv, .is_warming = true, .err = err};
+inferd_status load_run(const bench_spec *spec, decks *d, stats *figures, FILE *csv,
+                       inferd_err *err) {
+    load l = {
+        .spec = spec, .decks = d, .figures = figures, .csv = csv, .is_warming = true, .err = err};
     list_node_init(&l.active);
     list_node_init(&l.idle);
     inferd_status s = load_memory_init(&l, err);

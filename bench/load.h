@@ -13,16 +13,17 @@
 #ifndef BENCH_LOAD_H
 #define BENCH_LOAD_H
 
+#include "deck.h"
 #include "inferd/status.h"
-#include "spec.h"
 #include "stats.h"
 
 enum { BACKLOG_MAX = 1000000, CLOSED_BACKOFF_MS = 100, WARMUP_STREAMS = 8 };
 
-/* Runs `spec` completely and writes the results to `figures` (after stats_init) and, if not NULL,
- * `csv`.  All classes of `spec` must have models.  Failed requests are figures, not failures of
- * this function. */
-inferd_status load_run(const bench_spec *spec, stats *figures, FILE *csv, inferd_err *err);
+/* Runs `spec` completely, with prompts from the decks where classes have data sets, and writes the
+ * results to `figures` (after stats_init) and, if not NULL, `csv`.  All classes of `spec` must have
+ * models.  Failed requests are figures, not failures of this function. */
+inferd_status load_run(const bench_spec *spec, decks *d, stats *figures, FILE *csv,
+                       inferd_err *err);
 
 /* The generator of the arrivals of an open class: to know them before the run. */
 rng load_arrivals_rng(const bench_spec *spec, uint32_t class_idx);

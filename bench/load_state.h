@@ -11,7 +11,6 @@
 typedef struct source {
     arrivals arrivals;           // open loop only
     uint64_t n_started;          // also the index of the next request
-    uint64_t n_lines;            // of a text data set, taken by conversations
     bool is_exhausted;           // starts no more requests
     struct curl_slist **headers; // one list per key, or one; owned
 } source;
@@ -19,11 +18,13 @@ typedef struct source {
 typedef struct waiting {
     uint64_t idx, sched_ns;
     uint32_t class_idx;
-    talk *talk; // owned; NULL: a request of its own
+    deck_card card; // of a request of its own
+    talk *talk;     // owned; NULL: a request of its own
 } waiting;
 
 typedef struct load {
     const bench_spec *spec;
+    decks *decks; // borrowed
     stats *figures;
     FILE *csv;
     uv_loop_t uv;

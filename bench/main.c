@@ -124,7 +124,9 @@ static inferd_status measure(bench_spec *spec, stats *figures, inferd_err *err) 
         if (csv == NULL)
             return inferd_fail(err, INFERD_EIO, "%s: %s", spec->csv_path, strerror(errno));
     }
-    inferd_status s = load_run(spec, figures, csv, err);
+    decks d;
+    decks_init(&d, spec);
+    inferd_status s = load_run(spec, &d, figures, csv, err);
     bool good = csv == NULL || (ferror(csv) == 0 && fflush(csv) == 0);
     if (csv != NULL) good = fclose(csv) == 0 && good;
     if (s == INFERD_OK && !good)

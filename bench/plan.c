@@ -50,15 +50,13 @@ static uint32_t choice_draw(const choices *c, rng *random) {
 
 /* ---- prompts of a data set ---- */
 
-static const dataset_entry *entry_of(const bench_class *c, uint64_t seed, uint32_t class_idx,
-                                     uint64_t at) {
-    return &c->data.entries[dataset_draw(&c->data, seed + class_idx, at)];
+static const dataset_entry *entry_of(const bench_class *c, deck_card card) {
+    return &c->data.entries[card.entry];
 }
 
 static const dataset_turn *turn_of(const bench_class *c, const request_plan *plan) {
-    uint64_t at = c->data.is_text ? plan->first_line + plan->turn : plan->idx; // a line is one turn
-    const dataset_entry *e = entry_of(c, plan->seed, plan->class_idx, at);
-    return &c->data.turns[e->first_turn + (c->data.is_text ? 0 : plan->turn % e->n_turns)];
+    const dataset_entry *e = entry_of(c, plan->card);
+    return &c->data.turns[e->first_turn + plan->turn % e->n_turns];
 }
 
 /* About how many tokens a text has. */
@@ -75,20 +73,21 @@ static uint32_t tokens_of(const bench_class *c, const char *text) {
 
 /* ---- drawing ---- */
 
-uint32_t plan_turns(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx) {
+uint32_t plan_turns(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx,
+                    deck_card card) {
     rng random = rng_make(seed ^ 0x7475726e73, class_idx, idx);
     uint32_t n = length_draw(&c->turns, 1, 0, &random);
     if (c->data.n == 0 || c->data.is_text) return n;
-    return u32_min(n, entry_of(c, seed, class_idx, idx)->n_turns);
+    return u32_min(n, entry_of(c, card)->n_turns);
 }
 
 request_plan plan_draw(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx,
                        uint32_t turn) {
-    return plan_draw_line(c, seed, class_idx, idx, turn, idx);
+    return plan_draw_card(c, seed, class_idx, idx, turn, (deck_card){0});
 }
 
-request_plan plan_draw_line(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx,
-                            uint32_t turn, uint64_t first_line) {
+request_plan plan_draw_card(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx,
+                            uint32_t turn, deck_card card) {
     rng random = rng_make(seed, class_idx, idx * 2), later;
     rng *lengths = &random;
     trace_row row = {0};
@@ -97,7 +96,7 @@ request_plan plan_draw_line(const bench_class *c, uint64_t seed, uint32_t class_
                          .class_idx = class_idx,
                          .idx = idx,
                          .turn = turn,
-                         .first_line = first_line,
+                         .card = card,
                          .n_before = c->system_tokens};
     plan.model = choice_draw(&c->models, &random);
     plan.key = choice_draw(&c->keys, &random);
@@ -176,10 +175,8 @@ void plan_message(const request_plan *plan, const bench_class *c, buf *out) {
 /* The system message: of the class, the same in all conversations, or of the data set. */
 static void add_system(const request_plan *plan, const bench_class *c, buf *out) {
     const char *text = "";
-    if (c->data.n > 0 && c->system_tokens == 0) {
-        const dataset_entry *e = entry_of(c, plan->seed, plan->class_idx, plan->idx);
-        text = dataset_text(&c->data, e->system);
-    }
+    if (c->data.n > 0 && c->system_tokens == 0)
+        text = dataset_text(&c->data, entry_of(c, plan->card)->system);
     if (c->system_tokens == 0 && text[0] == 0) return;
     buf_add_str(out, "{\"role\":\"system\",\"content\":");
     if (text[0] != 0) {

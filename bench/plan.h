@@ -1,24 +1,24 @@
 /* plan.h - the parameters of one request, and its body.
  *
- * All values are a function of (seed, class, index): the same seed gives the same requests,
- * independent of the server's answers and of the time they are sent.  The lines of a text data set
- * are handed out in the order of the conversations, as many to each as it has turns.  Prompts are
- * random, so two of them share more than `shared_prefix` tokens only by chance, and a prefix cache
- * helps only if `shared_prefix` is set.
+ * All values are a function of (seed, class, index) and of the card of a data set: the same seed
+ * gives the same requests, independent of the server's answers and of the time they are sent. Cards
+ * are handed out in the order in which a class starts its requests (deck.h).  Prompts of
+ * random words share more than `shared_prefix` tokens only by chance, so a prefix cache helps only
+ * if `shared_prefix` is set.
  *
  * Thread: any. */
 #ifndef BENCH_PLAN_H
 #define BENCH_PLAN_H
 
+#include "deck.h"
 #include "inferd/buf.h"
-#include "spec.h"
 
 typedef struct request_plan {
     uint64_t seed;
     uint32_t class_idx;
     uint64_t idx;                        // of the request, or of its conversation, in its class
     uint32_t turn;                       // of the conversation, from 0
-    uint64_t first_line;                 // of a text data set: that of turn 0, in drawn order
+    deck_card card;                      // of the turn or the conversation; data sets only
     uint32_t model, key, priority, tier; // indexes into the class's choices; 0 when there are none
     uint32_t n_prompt, n_output;         // tokens; n_prompt is that of the new message
     uint64_t n_before;                   // prompt tokens before it: system message, earlier turns
@@ -30,16 +30,17 @@ typedef struct request_plan {
 /* Model, key, priority and tier are the same in all turns of a conversation. */
 request_plan plan_draw(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx,
                        uint32_t turn);
-/* The same where turn 0 takes line `first_line` of a text data set, and not line `idx`. */
-request_plan plan_draw_line(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx,
-                            uint32_t turn, uint64_t first_line);
+/* The same for a class with a data set. */
+request_plan plan_draw_card(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx,
+                            uint32_t turn, deck_card card);
 
 static inline uint64_t plan_prompt_tokens(const request_plan *plan) {
     return plan->n_before + plan->n_prompt;
 }
 
-/* Turns of a conversation. */
-uint32_t plan_turns(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx);
+/* Turns of a conversation: of a ShareGPT data set at most as many as entry `card` has. */
+uint32_t plan_turns(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx,
+                    deck_card card);
 
 /* The JSON body; `history`: the messages before, with a comma after each, or NULL.  False: no
  * memory. */

@@ -104,6 +104,12 @@ static void print_warnings(FILE *to, const stats *s) {
             fprintf(to, "! class %s: %zu of %zu conversations of the data set have no human turn\n",
                     c->name, c->data.n_skipped, c->data.n + c->data.n_skipped);
     }
+    if (s->n_again > 0)
+        fprintf(
+            to,
+            "! the data set has fewer prompts than were sent: %llu of %llu requests had one that "
+            "was sent before, and a prefix cache makes their figures better\n",
+            (unsigned long long)s->n_again, (unsigned long long)s->groups[0]->n_offered);
     if (s->groups_dropped)
         fprintf(to, "! more than %d groups: the later ones are missing\n", GROUPS_MAX);
     if (s->is_interrupted) fprintf(to, "! interrupted: these are the figures until then\n");

@@ -89,6 +89,13 @@ static void warnings(buf *out, const stats *s) {
             out, "The output tokens of %llu requests are chunks: the server sent no usage.</p>",
             (unsigned long long)all->n_by_chunks);
     }
+    if (s->n_again > 0) {
+        warn_begin(out);
+        buf_add_format(out,
+                       "%llu requests had a prompt of the data set that was sent before: a prefix "
+                       "cache makes their figures better.</p>",
+                       (unsigned long long)s->n_again);
+    }
     if (s->groups_dropped) {
         warn_begin(out);
         buf_add_format(out, "There are more than %d groups: the later ones are missing.</p>",

@@ -197,7 +197,7 @@ json_t *report_json(const stats *s) {
     json_t *groups = json_array();
     for (uint32_t i = 0; i < s->n_groups; i++)
         json_array_append_new(groups, group_json(s, s->groups[i]));
-    json_t *root = json_pack("{s:s,s:i,s:s,s:I,s:o,s:o,s:o,s:b,s:I,s:b,s:f,s:o,s:o}", "tool",
+    json_t *root = json_pack("{s:s,s:i,s:s,s:I,s:o,s:o,s:o,s:b,s:I,s:I,s:b,s:f,s:o,s:o}", "tool",
                              "inferd-bench", "format", 1,            //
                              "url", s->spec->url,                    //
                              "seed", (json_int_t)s->spec->seed,      //
@@ -207,6 +207,7 @@ json_t *report_json(const stats *s) {
                              s->cpu_wall_s > 0 ? rounded(s->cpu_s / s->cpu_wall_s) : json_null(), //
                              "interrupted", s->is_interrupted,                                    //
                              "warmup_failed", (json_int_t)s->n_warmup_failed,                     //
+                             "prompts_again", (json_int_t)s->n_again,                             //
                              "groups_dropped", s->groups_dropped,                                 //
                              "histogram_error_max", 0.0039,                                       //
                              "load", bench_spec_json(s->spec), "groups", groups);

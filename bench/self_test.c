@@ -93,9 +93,13 @@ static inferd_status part_run(const char *name, const null_options *o, const pai
     if (s != INFERD_OK) return s;
     bench_spec spec = {0};
     stats figures = {0};
+    decks d;
     s = spec_build(&spec, port, pairs, n, err);
     if (s == INFERD_OK) s = stats_init(&figures, &spec, err);
-    if (s == INFERD_OK) s = load_run(&spec, &figures, NULL, err);
+    if (s == INFERD_OK) {
+        decks_init(&d, &spec);
+        s = load_run(&spec, &d, &figures, NULL, err);
+    }
     if (s == INFERD_OK) {
         const group *all = figures.groups[0];
         print(out->to, &figures);

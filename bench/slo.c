@@ -82,6 +82,7 @@ typedef struct probe {
     double rate, duration_s, drain_s, ttft_p99_ms, tpot_p99_ms; // p99 < 0: no value
     uint64_t seed, n_requests, n_met, n_cut; // n_requests: with a target; n_cut of them: cut
     uint64_t n_failed, n_warmup_failed;      // with a target or without
+    uint64_t n_again;                        // requests with an entry of a data set sent before
     tally errors;                            // of the n_failed
     bool held, is_stopped;                   // stopped: it could not hold any more
     bool is_short;                           // missed, maybe because --total-s cut the drain
@@ -90,6 +91,7 @@ typedef struct probe {
 
 typedef struct slo_run {
     bench_spec spec;
+    decks decks; // of all probes: a prompt of one is new in the next
     slo_search search;
     double attainment, probe_s, total_s;
     uint32_t n_probe_min; // requests
@@ -151,7 +153,7 @@ static inferd_status probe_run(slo_run *r, probe *p, bool *is_interrupted, infer
     uint64_t n = slo_requests_of(&r->spec, p->duration_s);
     inferd_status s = stats_init(figures, &r->spec, err);
     if (n > 0) figures->n_missed_max = (uint64_t)((1 - r->attainment) * (double)n + 1e-9) + 1;
-    if (s == INFERD_OK) s = load_run(&r->spec, figures, NULL, err);
+    if (s == INFERD_OK) s = load_run(&r->spec, &r->decks, figures, NULL, err);
     if (s == INFERD_OK) {
         const group *all = figures->groups[0];
         *is_interrupted = figures->is_interrupted;
@@ -161,6 +163,7 @@ static inferd_status probe_run(slo_run *r, probe *p, bool *is_interrupted, infer
         p->n_requests = all->n_slo + p->n_cut;
         p->n_failed = all->n_failed;
         p->n_warmup_failed = figures->n_warmup_failed;
+        p->n_again = figures->n_again;
         p->errors = all->errors;
         p->is_refused = slo_is_refused(all, p->is_stopped);
         p->held = !p->is_stopped && p->n_requests > 0 &&
@@ -260,6 +263,12 @@ static const char *reason_text(slo_reason reason) {
     return "";
 }
 
+static uint64_t again_total(const slo_run *r) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < r->n_probes; i++) n += r->probes[i].n_again;
+    return n;
+}
+
 static void result_tell(FILE *to, const slo_run *r) {
     const slo_search *s = &r->search;
     if (s->lo == 0)
@@ -270,6 +279,11 @@ static void result_tell(FILE *to, const slo_run *r) {
                 100 * r->attainment);
     if (s->hi > 0) fprintf(to, "; at %.3f they did not", s->hi);
     fprintf(to, " (%s)\n", reason_text(r->reason));
+    if (again_total(r) > 0)
+        fprintf(to,
+                "! the data set has fewer prompts than the search sent: %llu requests had one that "
+                "was sent before, and a prefix cache makes their figures better\n",
+                (unsigned long long)again_total(r));
 }
 
 static json_t *p99_json(double ms) {
@@ -283,22 +297,25 @@ static json_t *result_json(const slo_run *r, uint64_t seed) {
         const probe *p = &r->probes[i];
         json_t *held = is_decided(p) ? json_boolean(p->held) : json_null();
         json_array_append_new(
-            list, json_pack("{s:f,s:I,s:f,s:f,s:I,s:I,s:I,s:I,s:o,s:I,s:f,s:o,s:b,s:o,s:o}", "rate",
-                            p->rate, "seed", (json_int_t)p->seed, "duration_s", p->duration_s,
-                            "drain_s", p->drain_s, "requests", (json_int_t)p->n_requests, "met",
-                            (json_int_t)p->n_met, "cut", (json_int_t)p->n_cut, "failed",
-                            (json_int_t)p->n_failed, "errors", report_tally(&p->errors),
-                            "warmup_failed", (json_int_t)p->n_warmup_failed, "attainment",
-                            p->n_requests > 0 ? (double)p->n_met / (double)p->n_requests : 0.0,
-                            "held", held, "stopped_early", p->is_stopped, "ttft_p99_ms",
-                            p99_json(p->ttft_p99_ms), "tpot_p99_ms", p99_json(p->tpot_p99_ms)));
+            list,
+            json_pack("{s:f,s:I,s:f,s:f,s:I,s:I,s:I,s:I,s:o,s:I,s:I,s:f,s:o,s:b,s:o,s:o}", "rate",
+                      p->rate, "seed", (json_int_t)p->seed, "duration_s", p->duration_s, "drain_s",
+                      p->drain_s, "requests", (json_int_t)p->n_requests, "met",
+                      (json_int_t)p->n_met, "cut", (json_int_t)p->n_cut, "failed",
+                      (json_int_t)p->n_failed, "errors", report_tally(&p->errors), "warmup_failed",
+                      (json_int_t)p->n_warmup_failed, "prompts_again", (json_int_t)p->n_again,
+                      "attainment",
+                      p->n_requests > 0 ? (double)p->n_met / (double)p->n_requests : 0.0, "held",
+                      held, "stopped_early", p->is_stopped, "ttft_p99_ms", p99_json(p->ttft_p99_ms),
+                      "tpot_p99_ms", p99_json(p->tpot_p99_ms)));
     }
-    return json_pack("{s:s,s:i,s:s,s:I,s:f,s:s,s:o,s:o,s:s,s:o,s:o}", "tool", "inferd-bench slo",
-                     "format", 1, "url", r->spec.url, "seed", (json_int_t)seed, "attainment",
-                     r->attainment, "unit", slo_unit(&r->spec), "rate",
+    return json_pack("{s:s,s:i,s:s,s:I,s:f,s:s,s:o,s:o,s:s,s:I,s:o,s:o}", "tool",
+                     "inferd-bench slo", "format", 1, "url", r->spec.url, "seed", (json_int_t)seed,
+                     "attainment", r->attainment, "unit", slo_unit(&r->spec), "rate",
                      s->lo > 0 ? json_real(s->lo) : json_null(), "rate_not_held",
                      s->hi > 0 ? json_real(s->hi) : json_null(), "reason", reason_text(r->reason),
-                     "load", bench_spec_json(&r->spec), "probes", list);
+                     "prompts_again", (json_int_t)again_total(r), "load", bench_spec_json(&r->spec),
+                     "probes", list);
 }
 
 static inferd_status tell(const slo_run *r, uint64_t seed, FILE *to, inferd_err *err) {
@@ -414,6 +431,7 @@ static inferd_status setup(slo_run *r, int argc, char **argv, inferd_err *err) {
     if (s == INFERD_OK) s = check(r, err);
     if (s == INFERD_OK) s = setup_inflight(spec, n_fds, err);
     if (s == INFERD_OK) s = load_find_models(spec, err);
+    if (s == INFERD_OK) decks_init(&r->decks, spec);
     r->timeout_s = spec->timeout_s;
     r->drain_s = spec->has_drain ? spec->drain_s : -1;
     return s;

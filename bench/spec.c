@@ -258,7 +258,8 @@ static const setter SETTERS[] = {
      "(default 128)"},
     {"dataset", "FILE", NULL, set_dataset,
      "prompts from a file: ShareGPT JSON (FILE.json, sharegpt:FILE) or one a line\n"
-     "(text:FILE); the seed chooses the order"},
+     "(text:FILE); the seed chooses the order; classes, warm-up and probes take no entry\n"
+     "twice before all were taken"},
     {"turns", "N", NULL, set_turns,
      "a request is a conversation of N or LO-HI turns, each with the turns before it and\n"
      "the model's answers (chat only; default 1); --requests counts conversations"},

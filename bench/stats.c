@@ -219,6 +219,7 @@ void stats_finish(stats *s, group *const groups[GROUPS_PER_REQUEST], const resul
         else
             groups[i]->n_offered--; // it was in the skipped time
     }
+    if (r->is_counted && r->sent_ns != 0 && r->plan.card.is_again) s->n_again++;
     if (r->is_counted && r->end_ns > s->end_ns) s->end_ns = r->end_ns;
     bool has_target = c->slo_ttft_ms > 0 || c->slo_tpot_ms > 0;
     if (r->is_counted && has_target && r->outcome == OUTCOME_CUT) s->n_cut_with_target++;

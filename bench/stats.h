@@ -78,6 +78,7 @@ typedef struct stats {
     uint64_t steady_from_ns, steady_until_ns; // the time in which requests were being started
     double cpu_s, cpu_wall_s;                 // of this process while it ran
     uint64_t n_warmup_failed;
+    uint64_t n_again;           // counted requests with an entry of a data set sent before
     trail kept;                 // counted requests
     uint64_t n_cut_with_target; // requests that were cut before they met or missed their target
     uint64_t n_missed_max;      // cut all once so many requests missed their targets; 0: never

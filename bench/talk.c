@@ -1,21 +1,28 @@
 /* talk.c - see talk.h. */
 #include "talk.h"
 
-talk *talk_create(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx,
-                  uint64_t first_line) {
+talk *talk_create(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx, decks *d) {
     talk *t = calloc(1, sizeof *t);
     if (t == NULL) return NULL;
     t->idx = idx;
     t->class_idx = class_idx;
-    t->first_line = first_line;
-    t->n_turns = plan_turns(c, seed, class_idx, idx);
+    t->card = decks_take(d, class_idx);
+    t->n_turns = plan_turns(c, seed, class_idx, idx, t->card);
     buf_init(&t->history, TALK_BYTES_MAX);
+    if (!c->data.is_text || t->n_turns < 2) return t;
+    t->lines = calloc(t->n_turns - 1, sizeof *t->lines);
+    if (t->lines == NULL) {
+        talk_destroy(t);
+        return NULL;
+    }
+    for (uint32_t i = 0; i + 1 < t->n_turns; i++) t->lines[i] = decks_take(d, class_idx);
     return t;
 }
 
 void talk_destroy(talk *t) {
     if (t == NULL) return;
     buf_deinit(&t->history);
+    free(t->lines);
     free(t);
 }
 
@@ -32,9 +39,10 @@ bool talk_answer(talk *t, const request_plan *plan, const bench_class *c, const 
 }
 
 request_plan talk_plan(const talk *t, const bench_class *c, uint64_t seed, uint32_t class_idx,
-                       uint64_t idx) {
-    if (t == NULL) return plan_draw(c, seed, class_idx, idx, 0);
-    request_plan plan = plan_draw_line(c, seed, class_idx, idx, t->turn, t->first_line);
+                       uint64_t idx, deck_card card) {
+    if (t == NULL) return plan_draw_card(c, seed, class_idx, idx, 0, card);
+    card = t->lines != NULL && t->turn > 0 ? t->lines[t->turn - 1] : t->card;
+    request_plan plan = plan_draw_card(c, seed, class_idx, idx, t->turn, card);
     plan.n_before += t->n_tokens;
     return plan;
 }

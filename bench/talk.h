@@ -14,25 +14,25 @@
 enum { TALK_BYTES_MAX = 8 << 20, TALKS_BYTES_MAX = 1 << 30, TALKS_MAX = 100000 };
 
 typedef struct talk {
-    uint64_t idx;        // of the conversation in its class
-    uint64_t first_line; // of a text data set: lines that conversations before it took
+    uint64_t idx; // of the conversation in its class
     uint32_t class_idx, turn, n_turns;
+    deck_card card;    // of all turns; of a text data set: of turn 0
+    deck_card *lines;  // of a text data set: [n_turns - 1], of the turns after it; owned
     buf history;       // messages as JSON, with a comma after each
     uint64_t n_tokens; // of them, about
 } talk;
 
-/* NULL: no memory. */
-talk *talk_create(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx,
-                  uint64_t first_line);
+/* Takes its cards from the decks, those of all its turns.  NULL: no memory. */
+talk *talk_create(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx, decks *d);
 void talk_destroy(talk *t); // accepts NULL
 
 /* Adds a turn's message and its answer of `n_output` tokens; false: the conversation has ended. */
 bool talk_answer(talk *t, const request_plan *plan, const bench_class *c, const char *answer,
                  uint64_t n_output);
 
-/* The request of the conversation's turn; of `idx` without one. */
+/* The request of the conversation's turn; of `idx` and `card` without one. */
 request_plan talk_plan(const talk *t, const bench_class *c, uint64_t seed, uint32_t class_idx,
-                       uint64_t idx);
+                       uint64_t idx, deck_card card);
 
 /* Time between the answer of a turn and the next message. */
 double talk_think_s(const talk *t, const bench_class *c, uint64_t seed);

@@ -165,17 +165,21 @@ static void a_turn_has_the_answers_of_the_model(void) {
     EXPECT_EQ(value_choices(&c.models, "m", NULL), INFERD_OK);
     EXPECT_EQ(read_as(&c.data, "sharegpt", CHATS, &err), INFERD_OK);
     c.output.from_dataset = true;
-    uint64_t idx =
-        dataset_draw(&c.data, 9, 0) == 0 ? 0 : 1; // the conversation with a system message
-    talk *t = talk_create(&c, 9, 0, idx, idx);
+    const bench_spec spec = {.classes = &c, .n_classes = 1, .seed = 9};
+    decks d;
+    decks_init(&d, &spec);
+    if (dataset_draw(&c.data, 9, 0) != 0) decks_take(&d, 0); // of the one without a system message
+    uint64_t idx = 6;
+    talk *t = talk_create(&c, 9, 0, idx, &d);
     EXPECT_EQ(t->n_turns, 2); // as many as the entry has
-    request_plan plan = plan_draw(&c, 9, 0, idx, 0);
+    request_plan plan = talk_plan(t, &c, 9, 0, idx, (deck_card){1, false});
+    EXPECT_EQ(plan.card.entry, 0);
     EXPECT_EQ(plan.n_prompt, 2);
     EXPECT_EQ(plan.n_output, 3);
     c.output.lo = c.output.hi = 77; // the other conversation ends without an answer
-    EXPECT_EQ(plan_draw(&c, 9, 0, 1 - idx, 1).n_output, 77);
+    EXPECT_EQ(plan_draw_card(&c, 9, 0, 7, 1, (deck_card){1, false}).n_output, 77);
     EXPECT(talk_answer(t, &plan, &c, "said \"so\"\n", 5));
-    plan = talk_plan(t, &c, 9, 0, idx);
+    plan = talk_plan(t, &c, 9, 0, idx, (deck_card){1, false});
     EXPECT_EQ(plan_prompt_tokens(&plan), 2 + 5 + 1);
     EXPECT(plan_body(&plan, &c, &t->history, &body));
     json_t *list = messages_of(&body);
@@ -203,10 +207,14 @@ static void no_line_comes_twice_before_all_came_once(void) {
         uint64_t n_taken = 0;
         memcpy(text, LINES, n_bytes);
         EXPECT_EQ(read_as(&c.data, "text", text, &err), INFERD_OK);
+        const bench_spec spec = {.classes = &c, .n_classes = 1, .seed = 3};
+        decks d;
+        decks_init(&d, &spec);
         for (uint64_t idx = 0; n_taken < 5 * c.data.n; idx++) {
-            talk *t = talk_create(&c, 3, 0, idx, n_taken);
+            talk *t = talk_create(&c, 3, 0, idx, &d);
             for (; t->turn < t->n_turns; t->turn++, n_taken++) {
-                request_plan plan = talk_plan(t, &c, 3, 0, idx);
+                request_plan plan = talk_plan(t, &c, 3, 0, idx, (deck_card){0});
+                EXPECT_EQ(plan.card.is_again, n_taken >= c.data.n);
                 buf message;
                 buf_init(&message, 0);
                 plan_message(&plan, &c, &message);
@@ -219,6 +227,52 @@ static void no_line_comes_twice_before_all_came_once(void) {
         }
         dataset_deinit(&c.data);
     }
+}
+
+/* Each class had an order of its own, and so a prompt came from two of them. */
+static void classes_share_the_entries_of_a_data_set(void) {
+    for (size_t n = 1; n < 40; n++) {
+        bench_class classes[4] = {{.turns = {.lo = 1, .hi = 1}}};
+        char text[128] = "";
+        inferd_err err = {0};
+        for (size_t i = 0; i < n; i++) strcat(text, (char[]){(char)('A' + i), '\n', 0});
+        for (size_t i = 0; i < 3; i++) // the last one has none
+            EXPECT_EQ(read_as(&classes[i].data, "text", i == 1 ? "other\n" : text, &err),
+                      INFERD_OK);
+        const bench_spec spec = {.classes = classes, .n_classes = 4, .seed = n};
+        int seen[64] = {0};
+        decks d;
+        decks_init(&d, &spec);
+        for (uint64_t i = 0; i < 3 * n; i++) { // class 0 takes three times as many as class 2
+            deck_card card = decks_take(&d, i % 4 == 3 ? 2 : 0);
+            EXPECT_EQ(seen[card.entry & 63]++, i / n);
+            EXPECT_EQ(card.is_again, i >= n);
+        }
+        EXPECT(!decks_take(&d, 1).is_again); // a data set of its own
+        EXPECT(decks_take(&d, 1).is_again);
+        EXPECT(!decks_take(&d, 3).is_again && decks_take(&d, 3).entry == 0);
+        for (size_t i = 0; i < 3; i++) dataset_deinit(&classes[i].data);
+    }
+}
+
+/* Two servers answer at other times, and get the same requests of each class. */
+static void a_class_takes_the_same_entries_whatever_others_take(void) {
+    bench_class classes[2] = {{.name = NULL}};
+    inferd_err err = {0};
+    for (size_t i = 0; i < 2; i++)
+        EXPECT_EQ(read_as(&classes[i].data, "text", "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n", &err),
+                  INFERD_OK);
+    const bench_spec spec = {.classes = classes, .n_classes = 2, .seed = 11};
+    decks alone, beside;
+    decks_init(&alone, &spec);
+    decks_init(&beside, &spec);
+    for (uint32_t i = 0; i < 4; i++) decks_take(&beside, 1);
+    for (uint32_t i = 0; i < 5; i++)
+        EXPECT_EQ(decks_take(&alone, 0).entry, decks_take(&beside, 0).entry);
+    deck_card left = decks_take(&beside, 0); // its part is used: the last one of the other class
+    EXPECT_EQ(left.entry, dataset_draw(&classes[0].data, 11, 9));
+    EXPECT(!left.is_again && decks_take(&beside, 1).is_again);
+    for (size_t i = 0; i < 2; i++) dataset_deinit(&classes[i].data);
 }
 
 static void random_turns_differ_and_share_the_system_message(void) {
@@ -234,7 +288,7 @@ static void random_turns_differ_and_share_the_system_message(void) {
     json_t *lists[2];
     int seen[8] = {0};
     EXPECT_EQ(value_choices(&c.models, "a,b,c", NULL), INFERD_OK);
-    for (uint64_t i = 0; i < 300; i++) seen[plan_turns(&c, 1, 0, i)]++;
+    for (uint64_t i = 0; i < 300; i++) seen[plan_turns(&c, 1, 0, i, (deck_card){0})]++;
     EXPECT(seen[2] > 60 && seen[3] > 60 && seen[4] > 60 && seen[2] + seen[3] + seen[4] == 300);
     for (uint32_t turn = 0; turn < 2; turn++) {
         request_plan plan = plan_draw(&c, 1, 0, 7, turn);
@@ -271,6 +325,8 @@ static const test_case CASES[] = {
     TEST(every_entry_comes_once_before_any_comes_twice),
     TEST(a_turn_has_the_answers_of_the_model),
     TEST(no_line_comes_twice_before_all_came_once),
+    TEST(classes_share_the_entries_of_a_data_set),
+    TEST(a_class_takes_the_same_entries_whatever_others_take),
     TEST(random_turns_differ_and_share_the_system_message),
     TEST(times_are_one_or_two),
 };

@@ -646,6 +646,51 @@ def test_lines_of_a_file_are_prompts(tmp_path):
         assert server.asked[-1][2] == server.asked[-2][2]
 
 
+def prompts_of(server):
+    prompts = [request["prompt"] if "prompt" in request else request["messages"][-1]["content"]
+               for _, _, request in server.asked]
+    del server.asked[:]
+    return prompts
+
+
+def test_no_prompt_of_a_data_set_comes_twice_before_all_came_once(tmp_path):
+    data = tmp_path / "prompts"
+    data.write_text("".join(f"prompt {i}\n" for i in range(100)))
+    (tmp_path / "copy").write_text(data.read_text())
+    run = ["--model", "m", "--dataset", data, "--seed", 1]
+    with OddServer(TEXT + b"\n\ndata: [DONE]\n\n") as server:
+        report, _, table = bench(server.url, *run, "--warmup", 40, "--requests", 60, "--arrivals", "closed:4")
+        assert len(set(prompts_of(server))) == 100  # the warm-up had the first ones
+        assert report["prompts_again"] == 0 and "sent before" not in table
+        # two spellings of one file, and a class that takes four times as many as the other
+        report, _, _ = bench(server.url, *run[:2], "--seed", 1, "--warmup", 10,
+                             "--class", f"name=a arrivals=closed:2 requests=72 dataset={data}",
+                             "--class", f"name=b arrivals=closed:1 requests=18 dataset=text:{tmp_path}/copy endpoint=chat")
+        assert len(set(prompts_of(server))) == 100 and report["prompts_again"] == 0
+        report, _, table = bench(server.url, *run, "--warmup", 90, "--requests", 30, "--html", tmp_path / "h.html")
+        assert len(set(prompts_of(server)[:100])) == 100 and report["prompts_again"] == 20
+        assert "20 of 30 requests had one that was sent before" in table
+        assert "20 requests had a prompt of the data set that was sent before" in (tmp_path / "h.html").read_text()
+
+
+def test_probes_of_slo_go_on_in_the_data_set(tmp_path):
+    (tmp_path / "prompts").write_text("".join(f"prompt {i}\n" for i in range(100)))
+    run = ["--model", "m", "--dataset", tmp_path / "prompts", "--arrivals", "constant:1", "--rate", 20, "--rate-max", 40,
+           "--probe-s", 1, "--probe-requests", 1, "--output", 1, "--slo-ttft-ms", 60000]
+    with OddServer(TEXT + b"\n\ndata: [DONE]\n\n") as server:
+        told, table = slo("--url", server.url, *run)
+        sent = prompts_of(server)
+        assert [p["rate"] for p in told["probes"]] == [20, 40] and 50 < len(sent) <= 65
+        assert len(set(sent)) == len(sent)  # those of the second probe, and of the warm-up, are new
+        assert told["prompts_again"] == 0 and "sent before" not in table
+        told, table = slo("--url", server.url, *run, "--warmup", 50)
+        sent = prompts_of(server)
+        # of eight warm-up requests at once the last may be read first
+        assert len(set(sent[:92])) == 92 and told["prompts_again"] == told["probes"][1]["prompts_again"] > 10
+        assert told["probes"][0]["prompts_again"] == 0
+        assert f"{told['prompts_again']} requests had one that was sent before" in table
+
+
 @pytest.mark.parametrize("options, words", [
     (["--dataset", "BAD.json"], "entry 0: conversations[0].from"), (["--turns", "3"], "only with endpoint chat"),
     (["--output", "dataset"], "output dataset"), (["--dataset", "BAD.json.gone"], "No such file"),
