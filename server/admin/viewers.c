@@ -519,6 +519,10 @@ static void on_reader(http_request *rq, bool paused) {
 }
 
 void viewers_add(viewers *v, http_request *rq) {
+    if (rq->method == HTTP_HEAD) { // a stream would be its body
+        http_answer(rq, 200, "text/event-stream", NULL, "Cache-Control: no-cache\n");
+        return;
+    }
     viewer *w = v->n < VIEWERS_MAX ? calloc(1, sizeof *w) : NULL;
     if (w == NULL) {
         if (v->n < VIEWERS_MAX)

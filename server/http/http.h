@@ -178,7 +178,8 @@ void http_answer(http_request *rq, int status, const char *content_type, buf *bo
 void http_answer_error(http_request *rq, int status, const char *type, const char *code,
                        const char *param, const char *message, unsigned retry_after_s);
 
-/* A 200 text/event-stream.  Writes copy, one call per event.  False: cut; on_gone runs, or has. */
+/* A 200 text/event-stream.  Writes copy, one call per event.  False: cut; on_gone runs, or has.
+ * HEAD has no body, so its stream does not begin (false): http_answer answers it. */
 bool http_stream_begin(http_request *rq);
 /* More unsent bytes than stream_hard_bytes cut the stream.  Writes of more than stream_soft_bytes
  * do not count: an event may be as long as the answer.  They are bounded on their own. */

@@ -82,7 +82,7 @@ static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t n_max) {
 
 bool http_stream_begin(http_request *rq) {
     exchange *x = exchange_of(rq);
-    if (x->gone) return false;
+    if (x->gone || rq->method == HTTP_HEAD) return false;
     INFERD_CHECK(!x->answered && !x->streaming);
     struct MHD_Response *r =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 1024, read_stream, x, NULL);

@@ -219,6 +219,23 @@ def test_viewers_have_a_bound_and_leave_nothing_behind(served, watch):
     assert served.http.get("/health").status_code == 200
 
 
+def test_HEAD_has_the_type_of_the_stream_and_no_body(served):
+    """The end of a chunked body came behind the head, as the begin of the next answer."""
+    with socket.socket(socket.AF_UNIX) as s:
+        s.settimeout(30 * SLOW)
+        s.connect(str(served.sock))
+        s.sendall(b"HEAD /admin/watch HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20 + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        text = b""
+        while b'"ok"' not in text:
+            assert (more := s.recv(65536)), text
+            text += more
+    *heads, health, body = text.split(b"\r\n\r\n")
+    assert len(heads) == 20 and body.startswith(b"{")  # 20 viewers are too many
+    for head in heads:
+        assert head.startswith(b"HTTP/1.1 200 ") and b"\r\nContent-Type: text/event-stream\r\n" in head, head
+    assert health.startswith(b"HTTP/1.1 200 ")
+
+
 def test_who_may_watch(served):
     def status(**headers):
         with served.http.stream("GET", "/admin/watch", headers=headers) as r:
