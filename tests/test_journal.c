@@ -32,6 +32,22 @@ static void a_repeated_event_is_counted(void) {
     journal_destroy(j);
 }
 
+/* The time of an event of an hour ago was changed to the new time of the clock. */
+static void an_event_is_none_of_before_the_clock_was_set_back(void) {
+    journal *j = journal_create();
+    journal_add(j, JOURNAL_REFUSE, 1, 4000000, "refused");
+    journal_add_in(j, 7, JOURNAL_REFUSE, 4000000, "refused for chat", "");
+    journal_add(j, JOURNAL_REFUSE, 1, 400000, "refused");
+    journal_add_in(j, 7, JOURNAL_REFUSE, 400000, "refused for chat", "");
+    EXPECT_EQ(journal_n(j), 4);
+    EXPECT_EQ(journal_at(j, 0)->at_ms, 4000000);
+    EXPECT_EQ(journal_at(j, 2)->at_ms, 400000);
+    journal_add(j, JOURNAL_REFUSE, 1, 400001, "refused");
+    EXPECT_EQ(journal_n(j), 4);
+    EXPECT_EQ(journal_at(j, 2)->n, 2);
+    journal_destroy(j);
+}
+
 static void the_oldest_events_go(void) {
     journal *j = journal_create();
     for (int i = 0; i < JOURNAL_EVENTS + 5; i++)
@@ -122,6 +138,7 @@ static void refusals_do_not_push_out_other_events(void) {
 static const test_case cases[] = {
     TEST(events_have_growing_numbers),
     TEST(a_repeated_event_is_counted),
+    TEST(an_event_is_none_of_before_the_clock_was_set_back),
     TEST(the_oldest_events_go),
     TEST(events_of_a_group_are_one),
     TEST(refusals_do_not_push_out_other_events),

@@ -28,9 +28,10 @@ static void add_moment(buf *out, const char *name, uint64_t at_us, const view_no
                    (long long)(now->offset_ms + (int64_t)(at_us / 1000)));
 }
 
-void view_add_daemon(buf *out, const app *a, const changer_about *about, const char *boot) {
+void view_add_daemon(buf *out, const app *a, const changer_about *about, const char *boot,
+                     int64_t started_unix_s) {
     buf_add_format(out, "{\"version\":\"" INFERD_VERSION "\",\"boot\":\"%s\",\"started_at\":%lld",
-                   boot, (long long)a->started_unix_s);
+                   boot, (long long)started_unix_s);
     buf_add_format(out, ",\"draining\":%s,\"unsaved\":%u,\"faults\":%s",
                    a->draining ? "true" : "false", about->n_patches,
                    a->allow_faults ? "true" : "false");
@@ -296,8 +297,9 @@ void view_add_history_row(buf *out, const history_row *row) {
 }
 
 void view_add_event(buf *out, const journal_event *e) {
-    buf_add_format(out, "{\"id\":%llu,\"at\":%lld,\"kind\":\"%s\",\"n\":%u", (ull)e->id,
-                   (long long)e->at_ms, journal_kind_name(e->kind), e->n);
+    buf_add_format(out, "{\"id\":%llu,\"change\":%llu,\"at\":%lld,\"kind\":\"%s\",\"n\":%u",
+                   (ull)e->id, (ull)e->change, (long long)e->at_ms, journal_kind_name(e->kind),
+                   e->n);
     admin_add_text(out, "text", e->text);
     buf_add_char(out, '}');
 }

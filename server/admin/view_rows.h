@@ -18,7 +18,8 @@ typedef struct view_now {
 } view_now;
 
 /* One object each, appended. */
-void view_add_daemon(buf *out, const app *a, const changer_about *about, const char *boot);
+void view_add_daemon(buf *out, const app *a, const changer_about *about, const char *boot,
+                     int64_t started_unix_s);
 void view_add_device(buf *out, const app *a, uint32_t device_idx, const view_now *now);
 void view_add_model(buf *out, const app *a, uint32_t config_idx, const app_recent *recent,
                     const view_now *now);

@@ -54,7 +54,8 @@ struct viewers {
     uint32_t n;
     char boot[24];
     uint64_t due_us;
-    int64_t offset_ms; // view_now.offset_ms
+    uint64_t started_us; // when the daemon began, by the clock of the engines
+    int64_t offset_ms;   // view_now.offset_ms
     row_list lists[ROW_KINDS];
     row daemon, queue;
     map maps[FLEET_DEVICES_MAX];
@@ -63,13 +64,15 @@ struct viewers {
 };
 
 viewers *viewers_create(app *a, changer *ch) {
-    uint64_t random;
+    uint64_t random, now_us = clock_now_us();
+    int64_t age_ms = app_unix_ms() - a->started_unix_s * 1000;
     viewers *v = calloc(1, sizeof *v);
     if (v == NULL) return NULL;
     v->app = a;
     v->changer = ch;
+    v->started_us = now_us - (uint64_t)(age_ms * 1000);
     list_node_init(&v->all);
-    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random) random = clock_now_us();
+    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random) random = now_us;
     snprintf(v->boot, sizeof v->boot, "%016llx", (unsigned long long)random);
     return v;
 }
@@ -231,12 +234,17 @@ static void look_at_row(look *k, row *r, const char *name) {
     k->any = true;
 }
 
+/* By the clock as it is set now: what has passed since then is the uptime. */
+static int64_t started_unix_s(const look *k) {
+    return (k->now.offset_ms + (int64_t)(k->v->started_us / 1000) + 500) / 1000;
+}
+
 static void look_at_rest(look *k) {
     viewers *v = k->v;
     changer_about about;
     changer_get_about(v->changer, &about);
     buf_clear(&k->text);
-    view_add_daemon(&k->text, v->app, &about, v->boot);
+    view_add_daemon(&k->text, v->app, &about, v->boot, started_unix_s(k));
     look_at_row(k, &v->daemon, "daemon");
     buf_clear(&k->text);
     view_add_queue(&k->text, v->app);

@@ -34,7 +34,8 @@ static journal_event *find_repeated(journal *j, journal_kind kind, uint64_t grou
                                     const char *text) {
     for (uint32_t i = j->n; i-- > 0;) {
         journal_event *e = &j->events[i];
-        if (e->kind == kind && e->group == group && at_ms - e->at_ms <= JOURNAL_REPEAT_MS &&
+        int64_t ago_ms = at_ms - e->at_ms; // negative: the clock was set back
+        if (e->kind == kind && e->group == group && ago_ms >= 0 && ago_ms <= JOURNAL_REPEAT_MS &&
             (group != 0 || strcmp(e->text, text) == 0))
             return e;
     }

@@ -213,7 +213,7 @@ class World:
     # -- changes ---------------------------------------------------------------------------------
 
     def event(self, kind, text, n=1):
-        e = {"id": self.next_event, "at": int(time.time() * 1000) - (200 - min(self.next_event, 200)) * 2100, "kind": kind,
+        e = {"id": self.next_event, "change": self.next_event, "at": int(time.time() * 1000) - (200 - min(self.next_event, 200)) * 2100, "kind": kind,
              "text": text, "n": n}
         self.next_event += 1
         self.events = (self.events + [e])[-256:]

@@ -188,18 +188,55 @@ def test_rows_come_and_go(open_page):
 def test_an_event_that_happens_again_counts_on(open_page):
     f, page = open_page("empty")
     expect(page.locator("#no-events")).to_be_visible()
-    e = {"id": 5, "at": 1790000000000, "kind": "refuse", "text": "refused a request of lab", "n": 1}
+    e = {"id": 5, "change": 5, "at": 1790000000000, "kind": "refuse", "text": "refused a request of lab", "n": 1}
     f.send({"events": [e]})
     expect(page.locator("#events li")).to_have_count(1)
-    f.send({"events": [{**e, "n": 12}, {**e, "id": 6, "kind": "device", "text": "cuda1 is lost"}]})
+    f.send({"events": [{**e, "change": 6, "n": 12}, {**e, "id": 6, "change": 7, "kind": "device", "text": "cuda1 is lost"}]})
     expect(page.locator("#events li")).to_have_count(2)
     expect(page.locator("#events li").nth(1)).to_contain_text("×12")
-    f.send({"events": [{**e, "id": 7, "at": e["at"] - 5, "text": "an older one, told late"}]})
+    f.send({"events": [{**e, "id": 4, "change": 4, "text": "an older one, told late"}]})
     expect(page.locator("#events li").nth(2)).to_contain_text("an older one")
-    f.send({"events": [{**e, "n": 13, "at": e["at"] + 9}]})
+    f.send({"events": [{**e, "change": 8, "n": 13, "at": e["at"] + 9}]})
     expect(page.locator("#events li").first).to_contain_text("×13")
     expect(page.locator("#events li")).to_have_count(3)
     expect(page.locator("#alerts")).to_have_text("cuda1 is lost")  # for screen readers; refusals are quiet
+
+
+def test_refusals_and_failures_push_no_other_event_off_the_page(open_page):
+    f, page = open_page("empty")
+    f.world.event("load", "chat is on cpu0")
+    for i in range(300):
+        f.world.event("refuse", f"refused request {i}")
+        if i % 3 == 0:
+            f.world.event("fail", f"failed request {i}")
+        if i % 20 == 0:
+            f.flush()
+    f.flush()
+    expect(page.locator("#events li").first).to_contain_text("refused request 299")
+    expect(page.locator("#events li[data-kind=refuse]")).to_have_count(64)
+    expect(page.locator("#events li[data-kind=fail]")).to_have_count(64)
+    expect(page.locator("#events li").last).to_contain_text("chat is on cpu0")
+    for i in range(300):
+        f.world.event("admin", f"drain {i}")
+    f.flush()
+    expect(page.locator("#events li")).to_have_count(256)
+
+
+def test_after_the_clock_was_set_back_new_events_and_figures_are_the_newest(open_page):
+    f, page = open_page()
+    hour = 3600
+    e = {**f.world.event("load", "told before"), "at": f.world.events[-1]["at"] - hour * 1000}
+    f.flush()
+    f.send({"events": [{**e, "id": e["id"] + 1, "change": e["change"] + 1, "text": "told after"}]})
+    expect(page.locator("#events li").first).to_contain_text("told after")
+    last = f.world.rows[-1]
+    f.send({"history": {"rows": [[last[0] - hour, 77.0, *last[2:]]]}})
+    chart = page.locator(".chart canvas").first
+    chart.focus()
+    for key in ("End", "Home"):  # no row of later is left
+        page.keyboard.press(key)
+        expect(page.locator("#said")).to_contain_text("TTFT: P50 77 ms")
+    expect(page.locator("#charts-when")).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])
@@ -1030,7 +1067,7 @@ CONTRAST = r"""() => {
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_text_has_the_contrast_of_AA(open_page, scheme):
     f, page = open_page("states", scheme=scheme)
-    f.send({"events": [{"id": i, "at": 1, "kind": k, "text": "x", "n": 2} for i, k in
+    f.send({"events": [{"id": i, "change": i, "at": 1, "kind": k, "text": "x", "n": 2} for i, k in
                        enumerate(["evict", "load", "fail", "preempt", "refuse", "config", "device", "drain", "admin"], 900)],
             "daemon": {**f.world.daemon, "draining": True}})
     expect(page.locator("#events li")).to_have_count(9)

@@ -6,42 +6,38 @@
 import { el, setText, setAttr, show, drawSoon, byId } from "./dom.js";
 import { clock, int, plain } from "./format.js";
 
-const SHOWN_MAX = 100;
 const LOUD = new Set(["fail", "device"]);
 const LOUD_MS = 5000;
 
-const later = (a, b) => a.at > b.at || (a.at === b.at && a.id > b.id);
+/** The number of the change that made it: the clock may be set back. */
+const later = (a, b) => a.change > b.change;
 
 export class Events {
     constructor(store) {
         this.store = store;
         this.list = byId("events");
-        this.shown = new Map(); // id -> {root, ...}
-        this.fresh = [];
+        this.shown = new Map(); // id -> {root, event, ...}
         this.spoken = 0;
         store.on("reset", () => {
-            for (const { root } of this.shown.values()) root.remove();
+            this.list.replaceChildren();
             this.shown.clear();
-            this.add(store.events);
+            drawSoon(this);
         });
         store.on("events", (events) => {
-            this.add(events);
+            drawSoon(this);
             this.speak(events);
         });
     }
 
-    add(events) {
-        this.fresh = this.fresh.concat(events).slice(-SHOWN_MAX);
-        drawSoon(this);
-    }
-
     draw() {
-        for (const event of this.fresh) this.put(event);
-        this.fresh = [];
-        while (this.shown.size > SHOWN_MAX) {
-            const last = this.list.lastChild;
-            this.shown.delete(Number(last.dataset.id));
-            last.remove();
+        const kept = new Set(this.store.events.map((e) => e.id));
+        for (const [id, { root }] of this.shown) {
+            if (kept.has(id)) continue;
+            root.remove();
+            this.shown.delete(id);
+        }
+        for (const event of this.store.events) {
+            if (this.shown.get(event.id)?.event !== event) this.put(event);
         }
         show(byId("no-events"), this.shown.size === 0);
         return false;
@@ -53,8 +49,7 @@ export class Events {
             item = this.make();
             this.shown.set(event.id, item);
         }
-        item.at = event.at;
-        item.id = event.id;
+        item.event = event;
         this.place(item);
         setText(item.time, clock(event.at));
         setAttr(item.time, "datetime", new Date(event.at).toISOString());
@@ -68,11 +63,11 @@ export class Events {
     /** The newest first; one that happened again moves up. */
     place(item) {
         const items = this.list.children;
-        const of = (li) => this.shown.get(Number(li.dataset.id));
-        const isBefore = (li) => li === item.root || later(of(li), item);
+        const of = (li) => this.shown.get(Number(li.dataset.id)).event;
+        const isBefore = (li) => li === item.root || later(of(li), item.event);
         let i = 0;
         while (i < items.length && isBefore(items[i])) i++;
-        item.root.dataset.id = item.id;
+        item.root.dataset.id = item.event.id;
         const next = items[i] ?? null;
         const isThere = item.root.parentNode && item.root.nextSibling === next;
         if (!isThere) this.list.insertBefore(item.root, next);

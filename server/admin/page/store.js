@@ -15,6 +15,7 @@ export const USES = ["free", "weights", "KV", "cached", "warm", "swapped out", "
 const ABSENT = 7;
 const ROWS_MAX = 600;
 const EVENTS_MAX = 256;
+const CAUSED_MAX = 64; // refusals, and failures: clients cause them at any rate
 const PAGES_MAX = 1 << 22; // 8 TiB of 2 MiB; a larger number is no number of pages
 
 /** @typedef {{n: number, codes: Uint32Array}} PageMap */
@@ -66,7 +67,11 @@ export class Store {
         if (data.daemon) this.daemon = data.daemon;
         if (data.queue) this.queue = data.queue;
         const rows = data.history?.rows || [];
-        if (rows.length) this.rows = this.rows.concat(rows).slice(-ROWS_MAX);
+        for (const row of rows) { // later ones: the clock was set back
+            while (this.rows.length && this.rows.at(-1)[0] > row[0]) this.rows.pop();
+            this.rows.push(row);
+        }
+        if (rows.length) this.rows = this.rows.slice(-ROWS_MAX);
         const events = (data.events || []).map((e) => this.eventSet(e));
         if (events.length) this.eventsTrim();
         if (event === "all") {
@@ -100,8 +105,14 @@ export class Store {
         return event;
     }
 
+    /** As the daemon keeps them. */
     eventsTrim() {
-        if (this.events.length > EVENTS_MAX) this.events.splice(0, this.events.length - EVENTS_MAX);
+        for (const kind of ["refuse", "fail"]) {
+            let over = this.events.filter((e) => e.kind === kind).length - CAUSED_MAX;
+            if (over <= 0) continue;
+            this.events = this.events.filter((e) => e.kind !== kind || over-- <= 0);
+        }
+        this.events = this.events.slice(-EVENTS_MAX);
     }
 
     pagesNew({ device, n, runs }) {
