@@ -71,6 +71,39 @@ static void a_load_asks_for_a_plan_names_its_victims_and_waits_for_y(void) {
     end(&r);
 }
 
+static void a_plan_of_several_devices_says_on_which_a_victim_is(void) {
+    rig r;
+    begin(&r);
+    key(&r, 'l');
+    answer(&r, 200,
+           "{\"model\":\"a/b\",\"fits\":true,\"now\":true,\"bring_up\":{\"s\":0.4},\"devices\":["
+           "{\"name\":\"d0\",\"used\":true},{\"name\":\"d1\",\"used\":true}],\"victims\":["
+           "{\"name\":\"x\",\"device\":\"d0\",\"bytes\":0,\"idle_s\":0,\"why\":\"idle\"},"
+           "{\"name\":\"y\",\"device\":\"d1\",\"bytes\":0,\"idle_s\":0,\"why\":\"idle\"}]}");
+    EXPECT_STR(note(&r), "load a/b: evicts 2 models: x (0 on d0, idle 0) and y (0 on d1, idle 0), "
+                         "about 400 ms.  y/n");
+    key(&r, 'P');
+    EXPECT(strstr(buf_cstr(&r.ui.panel), "  evicts      y on d1 (idle, 0, idle 0)\n") != NULL);
+    end(&r);
+}
+
+/* It said "evicts no model" and a time, and the panel had the time, too. */
+static void a_plan_for_turns_says_that_models_at_work_are_evicted(void) {
+    rig r;
+    begin(&r);
+    key(&r, 'l');
+    answer(&r, 200,
+           "{\"model\":\"a/b\",\"fits\":true,\"now\":false,\"turns\":true,\"victims\":[],"
+           "\"bring_up\":{\"s\":0.4}}");
+    EXPECT_STR(note(&r), "load a/b: evicts models of its class that are at work in turns, when "
+                         "requests for it come.  y/n");
+    key(&r, 'P');
+    EXPECT(strstr(buf_cstr(&r.ui.panel), "  not now: models of its class that are at work are "
+                                         "evicted in turns, when requests for it come\n") != NULL);
+    EXPECT(strstr(buf_cstr(&r.ui.panel), "brought up") == NULL);
+    end(&r);
+}
+
 /* Draws the screen, without marks. */
 static const char *draw(rig *r, uint32_t width, uint32_t height) {
     static buf out, text;
@@ -329,6 +362,8 @@ static void without_models_there_is_nothing_to_command(void) {
 
 static const test_case cases[] = {
     TEST(a_load_asks_for_a_plan_names_its_victims_and_waits_for_y),
+    TEST(a_plan_of_several_devices_says_on_which_a_victim_is),
+    TEST(a_plan_for_turns_says_that_models_at_work_are_evicted),
     TEST(a_question_keeps_its_number_and_y_n_where_not_all_victims_have_room),
     TEST(y_n_is_on_every_screen),
     TEST(a_plan_that_does_not_fit_says_why_before_the_question),

@@ -2,7 +2,8 @@
  *
  * The arithmetic runs for every device; the answer is that of the best one: where the model is,
  * where it fits now with the fewest victims, where it would get a time slice, where it fits at all.
- * A model of several parts (fleet.h) fits when as many devices take one as it has parts.
+ * A model of several parts (fleet.h) fits when as many devices take one as it has parts: it would
+ * use those that have one and the best of the others, and the victims of all of these are named.
  *
  * A model or tenant that does not exist yet is handled like a change that is not applied: it is put
  * into the configuration's text, which is read and checked, and the model's file is opened. */
@@ -194,12 +195,14 @@ static void add_checks(buf *out, const plan_answer *p, uint64_t page_bytes) {
     buf_add_char(out, ']');
 }
 
-static void add_victims(buf *out, const plan_answer *p, const snapshot *s, gen_class prio) {
-    buf_add_str(out, ",\"victims\":[");
+static void add_victims(buf *out, const plan_answer *p, const snapshot *s, gen_class prio,
+                        const char *device, bool *first) {
     for (uint32_t i = 0; i < p->n_victims; i++) {
         const plan_model *m = &s->models[p->victims[i]];
-        buf_add_str(out, i > 0 ? ",{\"name\":" : "{\"name\":");
+        buf_add_str(out, *first ? "{\"name\":" : ",{\"name\":");
         json_add_string(out, m->name, strlen(m->name));
+        buf_add_str(out, ",\"device\":");
+        json_add_string(out, device, strlen(device));
         buf_add_format(
             out,
             ",\"when\":\"%s\",\"why\":\"%s\",\"class\":\"%s\",\"bytes\":%llu,\"idle_s\":%.3f,"
@@ -211,8 +214,8 @@ static void add_victims(buf *out, const plan_answer *p, const snapshot *s, gen_c
             admin_class_name(m->prio),
             (unsigned long long)((m->weight_pages + m->kv_pages) * s->d.page_bytes),
             (double)m->idle_us / 1e6, (double)m->reload_us / 1e6);
+        *first = false;
     }
-    buf_add_char(out, ']');
 }
 
 /* Its own bring-ups of one kind. */
@@ -225,26 +228,36 @@ static void add_own(buf *out, const char *name, const engine_bring_ups *b) {
 }
 
 /* The time from where its weights are now; bring-ups of the other kind say nothing about it. */
-static void add_bring_up(buf *out, const question *q, const snapshot *s) {
+typedef struct bring_up {
+    bool own, measured;    // its own bring-ups were measured; those of some model were
+    double seconds, per_s; // per_s: bytes
+} bring_up;
+
+static bring_up time_bring_up(const question *q, const snapshot *s) {
     const engine_bring_ups *own = q->warm ? &q->from_host : &q->from_file,
                            *all = q->warm ? &s->host : &s->file;
-    bool measured = all->n > 0 && all->us > 0;
-    double per_s = measured ? (double)all->n / ((double)all->us / 1e6) : (double)PLAN_BYTES_PER_S;
-    double seconds = q->there     ? 0.0
-                     : own->n > 0 ? (double)own->us / (double)own->n / 1e6
-                                  : (double)q->weight_bytes / per_s;
+    bring_up b = {.own = own->n > 0, .measured = all->n > 0 && all->us > 0};
+    b.per_s = b.measured ? (double)all->n / ((double)all->us / 1e6) : (double)PLAN_BYTES_PER_S;
+    b.seconds = q->there ? 0.0
+                : b.own  ? (double)own->us / (double)own->n / 1e6
+                         : (double)q->weight_bytes / b.per_s;
+    return b;
+}
+
+static void add_bring_up(buf *out, const question *q, const snapshot *s) {
+    bring_up b = time_bring_up(q, s);
     const char *basis = q->there     ? "it is there"
-                        : own->n > 0 ? "its earlier loads"
-                        : measured   ? "loads of other models"
+                        : b.own      ? "its earlier loads"
+                        : b.measured ? "loads of other models"
                                      : "not measured yet, 500 MB/s are assumed";
     buf_add_format(out,
                    ",\"bring_up\":{\"s\":%.6f,\"from\":\"%s\",\"measured\":%s,"
                    "\"bytes_per_s\":%.0f,\"basis\":\"%s\"",
-                   seconds,
+                   b.seconds,
                    q->there  ? "device"
                    : q->warm ? "host"
                              : "file",
-                   q->there || own->n > 0 ? "true" : "false", per_s, basis);
+                   q->there || b.own ? "true" : "false", b.per_s, basis);
     add_own(out, "file", &q->from_file);
     add_own(out, "host", &q->from_host);
     buf_add_char(out, '}');
@@ -266,6 +279,7 @@ typedef struct device_plan {
     question q;
     plan_answer p;
     bool done; // s and p are valid
+    bool used; // one part is there, or would be
 } device_plan;
 
 static void device_plan_deinit(device_plan *d) {
@@ -363,6 +377,50 @@ static uint64_t rank_of(const device_plan *d) {
     return worth * VICTIMS_MAX + (VICTIMS_MAX - 1 - d->p.n_victims);
 }
 
+/* Parts that are not placed go to the best of the other devices. */
+static void choose_devices(const app *a, const asked *k, device_plan *all) {
+    uint32_t n_devices = fleet_n_devices(a->fleet), n_used = 0;
+    for (uint32_t d = 0; d < n_devices; d++) {
+        all[d].used = all[d].done && all[d].q.state != MODEL_NONE;
+        n_used += all[d].used;
+    }
+    for (uint32_t n = fleet_n_parts(k->policy); n_used < n; n_used++) {
+        device_plan *best = NULL;
+        for (uint32_t d = 0; d < n_devices; d++) {
+            if (!all[d].done || all[d].used) continue; // lost, or chosen
+            if (best == NULL || rank_of(&all[d]) > rank_of(best)) best = &all[d];
+        }
+        if (best == NULL) return;
+        best->used = true;
+    }
+}
+
+/* Of all devices that are used, the best one first. */
+static void add_all_victims(buf *out, const app *a, const device_plan *all, uint32_t best) {
+    uint32_t n = fleet_n_devices(a->fleet);
+    bool first = true;
+    buf_add_str(out, ",\"victims\":[");
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t d = i == 0 ? best : i <= best ? i - 1 : i;
+        const device_plan *on = &all[d];
+        if (on->used)
+            add_victims(out, &on->p, &on->s, on->q.w.prio, fleet_device_name(a->fleet, d), &first);
+    }
+    buf_add_char(out, ']');
+}
+
+/* The device that is used and takes the longest to have its part. */
+static const device_plan *find_slowest(const app *a, const device_plan *all, uint32_t best) {
+    const device_plan *slowest = &all[best];
+    for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
+        if (!all[d].used || all[d].q.there) continue;
+        if (slowest->q.there || time_bring_up(&all[d].q, &all[d].s).seconds >
+                                    time_bring_up(&slowest->q, &slowest->s).seconds)
+            slowest = &all[d];
+    }
+    return slowest;
+}
+
 static void add_devices(buf *out, const app *a, const device_plan *all, const char *problems) {
     buf_add_str(out, ",\"devices\":[");
     bool first = true;
@@ -373,9 +431,10 @@ static void add_devices(buf *out, const app *a, const device_plan *all, const ch
         if (!all[d].done) continue; // lost
         buf_add_str(out, first ? "{\"name\":" : ",{\"name\":");
         json_add_string(out, name, strlen(name));
-        buf_add_format(out, ",\"fits\":%s,\"now\":%s,\"turns\":%s,\"victims\":%u}",
-                       fits ? "true" : "false", fits && p->now ? "true" : "false",
-                       fits && p->slices ? "true" : "false", p->n_victims);
+        buf_add_format(out, ",\"used\":%s,\"fits\":%s,\"now\":%s,\"turns\":%s,\"victims\":%u}",
+                       all[d].used ? "true" : "false", fits ? "true" : "false",
+                       fits && p->now ? "true" : "false", fits && p->slices ? "true" : "false",
+                       p->n_victims);
         first = false;
     }
     buf_add_char(out, ']');
@@ -383,7 +442,7 @@ static void add_devices(buf *out, const app *a, const device_plan *all, const ch
 
 static void write_plan(buf *out, const app *a, const verdict *v, const device_plan *all,
                        uint32_t best, const char *problems) {
-    const device_plan *d = &all[best];
+    const device_plan *d = &all[best], *slowest = find_slowest(a, all, best);
     const plan_answer *p = &d->p;
     const question *q = &d->q;
     const char *name = fleet_device_name(a->fleet, best);
@@ -403,8 +462,8 @@ static void write_plan(buf *out, const app *a, const verdict *v, const device_pl
                    (unsigned long long)q->file_bytes,
                    q->file_bytes > 0 ? (double)n_bytes / (double)q->file_bytes : 0.0);
     add_checks(out, p, d->s.d.page_bytes);
-    add_victims(out, p, &d->s, q->w.prio);
-    add_bring_up(out, q, &d->s);
+    add_all_victims(out, a, all, best);
+    add_bring_up(out, &slowest->q, &slowest->s);
     add_devices(out, a, all, problems);
     buf_add_str(out, ",\"problems\":");
     admin_add_lines(out, problems, '\n');
@@ -423,6 +482,7 @@ static void answer_plan(http_request *rq, const app *a, const asked *k, const ch
     }
     if (fine && best != UINT32_MAX) {
         verdict v = verdict_of(a, k, all, problems);
+        choose_devices(a, k, all);
         write_plan(&out, a, &v, all, best, problems);
     }
     for (uint32_t d = 0; d < n && all != NULL; d++) device_plan_deinit(&all[d]);

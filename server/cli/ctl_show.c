@@ -466,12 +466,23 @@ void show_state(buf *out, const json_t *state) {
 
 /* ---- plans ---- */
 
-static void show_victims(buf *out, const json_t *victims) {
+const char *show_device_of(const json_t *plan, const json_t *victim) {
+    const json_t *devices = ctl_member(plan, "devices");
+    uint32_t n_used = 0;
+    for (size_t i = 0; i < json_array_size(devices); i++)
+        n_used += json_is_true(ctl_member(json_array_get(devices, i), "used"));
+    return n_used > 1 ? ctl_text(victim, "device") : "";
+}
+
+static void show_victims(buf *out, const json_t *plan) {
+    const json_t *victims = ctl_member(plan, "victims");
     for (size_t i = 0; i < json_array_size(victims); i++) {
         const json_t *v = json_array_get(victims, i);
+        const char *device = show_device_of(plan, v);
         bool later = strcmp(ctl_text(v, "when"), "min") == 0;
-        buf_add_format(out, "  evicts      %s%s (%s, ", ctl_text(v, "name"),
-                       later ? ", once it uses its min" : "", ctl_text(v, "why"));
+        buf_add_format(out, "  evicts      %s%s%s%s (%s, ", ctl_text(v, "name"),
+                       device[0] != 0 ? " on " : "", device, later ? ", once it uses its min" : "",
+                       ctl_text(v, "why"));
         show_add_size(out, ctl_count(v, "bytes"));
         buf_add_str(out, ", idle ");
         show_add_seconds(out, ctl_number(v, "idle_s"));
@@ -504,8 +515,8 @@ void show_plan(buf *out, const json_t *plan) {
     const char *name =
         ctl_text(plan, json_is_string(ctl_member(plan, "tenant")) ? "tenant" : "model");
     const json_t *problems = ctl_member(plan, "problems"), *checks = ctl_member(plan, "checks");
-    const json_t *victims = ctl_member(plan, "victims");
-    bool fits = json_is_true(ctl_member(plan, "fits"));
+    bool fits = json_is_true(ctl_member(plan, "fits")),
+         turns = json_is_true(ctl_member(plan, "turns"));
     buf_add_format(out, "%s %s\n", name, fits ? "fits" : "does not fit");
     for (size_t i = 0; i < json_array_size(problems); i++)
         buf_add_format(out, "  problem     %s\n", json_string_value(json_array_get(problems, i)));
@@ -514,10 +525,12 @@ void show_plan(buf *out, const json_t *plan) {
         buf_add_format(out, "  %-3s %-10s %s\n", json_is_true(ctl_member(c, "kept")) ? "ok" : "NO",
                        ctl_text(c, "name"), ctl_text(c, "text"));
     }
-    if (json_is_true(ctl_member(plan, "turns")))
-        buf_add_str(out, "  not now, but in time slices with models of its class\n");
-    show_victims(out, victims);
-    if (ctl_member(plan, "bring_up") != NULL && fits)
+    if (turns)
+        buf_add_str(out,
+                    "  not now: models of its class that are at work are evicted in turns, when "
+                    "requests for it come\n");
+    show_victims(out, plan);
+    if (ctl_member(plan, "bring_up") != NULL && fits && !turns)
         show_bring_up(out, ctl_member(plan, "bring_up"));
 }
 

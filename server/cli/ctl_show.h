@@ -23,6 +23,8 @@ void show_state(buf *out, const json_t *state);
 void show_models(buf *out, const json_t *state);
 void show_tenants(buf *out, const json_t *state);
 void show_plan(buf *out, const json_t *plan);
+/* The device of a victim where the plan uses several, or "". */
+const char *show_device_of(const json_t *plan, const json_t *victim);
 void show_drill(buf *out, const json_t *v);
 /* The text of {"error": ...}: the message, or every problem. */
 void show_error(buf *out, const json_t *answer);

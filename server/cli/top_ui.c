@@ -177,6 +177,8 @@ static void add_victims(buf *out, const json_t *plan, size_t n_named) {
                                    : " and ",
                        ctl_text(v, "name"));
         show_add_size(out, ctl_count(v, "bytes"));
+        const char *device = show_device_of(plan, v);
+        if (device[0] != 0) buf_add_format(out, " on %s", device);
         buf_add_str(out, ", idle ");
         show_add_seconds(out, ctl_number(v, "idle_s"));
         buf_add_char(out, ')');
@@ -214,13 +216,16 @@ static void add_plan(buf *out, const json_t *plan, size_t n_named) {
         buf_add_str(out, "it is on the device.");
         return;
     }
-    add_victims(out, plan, n_named);
-    if (json_is_number(ctl_member(plan, "bring_up.s"))) {
+    bool turns = ctl_is(plan, "turns"), any = count_victims(plan) > 0;
+    if (any || !turns) add_victims(out, plan, n_named);
+    if (!turns && json_is_number(ctl_member(plan, "bring_up.s"))) {
         buf_add_str(out, ", about ");
         show_add_seconds(out, ctl_number(plan, "bring_up.s"));
     }
-    if (ctl_is(plan, "turns"))
-        buf_add_str(out, ", in time slices with models of its class");
+    if (turns)
+        buf_add_format(
+            out, "%s models of its class that are at work in turns, when requests for it come",
+            any ? "; then" : "evicts");
     else if (json_is_false(json_object_get(plan, "now")))
         buf_add_str(out, ", waits until there is room");
     buf_add_char(out, '.');

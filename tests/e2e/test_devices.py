@@ -173,6 +173,26 @@ def test_a_plan_needs_a_device_for_each_part(launch, memory, fit):
     assert d.stop() == 0
 
 
+def test_a_plan_names_the_victims_on_every_device_of_the_model(launch):
+    """It named those of one device, and the load then evicted a model of the other, too."""
+    d = start(launch, 2, [{"name": "a", "path": dummy(1)}, {"name": "b", "path": dummy(2)},
+                          {"name": "two", "path": dummy(3), "replicas": {"min": 2, "max": 2}, "pin": "warm"}],
+              memory="8MiB", host_arena="64MiB")  # a device has room for one of them
+    post = lambda path, body: d.http.post(path, headers=ADMIN, json=body)
+    for name in ("a", "b"):
+        assert post(f"/admin/models/{name}/load", {"wait": True}).status_code == 200
+    hot = {p["device"]: n for n in ("a", "b", "two") for p in model_of(d, n)["placed"] if p["state"] == "hot"}
+    assert sorted(hot.values()) == ["a", "b"], hot
+    plan = post("/admin/plan", {"load": "two"}).json()
+    assert {v["device"]: v["name"] for v in plan["victims"]} == hot and len(plan["victims"]) == 2, plan
+    assert [x["used"] for x in plan["devices"]] == [True, True] and plan["bring_up"]["from"] == "host"
+    plan = post("/admin/plan", {"load": "a"}).json()
+    assert plan["victims"] == [] and [x["name"] for x in plan["devices"] if x["used"]] == [plan["device"]], plan
+    assert post("/admin/models/two/load", {"wait": True}).status_code == 200
+    assert all(model_of(d, n)["state"] != "hot" for n in ("a", "b"))
+    assert d.stop() == 0
+
+
 def test_unload_waits_for_every_replica(launch):
     """It was answered as soon as the first one had left."""
     d = start(launch, 2, [{"name": "m", "path": dummy(1), "replicas": {"min": 2, "max": 2}, "pin": "none"}])

@@ -423,6 +423,36 @@ def test_a_plan_that_does_not_fit_says_why(open_page):
     expect(page.locator("#ask-yes")).to_have_text("Load anyway")
 
 
+PLAN = {"fits": True, "now": True, "turns": False, "device": "d0", "weights": {"bytes": 4 << 20}, "problems": [], "checks": [],
+        "bring_up": {"s": 0.4, "from": "host"}, "parts": {"wanted": 2, "fit": 2},
+        "victims": [{"name": "a", "device": "d0", "bytes": 2 << 20, "idle_s": 40, "back_s": 0.1},
+                    {"name": "b", "device": "d1", "bytes": 6 << 20, "idle_s": 0, "back_s": 0.2}],
+        "devices": [{"name": "d0", "used": True}, {"name": "d1", "used": True}, {"name": "d2", "used": False}]}
+
+
+def plan_text(page, **more):
+    return page.evaluate("""async plan => (await import("/ui/commands.js")).planSentences(plan, "two")""", {**PLAN, **more})
+
+
+def test_a_plan_of_several_parts_names_all_their_devices_and_victims(open_page):
+    _, page = open_page("empty")
+    assert plan_text(page) == [
+        "two (4 MiB each) would be loaded on d0 and d1 from host memory, in about 400 ms.",
+        "It would evict a (2 MiB on d0, idle 40 s, back in 100 ms) and b (6 MiB on d1, back in 200 ms)."]
+    assert plan_text(page, fits=False, victims=[], parts={"wanted": 2, "fit": 1}) == [
+        "two does not fit on d0 and d1.", "Devices have room for 1 of its 2 parts."]
+
+
+def test_a_plan_for_turns_says_what_is_evicted_when(open_page):
+    """It said that no model would be evicted, and how long that takes."""
+    _, page = open_page("empty")
+    turns = "Models of its class that are at work would be evicted in turns, when requests for two come."
+    one = [PLAN["devices"][0]]
+    assert plan_text(page, turns=True, now=False, victims=[], devices=one) == [
+        "two (4 MiB) would be loaded on d0 from host memory.", turns]
+    assert plan_text(page, turns=True, now=False)[1:] == [plan_text(page)[1], turns]
+
+
 @pytest.mark.parametrize("name,text,what,body", [
     ("chat", "Unload", "unload", {}), ("chat", "Drain", "drain", {}), ("chat", "Unpin", "unpin", {}),
     ("code", "Pin", "pin", {"level": "hot"})])

@@ -11,30 +11,41 @@ const NOTE_MS = 8000;
 export function planSentences(plan, name) {
     const said = [];
     const size = plan.weights?.bytes ? bytes(plan.weights.bytes) : "";
-    const where = plan.device ? " on " + plain(plan.device) : "";
+    const used = (plan.devices || []).filter((d) => d.used).map((d) => plain(d.name));
+    const several = used.length > 1;
+    const where = several ? " on " + list(used) : plan.device ? " on " + plain(plan.device) : "";
     if (plan.problems?.length || !plan.fits) {
         said.push(`${name} does not fit${where}.`);
         for (const p of plan.problems || []) {
             said.push(plain(typeof p === "string" ? p : p.message ?? p.text));
         }
         for (const c of plan.checks || []) if (c.kept === false) said.push(plain(c.text) + ".");
+        const { wanted, fit } = plan.parts || {};
+        if (fit < wanted) said.push(`Devices have room for ${fit} of its ${wanted} parts.`);
         return said;
     }
     if (plan.bring_up?.from === "device") return [`${name} is${where}; nothing is loaded.`];
-    const took = isFinite(plan.bring_up?.s) ? `, in about ${seconds(plan.bring_up.s)}` : "";
+    const took = isFinite(plan.bring_up?.s) && !plan.turns ?
+        `, in about ${seconds(plan.bring_up.s)}` : "";
     const from = { file: " from its file", host: " from host memory" }[plan.bring_up?.from] ?? "";
-    said.push(`${name}${size ? " (" + size + ")" : ""} would be loaded${where}${from}${took}.`);
+    const each = size ? ` (${size}${several ? " each" : ""})` : "";
+    said.push(`${name}${each} would be loaded${where}${from}${took}.`);
     const victims = plan.victims || [];
     if (victims.length) {
         const words = victims.map((v) => `${plain(v.name)} (${bytes(v.bytes)}` +
+            (several && v.device ? ` on ${plain(v.device)}` : "") +
             (v.idle_s ? `, idle ${seconds(v.idle_s)}` : "") +
             (v.back_s >= 0 ? `, back in ${seconds(v.back_s)}` : "") + ")");
         said.push(`It would evict ${list(words)}.`);
-    } else {
+    } else if (!plan.turns) {
         said.push("No model would be evicted.");
     }
-    if (plan.turns) said.push("It would share the device with models of its class in time slices.");
-    else if (plan.now === false) said.push("There is no room now: it would wait until there is.");
+    if (plan.turns) {
+        said.push("Models of its class that are at work would be evicted in turns, when requests " +
+            `for ${name} come.`);
+    } else if (plan.now === false) {
+        said.push("There is no room now: it would wait until there is.");
+    }
     return said;
 }
 
