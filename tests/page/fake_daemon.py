@@ -1,9 +1,9 @@
 """A daemon for the page alone: it serves server/admin/page/ with the headers of the real one and speaks the stream,
 the commands and the chat of docs/page.md, from made-up scenes.  Standard library only.
 
-    python3 tests/page/fake_daemon.py [--scene small|large|storm|hostile|states|lost|empty] [--port 8090] [--key KEY]
+    python3 tests/page/fake_daemon.py [--scene small|gpu|large|storm|hostile|states|lost|empty] [--port 8090] [--key KEY]
 
-Scenes: `small` three models on a CPU; `large` 72,000 pages, 64 models, 100 tenants, deltas at the full rate that is
+Scenes: `small` three models on a CPU; `gpu` a device with memory of its own beside that of the host; `large` 72,000 pages, 64 models, 100 tenants, deltas at the full rate that is
 allowed (100 KB/s); `storm` the same with every page and row changed in each delta; `hostile` markup, quotes and marks
 of writing direction in every text; `states` one model in each state; `lost` two devices, of which one is lost.
 
@@ -61,7 +61,7 @@ class World:
         self.boot = f"boot-{time.monotonic_ns()}"
         self.lock = threading.RLock()
         self.started = time.time() - 7384
-        self.devices, self.models, self.tenants, self.maps = {}, {}, {}, {}
+        self.devices, self.models, self.tenants, self.maps, self.host_pages = {}, {}, {}, {}, {}
         self.events, self.rows, self.done = [], [], []
         self.pending = {}
         self.ticks = 0
@@ -76,8 +76,9 @@ class World:
 
     # -- scenes ----------------------------------------------------------------------------------
 
-    def device(self, pages, name="cpu0", kind="cpu", about="cpu avx512, 2 threads", **more):
+    def device(self, pages, name="cpu0", kind="cpu", about="cpu avx512, 2 threads", host=None, **more):
         i = len(self.devices)
+        self.host_pages[i] = host or pages // 2
         self.devices[i] = {
             "id": i, "name": name, "kind": kind, "about": about, "page_bytes": PAGE_BYTES, "pages": {},
             "one_memory": kind == "cpu", "recent": {"step": 0.91, "load": 0.03, "idle": 0.06},
@@ -91,7 +92,8 @@ class World:
         i = len(self.models)
         pages = self.maps.get(device, [])
         at = next((p for p in range(len(pages)) if pages[p] == FREE), len(pages))
-        for use, n in ((WEIGHT, weight), (KV, kv), (CACHED, cached), (WARM, warm)):
+        on_host = device in self.devices and not self.devices[device]["one_memory"]
+        for use, n in ((WEIGHT, weight), (KV, kv), (CACHED, cached), (WARM, 0 if on_host else warm)):
             for p in range(at, min(at + n, len(pages))):
                 pages[p] = code(use, i)
             at += n
@@ -134,6 +136,13 @@ class World:
 
     def make_empty(self):
         self.device(512)
+
+    def make_gpu(self):
+        """80 GiB with 40 GiB of weights; in host memory three times as much."""
+        self.device(40_960, "cuda0", "cuda", "NVIDIA H100, 80 GiB", host=81_920)
+        self.model("chat", weight=20_480)
+        for i in range(3):
+            self.model(f"night-{i}", "warm", warm=20_480)
 
     def make_large(self):
         self.device(72_000, "cuda0", "cuda", "NVIDIA H200, 139 GiB, compute capability 9.0", one_memory=False)
@@ -237,8 +246,10 @@ class World:
             n = [0] * 9
             for c in self.maps[i]:
                 n[c & 15] += 1
-            total = len(self.maps[i])
-            d["pages"] = {"total": total, "device": total, "host": total // 2, "host_free": total // 2 - n[WARM] - n[PARKED],
+            if not d["one_memory"]:  # no pages of the map
+                n[WARM], n[PARKED] = (sum(m["bytes"][u] for m in self.models.values()) // PAGE_BYTES for u in ("warm", "parked"))
+            total, host = len(self.maps[i]), self.host_pages[i]
+            d["pages"] = {"total": total, "device": total, "host": host, "host_free": host - n[WARM] - n[PARKED],
                           "device_free": n[FREE], **{u: n[k] for k, u in enumerate(USES)}}
 
     def touch(self, what, *ids):
@@ -697,7 +708,7 @@ class Fake:
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    p.add_argument("--scene", default="small", choices=["small", "large", "storm", "hostile", "states", "lost", "empty"])
+    p.add_argument("--scene", default="small", choices=["small", "gpu", "large", "storm", "hostile", "states", "lost", "empty"])
     p.add_argument("--port", type=int, default=8090)
     p.add_argument("--key")
     p.add_argument("--tenant-key")

@@ -264,6 +264,17 @@ def test_a_lost_device_is_shown_as_lost(open_page):
     expect(page.locator("#steps .model").nth(1)).to_have_text("lost")
 
 
+def test_memory_of_the_host_is_no_part_of_a_gpu(open_page):
+    """The bar of 80 GiB with 40 GiB of weights showed 60 % warm, and 20 % of each other use."""
+    f, page = open_page("gpu")
+    bar = page.locator(".device .bar")
+    expect(bar).to_have_attribute("aria-label", "cuda0: weights 50 %, warm 120 GiB in host memory, free 50 %")
+    assert bar.evaluate("b => [...b.children].map(s => Number(s.style.flexGrow))") == [0.5, 0, 0, 0, 0, 0, 0, 0.5]
+    keys = page.locator(".device .keys").first.locator("li:visible")
+    expect(keys.filter(has_text="warm")).to_have_text("warm120 GiB in host memory")
+    expect(keys.filter(has_text="weights")).to_have_attribute("title", "weights: 40 GiB, 50 %")
+
+
 # -- pages -----------------------------------------------------------------------------------------
 
 

@@ -8,11 +8,13 @@ import { Palette, dark, ownerColor } from "./colors.js";
 import { PageMap } from "./pagemap.js";
 import { Rows } from "./rows.js";
 
-// Uses in the order of the bar, with the member of device.pages that counts them.
+// Uses in the order of the bar, with the member of device.pages that counts them.  On a GPU warm
+// and parked pages are of host memory, and no part of the device.
 const BAR = [
     [1, "weight"], [2, "kv"], [3, "cached"], [4, "warm"], [5, "parked"], [6, "quarantine"],
     [7, "absent"], [0, "free"],
 ];
+const inHost = (device, use) => !device.one_memory && (use === 4 || use === 5);
 const OWNERS_MAX = 24;
 const LOUPE_COLS = 19;
 const LOUPE_ROWS = 5;
@@ -199,15 +201,18 @@ class Device {
         setText(this.flags, flags.filter(Boolean).join(", "));
         setClass(this.root, "lost", d.lost);
         setText(this.total, bytes(p.total * d.page_bytes));
-        const shown = BAR.reduce((n, [, key]) => n + (p[key] || 0), 0) || 1;
+        const shown = BAR.reduce((n, [use, key]) => n + (inHost(d, use) ? 0 : p[key] || 0), 0) || 1;
         const words = [];
         BAR.forEach(([use, key], i) => {
             const n = p[key] || 0;
-            setStyle(this.segments[i], "flex-grow", String(n / shown));
-            show(this.keys[i], n > 0 || use < 4);
-            setText(this.counts[i], int(n));
-            this.keys[i].title = `${USES[use]}: ${bytes(n * d.page_bytes)}, ${percent(n / shown)}`;
-            if (n) words.push(`${USES[use]} ${percent(n / shown)}`);
+            const host = inHost(d, use);
+            const size = bytes(n * d.page_bytes);
+            const part = host ? size + " in host memory" : percent(n / shown);
+            setStyle(this.segments[i], "flex-grow", host ? "0" : String(n / shown));
+            show(this.keys[i], n > 0 || (use < 4 && !host));
+            setText(this.counts[i], host ? part : int(n));
+            this.keys[i].title = `${USES[use]}: ${host ? "" : size + ", "}${part}`;
+            if (n) words.push(`${USES[use]} ${part}`);
         });
         this.bar.setAttribute("aria-label", `${plain(d.name)}: ${words.join(", ")}`);
         this.map.canvas.setAttribute("aria-label", `Map of ${plural(p.total, "page")} of ` +
