@@ -840,6 +840,21 @@ def test_reasoning_and_tool_calls_are_shown_and_results_go_back(open_page):
     assert f.chats[-1]["messages"][-2]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Kiel"}'}
 
 
+def test_the_result_of_a_call_goes_to_its_column_alone(open_page):
+    f, page = open_page(path="/ui#chat=chat,code")
+    page.locator("summary", has_text="Tools").click()
+    page.fill("#s-tools", '[{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]')
+    say(page, "weather?")
+    expect(page.locator(".call textarea")).to_have_count(2)
+    expect(page.locator("#send")).to_have_text("Send")
+    page.locator(".column").nth(0).locator(".call textarea").fill("hail")
+    page.locator("#send").click()
+    expect(page.locator(".column").nth(0).locator(".assistant .text").last).to_have_text("The tool said: hail")
+    expect(page.locator("#send")).to_have_text("Send")
+    assert [c["model"] for c in f.chats][2:] == ["chat"]
+    expect(page.locator(".column").nth(1).locator(".assistant")).to_have_count(1)
+
+
 def test_results_of_tool_calls_can_be_sent_again_when_the_request_failed(open_page):
     f, page = open_page(path="/ui#chat=chat")
     page.locator("summary", has_text="Tools").click()

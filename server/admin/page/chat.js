@@ -221,7 +221,9 @@ export class Chat {
             return;
         }
         const options = { system: byId("s-system").value, formatted: byId("s-formatted").checked };
-        for (const column of this.columns.values()) column.ask(text, body, options);
+        for (const column of this.columns.values()) {
+            if (text.trim() || column.hasResults()) column.ask(text, body, options);
+        }
         this.prompt.value = "";
         drawSoon(this);
     }
