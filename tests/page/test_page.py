@@ -477,6 +477,17 @@ def test_a_button_of_a_row_sends_its_command(open_page, name, text, what, body):
     assert f.world.done == [(name, what, body)]
 
 
+def test_the_unload_of_a_pinned_model_is_asked_about(open_page):
+    f, page = open_page("states")
+    press(page, "is-pinned", "Unload")
+    expect(page.locator("#ask-text")).to_have_text("It is pinned and comes back at once; unpin it first.")
+    assert f.world.done == []
+    confirm(page)
+    assert f.world.done == [("is-pinned", "unload", {})]
+    press(page, "is-hot", "Unload")
+    expect(row(page, "is-hot").locator(".pill")).to_have_text("warm")
+
+
 def test_the_dialog_of_a_model_has_the_other_commands(open_page):
     f, page = open_page("states")
     row(page, "is-cold").locator(".open").click()

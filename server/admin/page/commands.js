@@ -59,6 +59,8 @@ const ASK = {
     drain: ["Drain", "They end, new requests are refused with 503, then it leaves the device."],
 };
 
+const comesBack = (m, what) => what !== "drain" && m.pin === "hot";
+
 export class Commands {
     constructor() {
         this.dialog = byId("ask");
@@ -88,7 +90,7 @@ export class Commands {
         const loads =
             what === "load" || what === "undrain" || (what === "pin" && m.state !== "hot");
         if (loads) await this.planned(m, what, by);
-        else if (ASK[what] && m.running > 0) this.askFirst(m, what, by);
+        else if (ASK[what] && (m.running > 0 || comesBack(m, what))) this.askFirst(m, what, by);
         else await this.send(m, what, by);
     }
 
@@ -111,8 +113,10 @@ export class Commands {
     askFirst(m, what, by) {
         const [verb, then] = ASK[what];
         const name = plain(m.name);
-        this.open(`${verb} ${name}?`,
-            [`${name} has ${plural(m.running, "running request")}.`, then], verb, m, what, by);
+        const said =
+            m.running > 0 ? [`${name} has ${plural(m.running, "running request")}.`, then] : [];
+        if (comesBack(m, what)) said.push("It is pinned and comes back at once; unpin it first.");
+        this.open(`${verb} ${name}?`, said, verb, m, what, by);
     }
 
     open(title, sentences, verb, m, what, by) {
