@@ -206,17 +206,44 @@ static void add_last_use(buf *out, const engine_model_info *i, const view_now *n
         buf_add_str(out, ",\"wanted_at\":0");
 }
 
-void view_add_model(buf *out, const app *a, uint32_t config_idx, const app_recent *recent,
-                    const view_now *now) {
-    const config_model *m = &a->config->c->models[config_idx];
-    uint32_t slot = (uint32_t)a->config->slots[config_idx];
+/* The fleet's sums are of replicas that serve. */
+static void tally_leaving(const app *a, uint32_t slot, engine_model_info *out) {
+    fleet_model_tally(a->fleet, slot, out);
+    out->state = MODEL_DRAINING;
+    for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
+        engine_model_info i;
+        engine_model_get(fleet_engine(a->fleet, d), slot, &i);
+        if (i.state == MODEL_NONE) continue;
+        out->n_running += i.n_running;
+        out->n_waiting += i.n_waiting;
+        out->pages_weight += i.pages_weight;
+        out->pages_kv += i.pages_kv;
+        out->pages_cached += i.pages_cached;
+        out->pages_warm += i.pages_warm;
+        out->pages_swapped += i.pages_swapped;
+        out->context = i.context;
+        out->used_us = u64_max(out->used_us, i.used_us);
+    }
+}
+
+/* The use of a name is that of the model of the configuration, if there is one. */
+static bool has_rates(const app *a, const registry_slot *s, const config_model *m) {
+    return m != NULL || config_find_model(a->config->c, s->name, strlen(s->name)) < 0;
+}
+
+void view_add_model(buf *out, const app *a, uint32_t slot, const config_model *m,
+                    const app_recent *recent, const view_now *now) {
     const registry_slot *s = app_model(a, slot);
+    const tenant_usage_amounts none = {0};
     engine_model_info i;
-    fleet_model_tally(a->fleet, slot, &i);
+    if (m == NULL)
+        tally_leaving(a, slot, &i);
+    else
+        fleet_model_tally(a->fleet, slot, &i);
     buf_add_format(out, "{\"id\":%u", slot);
-    admin_add_text(out, "name", m->name);
-    buf_add_str(out, ",\"aliases\":[");
-    for (uint32_t k = 0; k < m->n_aliases; k++) {
+    admin_add_text(out, "name", s->name);
+    buf_add_format(out, ",\"leaving\":%s,\"aliases\":[", m == NULL ? "true" : "false");
+    for (uint32_t k = 0; m != NULL && k < m->n_aliases; k++) {
         if (k > 0) buf_add_char(out, ',');
         json_add_string(out, m->aliases[k], strlen(m->aliases[k]));
     }
@@ -230,7 +257,7 @@ void view_add_model(buf *out, const app *a, uint32_t config_idx, const app_recen
     admin_add_u64(out, "context", i.context);
     buf_add_format(out, ",\"running\":%u,\"waiting\":%u", i.n_running, i.n_waiting);
     add_bytes(out, a, &i, s->m != NULL ? model_about(s->m)->file_bytes : 0, &s->policy);
-    add_rates(out, recent, &recent->by_name[s->name_idx]);
+    add_rates(out, recent, has_rates(a, s, m) ? &recent->by_name[s->name_idx] : &none);
     add_last_use(out, &i, now);
     add_switch(out, &i);
     admin_add_text(out, "error", i.state == MODEL_FAILED ? i.why.text : NULL);

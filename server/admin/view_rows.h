@@ -21,8 +21,9 @@ typedef struct view_now {
 void view_add_daemon(buf *out, const app *a, const changer_about *about, const char *boot,
                      int64_t started_unix_s);
 void view_add_device(buf *out, const app *a, uint32_t device_idx, const view_now *now);
-void view_add_model(buf *out, const app *a, uint32_t config_idx, const app_recent *recent,
-                    const view_now *now);
+/* m: NULL for a model that leaves: no configuration has it, and its answers end. */
+void view_add_model(buf *out, const app *a, uint32_t slot, const config_model *m,
+                    const app_recent *recent, const view_now *now);
 void view_add_tenant(buf *out, const app *a, uint32_t config_idx, const app_recent *recent);
 void view_add_queue(buf *out, const app *a);
 void view_add_history_row(buf *out, const history_row *row);

@@ -155,25 +155,38 @@ static void begin_item(look *k, bool *first, const char *name) {
     k->any = true;
 }
 
+/* The slot of the k-th model that leaves, or REGISTRY_SLOTS. */
+static uint32_t find_leaving(const app *a, uint32_t k) {
+    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++)
+        if (app_model(a, i)->m != NULL && app_model(a, i)->leaving && k-- == 0) return i;
+    return REGISTRY_SLOTS;
+}
+
 static uint32_t n_rows(const viewers *v, row_kind kind) {
     const inferd_config *c = v->app->config->c;
+    uint32_t n = 0;
     if (kind == ROW_DEVICE) return fleet_n_devices(v->app->fleet);
-    return kind == ROW_MODEL ? c->n_models : u32_min(c->n_tenants, VIEWERS_TENANTS_MAX);
+    if (kind == ROW_TENANT) return u32_min(c->n_tenants, VIEWERS_TENANTS_MAX);
+    while (find_leaving(v->app, n) < REGISTRY_SLOTS) n++;
+    return c->n_models + n;
 }
 
 static uint32_t id_of(const viewers *v, row_kind kind, uint32_t i) {
     const app_config *c = v->app->config;
     if (kind == ROW_DEVICE) return i;
-    return kind == ROW_MODEL ? (uint32_t)c->slots[i] : c->numbers[i];
+    if (kind == ROW_TENANT) return c->numbers[i];
+    return i < c->c->n_models ? (uint32_t)c->slots[i] : find_leaving(v->app, i - c->c->n_models);
 }
 
 static void write_row(look *k, row_kind kind, uint32_t i) {
     const app *a = k->v->app;
+    const inferd_config *c = a->config->c;
     buf_clear(&k->text);
     if (kind == ROW_DEVICE)
         view_add_device(&k->text, a, i, &k->now);
     else if (kind == ROW_MODEL)
-        view_add_model(&k->text, a, i, &k->recent, &k->now);
+        view_add_model(&k->text, a, id_of(k->v, kind, i), i < c->n_models ? &c->models[i] : NULL,
+                       &k->recent, &k->now);
     else
         view_add_tenant(&k->text, a, i, &k->recent);
 }

@@ -202,6 +202,36 @@ def test_a_model_that_leaves_the_configuration_is_gone(served, watch):
     assert "a change of the configuration took effect" in w.texts("config")
 
 
+def test_a_model_that_leaves_and_still_answers_has_a_row(served, watch):
+    """Its step and its pages were those of "a model that left"."""
+    w = watch()
+    w.until(lambda s: len(s["models"]) == 2)
+    old, text = w.model("b<i>")["id"], served.config_path.read_text()
+    config, slow = json.loads(text), "/admin/devices/cpu0/slow"
+    config["models"].pop()
+    assert served.socket.post(slow, json={"times": 500}).status_code == 200
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(ask(served, "b<i>", 200)))
+    thread.start()
+    try:
+        w.until(lambda s: s["models"][old]["running"] == 1 and s["models"][old]["leaving"] is False)
+        assert served.socket.put("/admin/config", json=config).status_code == 200
+        w.until(lambda s: s["models"][old]["leaving"] and s["models"][old]["running"] == 1 and s["models"][old]["bytes"]["weight"] > 0)
+        row = w.state["models"][old]
+        assert row["name"] == "b<i>" and row["state"] == "draining" and row["aliases"] == [] and row["devices"] == [0]
+        assert {c // 16 - 1 for c in w.pages[0] if c >= 16} <= set(w.state["models"])
+        late = watch()  # it is told to one that comes now, too
+        late.until(lambda s: s["models"][old]["leaving"])
+    finally:
+        assert served.socket.post(slow, json={"times": 1}).status_code == 200
+        thread.join()
+    assert answers[0].status_code == 200
+    w.until(lambda s: [m["name"] for m in s["models"].values()] == ["a"])
+    r = served.socket.put("/admin/config", content=text, headers={"content-type": "application/json"})
+    assert r.status_code == 200
+    w.until(lambda s: len(s["models"]) == 2 and not any(m["leaving"] for m in s["models"].values()))
+
+
 def test_viewers_have_a_bound_and_leave_nothing_behind(served, watch):
     many = [watch() for _ in range(16)]
     for w in many:

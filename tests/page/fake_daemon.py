@@ -98,7 +98,7 @@ class World:
                 pages[p] = code(use, i)
             at += n
         self.models[i] = {
-            "id": i, "name": name, "aliases": [], "state": state, "held": False, "class": "normal", "pin": "none",
+            "id": i, "name": name, "leaving": False, "aliases": [], "state": state, "held": False, "class": "normal", "pin": "none",
             "weight": 1, "share": None, "context": 4096, "running": 0, "waiting": 0,
             "bytes": {"weight": weight * PAGE_BYTES, "kv": kv * PAGE_BYTES, "cached": cached * PAGE_BYTES,
                       "warm": warm * PAGE_BYTES, "parked": 0, "file": max(weight, warm, 40) * PAGE_BYTES, "min": 0, "max": None},
@@ -574,7 +574,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def names(self):
         self.answer(200, {"object": "list", "data": [{"id": m["name"], "object": "model", "max_model_len": m["context"]}
-                                                     for m in self.fake.world.models.values()]})
+                                                     for m in self.fake.world.models.values() if not m["leaving"]]})
 
     def chat(self, body):
         self.fake.chats.append(body)

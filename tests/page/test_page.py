@@ -916,6 +916,33 @@ def test_the_list_of_the_chat_follows_the_models_of_the_daemon(open_page):
     assert f.chats == []
 
 
+def test_a_model_that_leaves_keeps_its_name_its_pages_and_its_answer_and_takes_no_commands(open_page):
+    f = Fake()
+    f.gate = threading.Semaphore(3)
+    _, page = open_page(fake=f, path="/ui#chat=chat,code")
+    say(page, "one two three")
+    expect(page.locator(".column").nth(1).locator(".assistant .text")).to_contain_text("You")
+    page.locator(".column").get_by_role("button", name="Stop chat").click()
+    f.world.models[0].update(leaving=True, state="draining")
+    f.world.models[1].update(leaving=True, state="draining")
+    step = {**f.world.devices[0]["step"], "model": 1}
+    f.send({"models": [f.world.models[0], f.world.models[1]], "devices": [{**f.world.devices[0], "step": step}]})
+    expect(page.locator(".column h2")).to_have_text(["code"])  # the other one is not busy
+    f.gate.release(100)
+    expect(page.locator(".column .assistant .text")).to_have_text("You said: one two three ")
+    page.keyboard.press("Escape")
+    page.goto(f.url + "/ui#board")
+    expect(page.locator("#steps .model")).to_have_text("code")
+    expect(row(page, "code").locator(".pill")).to_have_text("draining")
+    expect(row(page, "code").locator(".acts button:visible")).to_have_count(0)
+    expect(row(page, "night").locator(".acts button:visible")).to_have_count(3)
+    row(page, "code").locator(".open").click()
+    expect(page.locator("#details-acts button:visible")).to_have_count(0)
+    page.keyboard.press("Escape")
+    row(page, "night").locator(".open").click()
+    expect(page.locator("#details-acts").get_by_role("button", name="Chat")).to_be_visible()
+
+
 def test_escape_closes_the_tip_of_a_token_and_then_stops_the_answer(open_page):
     f = Fake()
     f.gate = threading.Semaphore(3)

@@ -54,9 +54,13 @@ export class Chat {
         if (this.isOpen()) this.load();
     }
 
+    models() {
+        return [...this.store.models.values()].filter((m) => !m.leaving);
+    }
+
     /** Names and aliases that the daemon serves, as one text. */
     servedNow() {
-        return JSON.stringify([...this.store.models.values()].map((m) => [m.name, m.aliases]));
+        return JSON.stringify(this.models().map((m) => [m.name, m.aliases]));
     }
 
     isOpen() {
@@ -104,11 +108,16 @@ export class Chat {
         this.choose();
     }
 
-    /** The names to choose from, with the states of their models; columns of other names close. */
+    /**
+     * The names to choose from, with the states of their models; columns of other names close,
+     * except while an answer comes: a model that leaves ends it.
+     */
     list() {
-        for (const name of this.columns.keys()) if (!this.names.includes(name)) this.close(name);
+        for (const [name, { abort }] of this.columns) {
+            if (!this.names.includes(name) && !abort) this.close(name);
+        }
         for (const [name, choice] of this.choices) {
-            if (this.names.includes(name)) continue;
+            if (this.names.includes(name) || this.columns.has(name)) continue;
             choice.root.remove();
             this.choices.delete(name);
         }
@@ -126,7 +135,7 @@ export class Chat {
     }
 
     draw() {
-        const states = new Map([...this.store.models.values()].map((m) => [m.name, m.state]));
+        const states = new Map(this.models().map((m) => [m.name, m.state]));
         for (const [name, choice] of this.choices) {
             setText(choice.state, states.get(name) ?? "");
             setAttr(choice.state, "data-state", states.get(name) ?? null);
@@ -150,7 +159,7 @@ export class Chat {
             setText(byId("chat-problem"), `There is no model ${plain(list(unknown))}.`);
             show(byId("chat-problem"), unknown.length > 0);
         } else if (!this.began && this.names.length) {
-            const hot = [...this.store.models.values()].find((m) =>
+            const hot = this.models().find((m) =>
                 m.state === "hot" && this.names.includes(m.name));
             this.column(hot?.name ?? this.names[0]);
         }

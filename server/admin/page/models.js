@@ -135,6 +135,7 @@ export class Models {
         td.append(load, pin, drain);
         return (m) => {
             const name = plain(m.name);
+            for (const b of [load, pin, drain]) show(b, !m.leaving);
             label(load, UP.has(m.state) && !m.held ? "Unload" : "Load", name);
             label(pin, m.pin === "none" ? "Pin" : "Unpin", name);
             label(drain, m.held ? "Undrain" : "Drain", name);
@@ -246,6 +247,8 @@ class Details {
         show(b.unpin, m.pin !== "none");
         show(b.drain, !m.held);
         show(b.undrain, m.held);
+        if (m.leaving) for (const x of Object.values(b)) show(x, false);
+        show(this.chat, !m.leaving);
         setClass(this.dialog, "failed", m.state === "failed");
         return true;
     }
