@@ -181,6 +181,23 @@ static void the_state_is_bounded_and_takes_any_json(void) {
     top_state_deinit(&s);
 }
 
+static void refusals_push_out_refusals_only(void) {
+    top_state s = {0};
+    EXPECT(take(&s, "all",
+                "{\"events\":[{\"id\":1,\"kind\":\"device\"},"
+                "{\"id\":2,\"kind\":\"refuse\"}]}"));
+    for (int i = 3; i < 600; i++) {
+        char text[80];
+        snprintf(text, sizeof text, "{\"events\":[{\"id\":%d,\"kind\":\"refuse\"}]}", i);
+        EXPECT(take(&s, "delta", text));
+    }
+    EXPECT_EQ(s.events.n, TOP_EVENTS_OF_KIND_MAX + 1);
+    EXPECT_EQ(ctl_count(s.events.rows[0], "id"), 1);
+    EXPECT_EQ(ctl_count(s.events.rows[1], "id"), 600 - TOP_EVENTS_OF_KIND_MAX);
+    EXPECT_EQ(ctl_count(s.events.rows[s.events.n - 1], "id"), 599);
+    top_state_deinit(&s);
+}
+
 /* ---- the table ---- */
 
 static const char *order_of(const top_view *v, const top_state *s) {
@@ -286,6 +303,22 @@ static bool has(const char *screen, const char *text) {
     if (strstr(screen, text) != NULL) return true;
     printf("no \"%s\" in:\n%s", text, screen);
     return false;
+}
+
+/* A GPU: warm weights and swapped-out blocks are in host memory, not in the device's bar. */
+static void host_memory_is_no_part_of_the_bar_of_a_gpu(void) {
+    top_state s = {0};
+    top_view v = {.width = 80, .height = 24};
+    EXPECT(take(&s, "all",
+                "{\"devices\":[{\"id\":0,\"name\":\"gpu0\",\"page_bytes\":1048576,\"one_memory\":"
+                "false,\"pages\":{\"device\":80,\"device_free\":40,\"free\":40,\"weight\":40,"
+                "\"warm\":120,\"host\":200,\"host_free\":80}}]}"));
+    const char *screen = draw(&v, &s, &no_foot);
+    EXPECT(
+        has(screen,
+            "[WWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWW.......................................]\n"));
+    EXPECT(has(screen, " free 40 MiB of 80 MiB  Weights 40 MiB  KV 0  cached 0  warm 120 MiB"));
+    top_state_deinit(&s);
 }
 
 static void the_screen_has_the_figures(void) {
@@ -437,6 +470,8 @@ static const test_case cases[] = {
     TEST(marks_of_a_line_take_no_column),
     TEST(a_long_text_is_broken_at_spaces),
     TEST(a_delta_replaces_rows_and_takes_away_what_is_gone),
+    TEST(refusals_push_out_refusals_only),
+    TEST(host_memory_is_no_part_of_the_bar_of_a_gpu),
     TEST(the_state_is_bounded_and_takes_any_json),
     TEST(models_are_sorted_by_each_column),
     TEST(the_selection_follows_its_model),

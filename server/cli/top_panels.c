@@ -86,12 +86,15 @@ typedef struct page_use {
     const char *member, *name;
     char letter;
     top_mark mark;
+    bool of_host; // a device with memory of its own has them in host memory
 } page_use;
 
-static const page_use uses[] = {
-    {"pages.weight", "Weights", 'W', TOP_WEIGHTS}, {"pages.kv", "KV", 'K', TOP_KV},
-    {"pages.cached", "cached", 'c', TOP_CACHED},   {"pages.warm", "warm", 'w', TOP_WARM},
-    {"pages.parked", "swapped", 's', TOP_SWAPPED}, {"pages.free", "free", '.', TOP_FREE}};
+static const page_use uses[] = {{"pages.weight", "Weights", 'W', TOP_WEIGHTS},
+                                {"pages.kv", "KV", 'K', TOP_KV},
+                                {"pages.cached", "cached", 'c', TOP_CACHED},
+                                {"pages.warm", "warm", 'w', TOP_WARM, true},
+                                {"pages.parked", "swapped", 's', TOP_SWAPPED, true},
+                                {"pages.free", "free", '.', TOP_FREE}};
 enum { USES = INFERD_COUNT(uses), USE_FREE = USES - 1 };
 
 /* Of the free pages, those that the device may use: the others are host memory. */
@@ -99,22 +102,28 @@ static uint64_t device_free(const json_t *d) {
     return u64_min(ctl_count(d, "pages.device_free"), ctl_count(d, "pages.free"));
 }
 
+/* Pages of a use in the device's own memory, or, where it is the same, in that of the host. */
+static uint64_t pages_in_bar(const json_t *d, const page_use *u) {
+    bool elsewhere = u->of_host && json_is_false(ctl_member(d, "one_memory"));
+    return elsewhere ? 0 : u64_min(ctl_count(d, u->member), UINT32_MAX);
+}
+
 /* A bar of `width` cells; each use that has pages has a cell as long as there is room.  Free host
  * memory is blank. */
 static void add_bar(buf *line, const json_t *d, uint32_t width) {
     uint64_t n[USES], total = 0;
     uint32_t cells[USES], used = 0;
-    for (int i = 0; i < USES; i++)
-        total += n[i] = u64_min(ctl_count(d, uses[i].member), UINT32_MAX);
+    for (int i = 0; i < USES; i++) total += n[i] = pages_in_bar(d, &uses[i]);
     for (int i = 0; i < USE_FREE; i++) {
         cells[i] = total == 0 ? 0 : (uint32_t)((n[i] * width + total / 2) / total);
         if (cells[i] == 0 && n[i] > 0) cells[i] = 1;
         cells[i] = u32_min(cells[i], width - used);
         used += cells[i];
     }
-    uint64_t of_host = n[USE_FREE] - u64_min(device_free(d), n[USE_FREE]);
+    bool one_memory = !json_is_false(ctl_member(d, "one_memory"));
+    uint64_t of_host = one_memory ? u64_less(n[USE_FREE], device_free(d)) : 0;
     uint32_t blank = total == 0 ? 0 : (uint32_t)((of_host * width + total - 1) / total);
-    if (device_free(d) == 0) blank = width;
+    if (one_memory && device_free(d) == 0) blank = width;
     blank = u32_min(blank, width - used);
     cells[USE_FREE] = width - used - blank;
     buf_add_char(line, '[');

@@ -78,13 +78,29 @@ static bool set_rows(top_rows *r, const json_t *data, const char *table) {
     return fine;
 }
 
-/* An event that is known comes again with a larger n; the oldest one makes room. */
+/* The event that makes room for a new one, UINT32_MAX: none has to.  As in the daemon's journal,
+ * events of the kinds that come in floods push out those of their kind. */
+static uint32_t event_to_remove(const top_rows *r, const json_t *e) {
+    const char *kind = ctl_text(e, "kind");
+    bool floods = strcmp(kind, "refuse") == 0 || strcmp(kind, "fail") == 0;
+    uint32_t oldest = UINT32_MAX, n = 0;
+    for (uint32_t i = r->n; floods && i > 0; i--) {
+        if (strcmp(ctl_text(r->rows[i - 1], "kind"), kind) != 0) continue;
+        oldest = i - 1;
+        n++;
+    }
+    if (n >= TOP_EVENTS_OF_KIND_MAX) return oldest;
+    return r->n == TOP_EVENTS_MAX ? 0 : UINT32_MAX;
+}
+
+/* An event that is known comes again with a larger n. */
 static bool set_events(top_rows *r, const json_t *data) {
     const json_t *events = json_object_get(data, "events");
     bool fine = true;
     for (size_t i = 0; i < json_array_size(events); i++) {
         json_t *e = json_array_get(events, i);
-        if (r->n == TOP_EVENTS_MAX && find(r, id_of(e)) == UINT32_MAX) remove_row(r, 0);
+        uint32_t k = find(r, id_of(e)) == UINT32_MAX ? event_to_remove(r, e) : UINT32_MAX;
+        if (k != UINT32_MAX) remove_row(r, k);
         fine &= set_row(r, e, TOP_EVENTS_MAX);
     }
     return fine;

@@ -11,9 +11,10 @@
 #include "inferd/base.h"
 
 enum {
-    TOP_ROWS_MAX = 4096,   // of devices, of models, of tenants; more are not shown
-    TOP_EVENTS_MAX = 256,  // the newest ones
-    TOP_HISTORY_ROWS = 10, // seconds
+    TOP_ROWS_MAX = 4096,         // of devices, of models, of tenants; more are not shown
+    TOP_EVENTS_MAX = 256,        // the newest ones
+    TOP_EVENTS_OF_KIND_MAX = 64, // of refusals, and of failures
+    TOP_HISTORY_ROWS = 10,       // seconds
     TOP_HISTORY_VALUES = 11
 };
 
