@@ -54,6 +54,7 @@ struct viewers {
     uint32_t n;
     char boot[24];
     uint64_t due_us;
+    uint32_t leaving[REGISTRY_SLOTS], n_leaving; // slots of models that leave, at this look
     uint64_t started_us; // when the daemon began, by the clock of the engines
     int64_t offset_ms;   // view_now.offset_ms
     row_list lists[ROW_KINDS];
@@ -155,27 +156,25 @@ static void begin_item(look *k, bool *first, const char *name) {
     k->any = true;
 }
 
-/* The slot of the k-th model that leaves, or REGISTRY_SLOTS. */
-static uint32_t find_leaving(const app *a, uint32_t k) {
+static void find_leaving(viewers *v) {
+    v->n_leaving = 0;
     for (uint32_t i = 0; i < REGISTRY_SLOTS; i++)
-        if (app_model(a, i)->m != NULL && app_model(a, i)->leaving && k-- == 0) return i;
-    return REGISTRY_SLOTS;
+        if (app_model(v->app, i)->m != NULL && app_model(v->app, i)->leaving)
+            v->leaving[v->n_leaving++] = i;
 }
 
 static uint32_t n_rows(const viewers *v, row_kind kind) {
     const inferd_config *c = v->app->config->c;
-    uint32_t n = 0;
     if (kind == ROW_DEVICE) return fleet_n_devices(v->app->fleet);
     if (kind == ROW_TENANT) return u32_min(c->n_tenants, VIEWERS_TENANTS_MAX);
-    while (find_leaving(v->app, n) < REGISTRY_SLOTS) n++;
-    return c->n_models + n;
+    return c->n_models + v->n_leaving;
 }
 
 static uint32_t id_of(const viewers *v, row_kind kind, uint32_t i) {
     const app_config *c = v->app->config;
     if (kind == ROW_DEVICE) return i;
     if (kind == ROW_TENANT) return c->numbers[i];
-    return i < c->c->n_models ? (uint32_t)c->slots[i] : find_leaving(v->app, i - c->c->n_models);
+    return i < c->c->n_models ? (uint32_t)c->slots[i] : v->leaving[i - c->c->n_models];
 }
 
 static void write_row(look *k, row_kind kind, uint32_t i) {
@@ -505,6 +504,7 @@ void viewers_tick(viewers *v, uint64_t now_us) {
     if (v->n == 0) return;
     v->due_us = now_us + VIEWERS_EVERY_MS * (uint64_t)1000;
     v->n_looks++;
+    find_leaving(v);
     look k = {
         .v = v, .now = look_at_clocks(v), .room = is_first(v) ? SIZE_MAX : VIEWERS_DELTA_BYTES};
     if (app_recent_init(&k.recent, v->app, now_us)) {
