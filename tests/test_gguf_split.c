@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "models/model.h"
 #include "failing_memory.h"
 #include "gguf_image.h"
 #include "split_gguf.h"
@@ -336,6 +337,7 @@ static void keys_that_do_not_agree_are_refused(void) {
             bool whole = i == rows[r].part && rows[r].count <= 1;
             inferd_status st = gguf_open(tiny_part_path(prefix, i, 3), &g, &err);
             EXPECT_EQ(st, whole ? INFERD_OK : INFERD_EFORMAT);
+            EXPECT_EQ(model_n_files(tiny_part_path(prefix, i, 3)), whole ? 1 : 3);
             if (st != INFERD_OK) expect_words(&err, rows[r].words);
             if (st != INFERD_OK) expect_words(&err, tiny_part_path(prefix, rows[r].part, 3));
             gguf_close(g);

@@ -50,13 +50,6 @@ static void write_suffix(uint32_t no, uint32_t n_parts, char out[SUFFIX_BYTES + 
     snprintf(out, SUFFIX_BYTES + 1, "-%05u-of-%05u.gguf", (no + 1) % 100000, n_parts % 100000);
 }
 
-uint32_t model_parts_of_name(const char *path) {
-    size_t n = strlen(path), stem = gguf_stem_bytes(path);
-    if (n - stem != SUFFIX_BYTES) return 1;
-    unsigned long n_parts = strtoul(path + n - EXTENSION_BYTES - NUMBER_DIGITS, NULL, 10);
-    return n_parts >= 1 && n_parts <= GGUF_PARTS_MAX ? (uint32_t)n_parts : 1;
-}
-
 void model_name_part(char *path, uint32_t i, uint32_t n) {
     write_suffix(i, n, path + strlen(path) - SUFFIX_BYTES);
 }
@@ -97,6 +90,20 @@ static inferd_status read_keys(const gguf *g, split_keys *out, inferd_err *err) 
     *out = (split_keys){.no = (uint32_t)no, .n_parts = (uint32_t)n_parts};
     out->has_tensors = gguf_has(g, "split.tensors.count");
     return gguf_u64_or(g, "split.tensors.count", 0, UINT32_MAX, 0, &out->n_tensors, err);
+}
+
+uint32_t model_n_files(const char *path) {
+    size_t n = strlen(path), stem = gguf_stem_bytes(path);
+    if (n - stem != SUFFIX_BYTES) return 1;
+    unsigned long n_parts = strtoul(path + n - EXTENSION_BYTES - NUMBER_DIGITS, NULL, 10);
+    uint32_t of_name = n_parts >= 1 && n_parts <= GGUF_PARTS_MAX ? (uint32_t)n_parts : 1;
+    gguf *g = NULL;
+    split_keys keys;
+    inferd_err err;
+    bool told = gguf_open_part(path, -1, GGUF_LIMITS, &g, &err) == INFERD_OK &&
+                read_keys(g, &keys, &err) == INFERD_OK;
+    gguf_close(g);
+    return told && keys.n_parts == 1 ? 1 : of_name; // merged again
 }
 
 static bool is_about_the_file(bytes key) {

@@ -31,7 +31,7 @@ static const char usage[] =
     "                                    or where there is no terminal\n"
     "  load NAME | prefetch NAME         bring a model up: onto a device, or into host memory\n"
     "  unload NAME | drop NAME           off the devices, or out of host memory, too\n"
-    "  drain NAME | undrain NAME         off the devices until undrain; requests wait\n"
+    "  drain NAME | undrain NAME         off the devices until undrain; new requests get 503\n"
     "  pin NAME | unpin NAME             it is not evicted; it may be again\n"
     "  plan FILE.json | plan --load NAME | plan model NAME KEY=VALUE...   would it fit?\n"
     "  set model|tenant NAME KEY=VALUE...   weight=4 share.percent=30 max=8GiB\n"

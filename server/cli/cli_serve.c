@@ -666,13 +666,13 @@ static uint64_t host_bytes_of(const server_life *s, uint32_t device_idx) {
     const inferd_config *c = s->config;
     bool cpu = is_cpu(&s->found.devices[device_idx].backend);
     host_arena_room room = {.machine = machine_memory_bytes(), .n_devices = s->found.n};
-    if (c->host_arena_bytes == 0 && !cpu) return BE_NO_HOST_BYTES;
     for (uint32_t i = 0; i < s->found.n; i++)
         if (is_cpu(&s->found.devices[i].backend))
             room.pools += s->found.devices[i].backend.memory_bytes;
     for (uint32_t i = 0; i < c->n_models; i++)
         room.models += host_arena_model_bytes(model_about(s->plan.opened[i].m)->file_bytes);
-    return host_arena_of(c, &room, cpu);
+    uint64_t n_bytes = host_arena_of(c, &room, cpu);
+    return n_bytes == 0 && !cpu ? BE_NO_HOST_BYTES : n_bytes; // 0 of a GPU is all there is
 }
 
 /* The instance: the machine and the address, which stay over a restart. */

@@ -132,7 +132,7 @@ static void check_libcurl(doctor *d) {
 /* ---- models ---- */
 
 uint64_t doctor_model_bytes(const char *path) {
-    uint32_t n = model_parts_of_name(path);
+    uint32_t n = model_n_files(path);
     char part[PATH_MAX];
     uint64_t sum = 0;
     if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part) return 0;
@@ -146,7 +146,7 @@ uint64_t doctor_model_bytes(const char *path) {
 
 /* The first file of the model that cannot be read, in `path`, and why, NULL: all can be. */
 static const char *find_unreadable(const doctor *d, char path[PATH_MAX], bool *there) {
-    uint32_t n = model_parts_of_name(path);
+    uint32_t n = model_n_files(path);
     for (uint32_t i = 0; i < n; i++) {
         struct stat st;
         if (n > 1) model_name_part(path, i, n);
