@@ -211,7 +211,7 @@ def test_a_model_that_leaves_and_still_answers_has_a_row(served, watch):
     config["models"].pop()
     assert served.socket.post(slow, json={"times": 500}).status_code == 200
     answers = []
-    thread = threading.Thread(target=lambda: answers.append(ask(served, "b<i>", 200)))
+    thread = threading.Thread(target=lambda: answers.append(ask(served, "b<i>", 200, ignore_eos=True)))
     thread.start()
     try:
         w.until(lambda s: s["models"][old]["running"] == 1 and s["models"][old]["leaving"] is False)
