@@ -74,7 +74,7 @@ void model_count_experts(const model *m, const uint32_t *rows, uint32_t n_expert
                          uint32_t n_reads);
 uint64_t model_expert_counts(const model *m, uint64_t *rows);
 
-/* How many files are the parts of a model whose name is as "x-00002-of-00003.gguf"; 1 for other
+/* How many files are the parts of a model named as "x-00002-of-00003.gguf"; 1 for other
  * names.  The file's header tells, and where it cannot be read the name: 3. */
 uint32_t model_n_files(const char *path);
 /* The path of part `i`, from 0, of `n` in place of that of another part of the same model. */
