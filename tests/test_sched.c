@@ -257,16 +257,21 @@ static void queue_prefill_and_decode_are_all_of_the_time(void) {
     rig_deinit(&r);
 }
 
+/* One place, which sequence 1 of the class batch has until another request comes. */
+static void begin_displaceable(rig *r) {
+    sched_limits l = default_limits();
+    l.running_max = 1;
+    rig_init(r, 60, &l);
+    gen_request *q = request(1, 20, 200);
+    q->prio = GEN_BATCH;
+    sched_submit(r->s, q, r->now_us);
+}
+
 /* The longest are told, in order; all are counted. */
 static void of_many_preemptions_the_longest_are_told(void) {
     enum { TIMES = 12 };
     rig r;
-    sched_limits l = default_limits();
-    l.running_max = 1;
-    rig_init(&r, 60, &l);
-    gen_request *q = request(1, 20, 200);
-    q->prio = GEN_BATCH;
-    sched_submit(r.s, q, r.now_us);
+    begin_displaceable(&r);
     for (uint32_t i = 0; i < TIMES; i++) { // one is away for 3, 10, 4, 11, 5, ... tokens
         for (uint32_t had = r.outcomes[1].n_tokens; r.outcomes[1].n_tokens < had + 2;)
             EXPECT(rig_iterate(&r));
@@ -295,12 +300,7 @@ static void of_many_preemptions_the_longest_are_told(void) {
 /* One that is away when its client leaves: the time until then counts. */
 static void a_preemption_ends_with_its_sequence(void) {
     rig r;
-    sched_limits l = default_limits();
-    l.running_max = 1;
-    rig_init(&r, 60, &l);
-    gen_request *q = request(1, 20, 200);
-    q->prio = GEN_BATCH;
-    sched_submit(r.s, q, r.now_us);
+    begin_displaceable(&r);
     while (r.outcomes[1].n_tokens < 5) EXPECT(rig_iterate(&r));
     sched_submit(r.s, request(2, 20, 50), r.now_us);
     while (r.outcomes[2].n_tokens < 5) EXPECT(rig_iterate(&r));
